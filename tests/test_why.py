@@ -12,7 +12,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of, with_path
 from batchyard.base.instant import parse_duration
-from batchyard.cli.commands.why import WIDTH, lines_of
+from batchyard.cli.commands.why import LINE_WIDTH, lines_of
 from batchyard.interfaces.client import Update
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
@@ -98,7 +98,7 @@ def test_why_names_limit_holder_and_smallest_change(case: Case) -> None:
 def test_why_fits_on_screen(case: Case) -> None:
     lines = list(lines_of(reported(case), is_wide=False))
     assert len(lines) <= 40
-    assert max(map(len, lines)) <= WIDTH + 60
+    assert max(map(len, lines)) <= LINE_WIDTH + 60
 
 
 def test_why_reports_provisioning_request_or_missing_nodes() -> None:

@@ -83,7 +83,7 @@ def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
     assert list(counts)[:3] == [0, 1, 2]
     assert evictions == ["PodsReadyTimeout", "DeactivatedDueToRequeuingLimitExceeded"]
     assert workload["spec"]["active"] is False
-    assert "kueue.yaml: ignored, for Kueue's own deployment: metrics" in operator.log()
+    assert "kueue.yaml: ignored fields, which configure Kueue's own deployment: metrics" in operator.log()
 
 
 def test_operator_without_configuration_reports_pods_ready_condition(

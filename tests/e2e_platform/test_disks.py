@@ -86,4 +86,4 @@ def test_detached_platform_without_space_for_its_log_is_reported(disk: Path) -> 
     assert mount("-o", "remount,size=64k", str(disk))
     code, reported = refusal(disk / "data", "--detach")
     assert (code, "Traceback" in reported) == (1, False)
-    assert f"{disk / 'data' / 'up.log'} gives no reason; check the free disk space" in reported
+    assert f"{disk / 'data' / 'up.log'} contains no error; check the free disk space" in reported

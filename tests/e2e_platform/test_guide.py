@@ -25,7 +25,7 @@ def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
     guide = Guide(folder, steps)
     simulated = rows_of(list(guide.play()), guide)
     with platform(guide.cluster, 60.0) as started:
-        live = LiveGuide(guide, started, time_waits=True)
+        live = LiveGuide(guide, started, stops_clock=True)
         seen = list(live.play(steps))
         yield guide, simulated, live, rows_of(seen, live)
 

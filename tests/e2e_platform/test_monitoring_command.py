@@ -168,7 +168,7 @@ def test_monitoring_ends_and_names_log_when_prometheus_ends(tmp_path: Path) -> N
         state = json.loads((tmp_path / "data" / "monitoring" / "monitoring.json").read_text())
         os.kill(state["Prometheus"]["pid"], signal.SIGKILL)
         assert monitoring.ended() == 1
-        assert "Prometheus ended with code -9; see" in monitoring.reported.read()
+        assert "Prometheus ended with exit code -9; the end of its log" in monitoring.reported.read()
 
 
 def test_monitoring_fails_without_running_platform(tmp_path: Path) -> None:

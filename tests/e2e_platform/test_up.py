@@ -56,7 +56,10 @@ def test_second_platform_in_same_folder_is_rejected_with_pid_of_first(
 ) -> None:
     with pytest.raises(SystemExit, match="1"):
         start(UpOptions(PlatformOptions(folder_of(platform)), None, 1.0), detach=True)
-    assert f"a platform already runs here, pid {platform.process.pid}, {platform.url}" in capsys.readouterr().err
+    assert (
+        f"a platform already runs in {folder_of(platform)}, pid {platform.process.pid}, {platform.url}"
+        in capsys.readouterr().err
+    )
 
 
 def test_port_in_use_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,9 @@ class Platform:
         ports = Ports(self.kernel, self.client, runtime, (), events, self._fail)
         self._platform = build_platform(ports, PlatformSettings(with_api=True, is_endless=True))
         index = self._platform.index
-        self._history = PlatformHistory(self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, stays=20))
+        self._history = PlatformHistory(
+            self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, node_intervals=20)
+        )
         self.client.subscribe(self._history.observe)
         self._jobs = 0
         for obj in (

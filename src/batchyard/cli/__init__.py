@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line interface: the `batchyard` commands, their options and their output."""

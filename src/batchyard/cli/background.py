@@ -1,4 +1,4 @@
-"""Platforms in the background: the process of a data directory, and the start of another."""
+"""Background platforms: find the platform process of a data directory, or start one and wait until it listens."""
 
 import fcntl
 import subprocess
@@ -14,102 +14,112 @@ from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.data_dir import LOG, LOOPBACK, PlatformOptions, PlatformProcess, process_in
 
 ENDED_WITHIN: Final = 30  # seconds
-_LOOKS_EVERY: Final = 0.05  # seconds
+_POLL_INTERVAL: Final = 0.05  # seconds
 
 
 class UpOptions(NamedTuple):
-    """The options of `up`."""
+    """The options of `batchyard up`."""
 
-    place: PlatformOptions
+    platform_options: PlatformOptions
     cluster: Path | None
     speed: float
-    #: Replacements of images on this machine, as NAME=DIR.
+    #: Container images to replace by folders of this machine, as NAME=DIR.
     images: Sequence[str] = ()
     #: The folders of this machine that pods may mount.
     host_paths: Sequence[Path] = ()
     logs: LogSettings = LogSettings()
-    #: Kueue's Configuration.
+    #: The file with Kueue's Configuration.
     config: Path | None = None
     #: Whether pods may use this machine's network.
     host_network: bool = False
 
 
-def start_behind(wanted: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
-    """Start a platform in its own process and wait until it listens; ends the command if it fails to start."""
-    place = wanted.place
-    log = place.folder / LOG
-    with _alone(log), log.open("ab") as reported:
-        before = reported.tell()
-        started = subprocess.Popen(  # noqa: S603 - this program
-            [sys.executable, "-m", "batchyard", *_arguments(wanted)],
+def start_behind(options: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
+    """Start a platform in its own process and wait until it listens; the command exits if the start fails."""
+    platform_options = options.platform_options
+    log = platform_options.folder / LOG
+    with _lock_log(log), log.open("ab") as log_file:
+        log_offset = log_file.tell()
+        process = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-m", "batchyard", *_up_arguments(options)],
             stdin=subprocess.DEVNULL,
-            stdout=reported,
-            stderr=reported,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
         )
         try:
-            running = _listening(place.folder, started, before)
+            running = _wait_until_listening(platform_options.folder, process, log_offset)
         except KeyboardInterrupt:  # its pid has not been printed, so the user could not end it
-            started.terminate()
-            started.wait(ENDED_WITHIN)
+            process.terminate()
+            process.wait(ENDED_WITHIN)
             raise
-    return started, running
+    return process, running
 
 
-def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> PlatformProcess:
-    """The started process, once it listens; ends the command if it exits first."""
-    while (running := process_in(folder)) is None or running.pid != started.pid:
+def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_offset: int) -> PlatformProcess:
+    """Return the started platform process once it listens; the command exits if the process exits first."""
+    while (running := process_in(folder)) is None or running.pid != process.pid:
         try:
-            started.wait(_LOOKS_EVERY)
+            process.wait(_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
-        _fail_with_log(folder / LOG, before, started.returncode)
+        _fail_with_log(folder / LOG, log_offset, process.returncode)
     return running
 
 
 @contextmanager
-def _alone(log: Path) -> Iterator[None]:
-    """Lock the log, so that no other `up` starts a platform here: their outputs would mix."""
+def _lock_log(log: Path) -> Iterator[None]:
+    """Lock the log file, so that no other `up` starts a platform in the directory and mixes its output into the log."""
     try:
-        with log.open("ab") as held:  # a file of its own: the process inherits the other and would keep its lock
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with log.open(
+            "ab"
+        ) as lock_file:  # a separate file: the platform inherits the log file and would keep a lock on it
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError:
-        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait for that one")
+        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait until it is ready")
     except OSError as error:
         output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
 
-def _fail_with_log(log: Path, before: int, code: int) -> NoReturn:
-    """End the command with the output of a process that exited before it listened."""
-    message = log.read_bytes()[before:].decode("utf-8", "replace").strip()
-    silent = f"batchyard: the platform exited with code {code} before it listened; {log} gives no reason"
-    output.fail(message or f"{silent}; check the free disk space, or start it without --detach")
+def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
+    """Exit the command with the log output of a platform process that exited before it listened."""
+    message = log.read_bytes()[log_offset:].decode("utf-8", "replace").strip()
+    no_output = f"batchyard: the platform exited with code {exit_code} before it listened; {log} contains no error"
+    output.fail(message or f"{no_output}; check the free disk space, or start it without --detach")
 
 
-def _arguments(wanted: UpOptions) -> list[str]:
-    """The equivalent command line, in the foreground."""
-    place = wanted.place
-    arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
-    arguments += ["--sync", str(place.sync)]
-    arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
-    arguments += [] if wanted.config is None else ["--config", str(wanted.config)]
-    arguments += [word for image in wanted.images for word in ("--image", image)]
-    arguments += [word for path in wanted.host_paths for word in ("--host-path", str(path))]
-    arguments += ["--listen", place.address] if place.address != LOOPBACK else []
-    arguments += ["--controllers", ",".join(place.controllers)]
-    arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]
-    arguments += ["--log-level", wanted.logs.level, "--log-format", "json" if wanted.logs.is_json else "text"]
-    arguments += [] if place.runtime is None else ["--runtime", duration_text(place.runtime)]
-    arguments += ["--otlp", place.traces_to] if place.traces_to else []
-    arguments += ["--host-network"] if wanted.host_network else []
-    flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
+def _up_arguments(options: UpOptions) -> list[str]:
+    """Return the arguments of an equivalent `batchyard up` that runs in the foreground."""
+    platform_options = options.platform_options
+    arguments = [
+        "up",
+        "--data-dir",
+        str(platform_options.folder),
+        "--port",
+        str(platform_options.port),
+        "--speed",
+        f"{options.speed}x",
+    ]
+    arguments += ["--sync", str(platform_options.sync)]
+    arguments += [] if options.cluster is None else ["--cluster", str(options.cluster)]
+    arguments += [] if options.config is None else ["--config", str(options.config)]
+    arguments += [argument for image in options.images for argument in ("--image", image)]
+    arguments += [argument for path in options.host_paths for argument in ("--host-path", str(path))]
+    arguments += ["--listen", platform_options.address] if platform_options.address != LOOPBACK else []
+    arguments += ["--controllers", ",".join(platform_options.controllers)]
+    arguments += [] if platform_options.audit_log is None else ["--audit-log", str(platform_options.audit_log)]
+    arguments += ["--log-level", options.logs.level, "--log-format", "json" if options.logs.is_json else "text"]
+    arguments += [] if platform_options.runtime is None else ["--runtime", duration_text(platform_options.runtime)]
+    arguments += ["--otlp", platform_options.traces_to] if platform_options.traces_to else []
+    arguments += ["--host-network"] if options.host_network else []
+    flags = {"--insecure-loopback": platform_options.is_insecure, "--accept-loss": platform_options.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 
 
 def process_of(folder: Path) -> PlatformProcess:
-    """The process that serves a data directory; ends the command if there is none."""
+    """Return the platform process of a data directory; the command exits if no platform runs there."""
     running = process_in(folder)
     if running is None:
-        output.fail(f"batchyard: no platform runs in {folder}; start it with `batchyard up`, or name its --data-dir")
+        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set --data-dir")
     return running

@@ -1,6 +1,7 @@
-"""Requests to a command's cluster: the platform of a data directory, or the cluster of a kubeconfig.
+"""Access of the commands to a cluster or a state file: HTTP requests, and reading a state for forecasts.
 
-The client for other clusters is slow to import; requests to the local platform need only the standard library.
+The target is the platform of a data directory, or the cluster of a kubeconfig. The kubeconfig client is slow to import;
+requests to the local platform need only the standard library.
 """
 
 import asyncio
@@ -39,51 +40,51 @@ from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import read_state, state_of
 from batchyard.sim.whatif import NEEDED, consequences_of
 
-# --- reaching others ---
+# --- requests ---
 #
-# Requests to the cluster of a kubeconfig, with any of its credential types.
+# GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 
 
 def answered_elsewhere(
     read: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
 ) -> tuple[str, int, bytes]:
-    """The server's URL, and the status code and body at a path, which depends on the default namespace.
+    """Send a GET request to the cluster of a kubeconfig; return the server's URL, the status code and the body.
 
-    Raises OSError if the server does not respond.
+    `path_in` returns the path for the default namespace. Raises OSError if the server does not respond.
     """
 
-    async def ask() -> tuple[str, int, bytes]:
+    async def send_request() -> tuple[str, int, bytes]:
         access = await read()
-        wire = HttpTransport(access, read)
+        transport = HttpTransport(access, read)
         try:
-            answer = await wire.ask(HttpRequest("GET", path_in(access.namespace)))
+            answer = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
         finally:
-            await wire.close()
+            await transport.close()
         if not answer.code:
             raise OSError(f"{access.url}: {answer.trouble or 'the server does not respond'}")
         return access.url, answer.code, answer.body
 
-    return asyncio.run(ask())
+    return asyncio.run(send_request())
 
 
-_ANSWERS_WITHIN: Final = 60  # seconds
+_RESPONSE_TIMEOUT: Final = 60  # seconds
 
 
 class UnreachableError(Exception):
-    """The cluster cannot be reached or rejects the request; the message has the reason and the remedy."""
+    """The cluster is unreachable or rejects the request; the message has the reason and the remedy."""
 
-    def __init__(self, reported: str, code: int = 0) -> None:
-        super().__init__(reported)
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
         #: The HTTP status code; 0 without a response.
         self.code = code
 
 
-#: Errors that are reported to the user as one line.
+#: Errors that the commands print as one line, without a traceback.
 REFUSALS: Final = (UnreachableError, KubeconfigError, OSError, http.client.HTTPException)
 
 
 class ClusterTarget(NamedTuple):
-    """The cluster by kubeconfig or context; both '' for the platform of the data directory."""
+    """The cluster to query: a kubeconfig or context, or the platform of the data directory if both are ''."""
 
     kubeconfig: str
     context: str
@@ -91,12 +92,12 @@ class ClusterTarget(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is another cluster than the platform of the data directory."""
+        """Whether a kubeconfig or context selects the cluster, instead of the data directory."""
         return bool(self.kubeconfig or self.context)
 
 
 def reading(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """A function that reads the cluster's address and credentials, also again once they have expired."""
+    """Return a function that reads the cluster's address and credentials; the client calls it again on expiry."""
     if target.is_elsewhere:
 
         async def read() -> ApiServerAccess:
@@ -105,26 +106,31 @@ def reading(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
             return await read_access(KubeconfigSource(target.kubeconfig, target.context))
 
         return read
-    running = _running(target.data_dir)
+    running = _running_platform(target.data_dir)
 
-    async def own() -> ApiServerAccess:
+    async def read_owner_access() -> ApiServerAccess:
         return access_of_owner(running, target.data_dir)
 
-    return own
+    return read_owner_access
 
 
 def answered(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
-    """The document at a path, which depends on the default namespace; UnreachableError for an error status."""
+    """Return the JSON document at a path; raise UnreachableError for an error status.
+
+    `path_in` returns the path for the default namespace.
+    """
     if target.is_elsewhere:
         url, code, body = answered_elsewhere(reading(target), path_in)
     else:
-        url, code, body = _answered_here(_running(target.data_dir), target.data_dir, path_in("default"))
+        url, code, body = _request_local_platform(
+            _running_platform(target.data_dir), target.data_dir, path_in("default")
+        )
     if code != http.client.OK:
-        raise UnreachableError(f"{url}: {_trouble(code, body)}", code)
-    return _decoded(body)
+        raise UnreachableError(f"{url}: {_error_message(code, body)}", code)
+    return _decode_json(body)
 
 
-def _running(folder: Path) -> PlatformProcess:
+def _running_platform(folder: Path) -> PlatformProcess:
     running = process_in(folder)
     if running is None:
         message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
@@ -132,14 +138,16 @@ def _running(folder: Path) -> PlatformProcess:
     return running
 
 
-def _answered_here(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
-    place = urlsplit(running.url)
-    assert place.hostname is not None, "the URL of a platform has a host"
-    if place.scheme == "http":
-        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
+def _request_local_platform(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
+    url_parts = urlsplit(running.url)
+    assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
+    if url_parts.scheme == "http":
+        connection = http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
     else:
-        secured = tls_of_owner(folder)
-        connection = http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
+        tls_context = tls_of_owner(folder)
+        connection = http.client.HTTPSConnection(
+            url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
+        )
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -148,31 +156,31 @@ def _answered_here(running: PlatformProcess, folder: Path, path: str) -> tuple[s
         connection.close()
 
 
-def _trouble(code: int, body: bytes) -> str:
-    """The error message of a response: that of its Status, else the status code."""
+def _error_message(code: int, body: bytes) -> str:
+    """Return the error message of a response: the message of its Status object, or else the HTTP status code."""
     try:
-        message = _decoded(body).get("message") or ""
+        message = _decode_json(body).get("message") or ""
     except msgspec.DecodeError:
         message = body[:200].decode("utf-8", "replace").strip()
     return f"{code}: {message}" if message else f"{code}: {http.client.responses.get(code, 'no response')}"
 
 
-def _decoded(body: bytes) -> Mapping[str, Any]:
+def _decode_json(body: bytes) -> Mapping[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
 # --- state files ---
 #
-# State files, and remarks on them. Imports no cluster client.
+# Reading a state file, with remarks on kinds and run times that it lacks.
 
 
-#: The default limit of the virtual time after a state.
+#: The default duration of virtual time that a run continues after a state.
 UNTIL: Final = 24 * HOUR
-_NAMED_MAX: Final = 3
+_NAMES_SHOWN_MAX: Final = 3
 
 
 def state_in(file: str) -> State:
-    """The state in a file; ends the command if it cannot be read."""
+    """Return the state in a file; the command exits if it cannot be read."""
     try:
         state = read_state(file)
     except InvalidScenario as invalid:
@@ -182,27 +190,29 @@ def state_in(file: str) -> State:
 
 
 def print_unread_kinds(state: State) -> None:
-    """Print which kinds the reader of a state was not allowed to list."""
+    """Print which kinds are missing from a state because its reader had no permission to list them."""
     for line in consequences_of(state.unread):
-        output.report_line(f"batchyard: not known here: {line}")
+        output.report_line(f"batchyard: no permission to list {line}")
 
 
-def with_explicit_runtimes(state: State, which: str = "they run to the end") -> State:
-    """The state with explicit run times; prints which running jobs have an unknown one."""
-    reported, unknown = with_runtimes(state)
+def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
+    """Return the state with explicit run times; print which running jobs have an unknown run time."""
+    completed_state, unknown = with_runtimes(state)
     if unknown:
-        who = ", ".join(unknown[:_NAMED_MAX]) + (f" and {more} more" if (more := len(unknown) - _NAMED_MAX) > 0 else "")
-        output.report_line(f"batchyard: run time of {who} is unknown: {which}")
-    return reported
+        names = ", ".join(unknown[:_NAMES_SHOWN_MAX]) + (
+            f" and {omitted_count} more" if (omitted_count := len(unknown) - _NAMES_SHOWN_MAX) > 0 else ""
+        )
+        output.report_line(f"batchyard: run time of {names} is unknown: {assumption}")
+    return completed_state
 
 
-_SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
-#: ConfigMaps can hold anything, and no decision depends on them.
-KINDS: Final = tuple(kind for kind in dict.fromkeys(_SEEN) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
+_WATCHED_KINDS: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
+#: The kinds of a snapshot. ConfigMaps are excluded: they can hold anything, and no decision depends on them.
+KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
 
 
 class ClusterSource(NamedTuple):
-    """The cluster to read: a context of a kubeconfig, or else the platform of a data directory."""
+    """The cluster to read a state from: a context of a kubeconfig, or else the platform of a data directory."""
 
     kubeconfig: str
     context: str
@@ -210,89 +220,93 @@ class ClusterSource(NamedTuple):
 
 
 class ClusterError(Exception):
-    """A cluster's state cannot be read; the message has the reason and the remedy."""
+    """The state of a cluster cannot be read; the message has the reason and the remedy."""
 
 
 SOURCE_REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 
 
-def requested_state(file: str | None, where: ClusterSource) -> State:
-    """The state in a file, or of a cluster; ends the command if it cannot be read."""
+def requested_state(file: str | None, source: ClusterSource) -> State:
+    """Return the state of a file, or of a cluster without a file; the command exits if it cannot be read."""
     if file is not None:
         return state_in(file)
     try:
-        state = asyncio.run(_read(where))
+        state = asyncio.run(_read_state(source))
     except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
     print_unread_kinds(state)
     return state
 
 
-def access_to(where: ClusterSource) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """A function that reads the cluster's address and credentials."""
-    if where.kubeconfig or where.context:
+def access_to(source: ClusterSource) -> Callable[[], Awaitable[ApiServerAccess]]:
+    """Return a function that reads the cluster's address and credentials."""
+    if source.kubeconfig or source.context:
 
         async def read() -> ApiServerAccess:
             from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
 
-            return await read_access(KubeconfigSource(where.kubeconfig, where.context))
+            return await read_access(KubeconfigSource(source.kubeconfig, source.context))
 
         return read
-    running = process_in(where.data_dir)
+    running = process_in(source.data_dir)
     if running is None:
         message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
-        raise ClusterError(f"no platform runs in {where.data_dir}: {message}")
+        raise ClusterError(f"no platform runs in {source.data_dir}: {message}")
 
-    async def own() -> ApiServerAccess:
-        return access_of_owner(running, where.data_dir)
+    async def read_owner_access() -> ApiServerAccess:
+        return access_of_owner(running, source.data_dir)
 
-    return own
+    return read_owner_access
 
 
-async def reading_of(where: ClusterSource, take: PageHandler) -> SnapshotResult:
-    """Read a cluster page by page; ClusterError if that fails or if kinds that every command needs are missing."""
-    read = access_to(where)
-    wire = HttpTransport(await read(), read)
+async def reading_of(source: ClusterSource, handle_page: PageHandler) -> SnapshotResult:
+    """Read a cluster page by page; raise ClusterError if that fails or if required kinds cannot be listed."""
+    read = access_to(source)
+    transport = HttpTransport(await read(), read)
     try:
-        reading = await read_cluster(wire, KINDS, take)
-        await _configure(reading, wire)
+        snapshot_result = await read_cluster(transport, KINDS, handle_page)
+        await _find_configuration(snapshot_result, transport)
     except SnapshotError as error:
         raise ClusterError(str(error)) from None
     finally:
-        await wire.close()
-    if scheme.CLUSTER_QUEUE in reading.unserved:
-        raise ClusterError("this server does not serve ClusterQueues: Kueue is not installed")
-    lacking = [kind for kind in NEEDED if kind in reading.forbidden]
-    if lacking:
-        names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in lacking)
+        await transport.close()
+    if scheme.CLUSTER_QUEUE in snapshot_result.unserved:
+        raise ClusterError("the API server does not serve ClusterQueues: install Kueue first")
+    missing_kinds = [kind for kind in NEEDED if kind in snapshot_result.forbidden]
+    if missing_kinds:
+        names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
         raise ClusterError(
-            f"no permission to list {names} in all namespaces, which is required: ask for `list` on them "
-            f"({reading.refusal})"
+            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on them "
+            f"({snapshot_result.refusal})"
         )
-    reading.at = reading.at or wall_clock()
-    return reading
+    snapshot_result.at = snapshot_result.at or wall_clock()
+    return snapshot_result
 
 
-async def _configure(reading: SnapshotResult, wire: HttpTransport) -> None:
-    """Find Kueue's Configuration and keep the fields that affect decisions."""
-    if reading.configuration is None:
-        found = await configuration_of(wire)
-        reading.configuration = found.configuration
-        reading.of_configuration = found.message if found.configuration is not None or found.is_lacking else ""
-    if reading.configuration is not None:
-        reading.beside = list(unsupported_settings(reading.configuration))
-        reading.configuration = decision_fields(reading.configuration)
+async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
+    """Find Kueue's Configuration in the cluster and keep the fields that affect scheduling decisions."""
+    if snapshot_result.configuration is None:
+        search_result = await configuration_of(transport)
+        snapshot_result.configuration = search_result.configuration
+        snapshot_result.of_configuration = (
+            search_result.message if search_result.configuration is not None or search_result.is_lacking else ""
+        )
+    if snapshot_result.configuration is not None:
+        snapshot_result.beside = list(unsupported_settings(snapshot_result.configuration))
+        snapshot_result.configuration = decision_fields(snapshot_result.configuration)
 
 
-async def _read(where: ClusterSource) -> State:
+async def _read_state(source: ClusterSource) -> State:
     objects: list[Obj] = []
 
-    def take(_: str, found: Sequence[Obj]) -> None:
-        objects.extend(found)
+    def collect_objects(_: str, page: Sequence[Obj]) -> None:
+        objects.extend(page)
 
-    reading = await reading_of(where, take)
-    if reading.configuration is None:
-        if reading.of_configuration:
-            output.report_line(f"batchyard: {reading.of_configuration}; using the defaults")
-        return state_of(objects, reading.at, tuple(reading.forbidden))
-    return state_of([*objects, completed(reading.configuration)], reading.at, tuple(reading.forbidden))
+    snapshot_result = await reading_of(source, collect_objects)
+    if snapshot_result.configuration is None:
+        if snapshot_result.of_configuration:
+            output.report_line(f"batchyard: {snapshot_result.of_configuration}; using the default Kueue Configuration")
+        return state_of(objects, snapshot_result.at, tuple(snapshot_result.forbidden))
+    return state_of(
+        [*objects, completed(snapshot_result.configuration)], snapshot_result.at, tuple(snapshot_result.forbidden)
+    )

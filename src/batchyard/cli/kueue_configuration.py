@@ -1,4 +1,4 @@
-"""`--config FILE`: Kueue's Configuration for `up` and `operator`, with remarks on unsupported fields."""
+"""The option `--config FILE` of `up` and `operator`: reads Kueue's Configuration and prints its unsupported fields."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from batchyard.server.operator.coexistence import unsupported_settings
 
 
 def configuration_in(file: Path) -> Obj:
-    """The Configuration in a file; ends the command if it is invalid."""
+    """Return the Kueue Configuration in a file; the command exits if it is invalid."""
     try:
         return read_configuration(str(file), file.read_text("utf-8"))
     except InvalidConfiguration as invalid:
@@ -25,37 +25,37 @@ def configuration_in(file: Path) -> Obj:
     except OSError as error:
         output.fail(f"batchyard: {file}: {error.strerror}; give a file with Kueue's Configuration to --config")
     except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {file}: {error}")
+        output.fail(f"batchyard: {file}: {error}; save the file as UTF-8")
 
 
 def settings_in(file: Path) -> KueueSettings:
-    """The settings of a Configuration; ends the command if it requires unsupported features."""
+    """Return the settings of a Kueue Configuration; the command exits if it requires unsupported features."""
     return parse_kueue_settings(kept_in(file))
 
 
 def kept_in(file: Path) -> Obj:
-    """The Configuration in a file; ends the command if it requires unsupported features, prints ignored fields."""
-    found = configuration_in(file)
-    refused = [f"{file}: {fault}" for fault in unsupported_field_errors(found)]
-    if refused:
-        output.fail("\n".join(refused))
-    for line in configuration_remarks(found):
+    """Return the Configuration in a file and print its ignored fields; the command exits on unsupported fields."""
+    configuration = configuration_in(file)
+    errors = [f"{file}: {fault}" for fault in unsupported_field_errors(configuration)]
+    if errors:
+        output.fail("\n".join(errors))
+    for line in configuration_remarks(configuration):
         output.report_line(f"batchyard: {file}: {line}")
-    return found
+    return configuration
 
 
 def beside(file: Path) -> KueueSettings:
-    """The settings for shadow mode beside a Kueue that uses this Configuration."""
-    found = configuration_in(file)
-    for line in unsupported_settings(found):
+    """Return the settings of a Kueue Configuration for shadow mode, which runs beside that Kueue."""
+    configuration = configuration_in(file)
+    for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")
-    return parse_kueue_settings(found)
+    return parse_kueue_settings(configuration)
 
 
 def configuration_remarks(configuration: Obj) -> Iterator[str]:
-    """Remarks on the fields that have no effect here."""
-    deployment, aside = deployment_fields(configuration), list(ignored_settings(configuration))
-    if deployment:
-        yield f"ignored, for Kueue's own deployment: {', '.join(deployment)}"
-    if aside:
-        yield f"not supported here: {'; '.join(aside)}"
+    """Yield remarks on the fields of a Kueue Configuration that have no effect in batchyard."""
+    deployment_only, unsupported = deployment_fields(configuration), list(ignored_settings(configuration))
+    if deployment_only:
+        yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
+    if unsupported:
+        yield f"fields that batchyard does not support: {'; '.join(unsupported)}"

@@ -1,4 +1,4 @@
-"""The entry point of the command `batchyard`. Exit codes: 0 done, 1 the input or the run failed, 2 wrong usage.
+"""The entry point of the command `batchyard`. Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage.
 
 130 after Ctrl-C, 141 after a closed output pipe. Unexpected errors are printed as a message without a traceback;
 `python -X dev -m batchyard` shows the traceback.
@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the `batchyard` command line."""
     try:
         with rare_collections():
             from batchyard.cli.app import app  # noqa: PLC0415 - handles Ctrl-C during the import
@@ -29,16 +29,16 @@ def main() -> None:
 
         if isinstance(error, BrokenPipeError):
             output.end_with_closed_pipe()
-        output.fail(_defect(error))
+        output.fail(_internal_error_message(error))
     finally:
         # The process ends and its memory is freed as a whole: skip the last garbage collection.
         gc.freeze()
 
 
-def _defect(error: Exception) -> str:
-    """The message for an unexpected error: type, notes and location."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    lines = [f"batchyard: a defect of batchyard itself: {type(error).__name__}: {error}"]
+def _internal_error_message(error: Exception) -> str:
+    """Return the message for an unexpected error: its type, notes and source location."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    lines = [f"batchyard: internal error (a bug in batchyard): {type(error).__name__}: {error}"]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
-    lines.append(f"  at {place.filename}:{place.lineno} in {place.name}; please report it with the input")
+    lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}; please report it with your input")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The options that several commands share: choices, types, and the parsing of values."""
+"""Options that several commands share: their choices, their types, and the parsers of their values."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,12 +10,12 @@ from batchyard.base.instant import Duration, parse_duration
 
 #: The data directory of a platform without `--data-dir`.
 DATA_DIR: Final = Path(".batchyard")
-#: The highest speed: beyond it, the platform cannot do the work of a second of real time.
+#: The maximum speed of a platform's clock: beyond it, the platform cannot keep up with the virtual time.
 SPEED_MAX: Final = 3600
 
 
 class Output(StrEnum):
-    """Output formats of lists; `wide` is a table with all columns, as in kubectl."""
+    """Output formats of object lists; `wide` is a table with all columns, as in kubectl."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -24,21 +24,21 @@ class Output(StrEnum):
 
 
 class DocumentFormat(StrEnum):
-    """Output formats of manifests and of documents for programs."""
+    """Output formats of manifests and of machine-readable documents."""
 
     JSON = "json"
     YAML = "yaml"
 
 
 class SyncMode(StrEnum):
-    """What acknowledged writes survive: a power failure, or only a crash of the process."""
+    """The failure that acknowledged writes survive: a power failure (full) or a crash of the process (process)."""
 
     FULL = "full"
     PROCESS = "process"
 
 
 class LogLevel(StrEnum):
-    """Log levels."""
+    """The log levels, from the least to the most verbose."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -47,14 +47,14 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """Log formats."""
+    """The formats of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Scraped(StrEnum):
-    """The object that configures the scraping of the cluster's Prometheus."""
+    """The object that makes the cluster's Prometheus scrape the operator's metrics."""
 
     NONE = "none"
     POD_MONITORING = "PodMonitoring"
@@ -62,14 +62,14 @@ class Scraped(StrEnum):
 
 
 class LoopAction(StrEnum):
-    """The action on an endless preemption loop."""
+    """The action of a simulation after it detects an endless preemption loop."""
 
     CONTINUE = "continue"
     STOP = "stop"
 
 
 class GuideStepName(StrEnum):
-    """The steps of the reference architecture's guide that can be played."""
+    """The steps of the reference architecture's guide that `batchyard guide` can play."""
 
     LOW_PRIORITY = "low-priority"
     HIGH_PRIORITY = "high-priority"
@@ -79,7 +79,7 @@ class GuideStepName(StrEnum):
 
 
 class Severities(StrEnum):
-    """The severities of findings."""
+    """The severities of lint findings, the most severe first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -87,20 +87,20 @@ class Severities(StrEnum):
 
 
 class ProgressFormat(StrEnum):
-    """Progress output: lines for people, or JSON lines for programs."""
+    """Formats of progress output: text lines for people, or JSON lines for programs."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def speed(text: str | float) -> float:
-    """Parse a factor, 60x or 60; BadParameter if malformed."""
+    """Parse a speed factor such as 60x or 60; raise BadParameter if it is malformed."""
     try:
         factor = float(str(text).removesuffix("x"))
     except ValueError:
         factor = 0.0
     if text == "max":
-        message = "a platform needs a fixed speed"
+        message = "a platform needs a fixed speed, not 'max'"
         raise typer.BadParameter(
             f"{message}: give a factor, at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can"
         )
@@ -110,58 +110,58 @@ def speed(text: str | float) -> float:
 
 
 def duration(text: str | int) -> Duration:
-    """Parse a duration."""
+    """Parse a duration such as 1h30m; raise BadParameter if it is malformed."""
     try:
         return text if isinstance(text, int) else parse_duration(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def collector(text: str) -> str:
-    """Check the URL of a trace collector; BadParameter if malformed."""
+    """Check the URL of a trace collector; raise BadParameter if it is malformed."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
 
     try:
         url = urlsplit(text)
-        is_one = url.scheme in {"http", "https"} and bool(url.hostname)
+        is_valid = url.scheme in {"http", "https"} and bool(url.hostname)
     except ValueError:
-        is_one = False
-    if text and not is_one:
+        is_valid = False
+    if text and not is_valid:
         raise typer.BadParameter(f"'{text}' is not a collector URL; use a form such as http://localhost:4318")
     return text
 
 
 def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """The kubeconfig to use; '' if `--data-dir` is set, which overrides the environment variable."""
+    """Return the kubeconfig to use; '' with `--data-dir`, which overrides the environment variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
     source = context.get_parameter_source("kubeconfig")
     if source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("--data-dir and --kubeconfig name two clusters: leave out one")
+        raise typer.BadParameter("--data-dir and --kubeconfig select two different clusters: remove one of the options")
     return ""
 
 
 def chosen_of_platform(text: str) -> tuple[str, ...]:
-    """The controller groups of a platform."""
+    """Return the controller groups of a platform that a `--controllers` list selects."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
-    return _chosen(text, GROUPS)
+    return _parse_controllers(text, GROUPS)
 
 
 def chosen_of_operator(text: str) -> tuple[str, ...]:
-    """The controller groups of an operator; by default those that Kubernetes lacks."""
+    """Return the controller groups of an operator that a list selects; by default those Kubernetes lacks."""
     from batchyard.controller_groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
 
-    return _chosen(text, REMOTE) if text else ON_KUBERNETES
+    return _parse_controllers(text, REMOTE) if text else ON_KUBERNETES
 
 
-def _chosen(text: str, among: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_controllers(text: str, available: tuple[str, ...]) -> tuple[str, ...]:
     from batchyard.controller_groups import chosen  # noqa: PLC0415 - loads the platform
 
     try:
-        return chosen(text, among)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+        return chosen(text, available)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 Kubeconfig: TypeAlias = Annotated[

@@ -1,6 +1,6 @@
-"""Terminal output: results on standard output, everything about the run on standard error.
+"""Terminal output of all commands: results on standard output; progress, remarks and errors on standard error.
 
-The only module that writes there. A closed pipe (`| head`) ends the command quietly.
+No other module writes to the terminal. A closed pipe (`| head`) ends the command without an error message.
 """
 
 import json
@@ -19,12 +19,12 @@ from batchyard.base.instant import Instant, format_age
 from batchyard.cli.options import Output
 from batchyard.sim.simulate import Simulation
 
-#: The exit code that shells show for a command that SIGPIPE ended.
+#: The exit code after a closed output pipe: the code that shells show for SIGPIPE.
 CLOSED_PIPE = 141
 
 
 def write(text: str) -> None:
-    """Write results."""
+    """Write result text to standard output."""
     _write(sys.stdout, text)
 
 
@@ -34,21 +34,21 @@ def report_line(line: str) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """Print an error and end the command with 1."""
+    """Print an error message and exit the command with code 1."""
     report_line(message)
     raise SystemExit(1)
 
 
 def bytes_out() -> BinaryIO:
-    """Standard output as a buffered binary stream for large output, regardless of PYTHONUNBUFFERED; close it."""
+    """Return standard output as a buffered binary stream for large output; the caller closes it."""
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
 def end_with_closed_pipe() -> NoReturn:
-    """End the command without a message: the reader has closed the pipe."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Exit the command without a message, because the reader of its output closed the pipe."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())  # discards the rest of the buffers
+        os.dup2(null_device, stream.fileno())  # discards the buffered output
     raise SystemExit(CLOSED_PIPE)
 
 
@@ -70,26 +70,26 @@ def _write(stream: TextIO, text: str) -> None:
 # The text does not depend on the terminal: no colours, no truncation.
 
 
-#: Objects by kind, both in display order.
+#: The objects to print by kind; kinds and objects are in display order.
 Listing: TypeAlias = Mapping[str, Sequence[Obj]]
 
 NOTHING_FOUND: Final = "No resources found\n"
-_NOTHING: Final[Mapping[str, Any]] = {}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
-def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NOTHING) -> str:
-    """Format the objects; JSON and YAML also get the fields of `besides`. The text ends with a newline."""
+def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NO_FIELDS) -> str:
+    """Format objects for output; JSON and YAML also contain the fields of `besides`. The text ends with a newline."""
     match output:
         case Output.TABLE | Output.WIDE:
             return render_tables(listing, now=now, wide=output is Output.WIDE)
         case Output.JSON:
-            return render_json({**_list_of(listing), **besides})
+            return render_json({**_kubernetes_list(listing), **besides})
         case Output.YAML:
-            return render_yaml({**_list_of(listing), **besides})
+            return render_yaml({**_kubernetes_list(listing), **besides})
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
-    """A table for each kind that has objects, separated by empty lines; with namespaces for namespaced kinds."""
+    """Return a kubectl table for each kind that has objects, with a namespace column for namespaced kinds."""
     tables = [
         format_table(table(kind, objs, now=now, wide=wide, namespaces=kind_info(kind).namespaced))
         for kind, objs in listing.items()
@@ -99,33 +99,33 @@ def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
 
 
 def render_json(value: object) -> str:
-    """Format JSON like kubectl: four spaces, sorted fields."""
+    """Format a value as JSON like kubectl: four spaces, sorted fields."""
     return json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def render_yaml(value: object) -> str:
-    """Format YAML like kubectl: sorted fields, multi-line text as blocks."""
+    """Format a value as YAML like kubectl: sorted fields, multi-line text as blocks."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=1 << 20)
     return text
 
 
-def _list_of(listing: Listing) -> dict[str, Any]:
+def _kubernetes_list(listing: Listing) -> dict[str, Any]:
     items = [obj for objs in listing.values() for obj in objs]
     return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumps YAML without anchors for shared objects."""
+    """A YAML dumper that repeats shared objects instead of writing anchors."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
 # --- progress ---
@@ -139,47 +139,47 @@ _Dumper.add_representer(str, _text)
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: The work items between two readings of the clock: some hundredths of a second.
+#: The number of simulation steps between two updates of the progress bar: some hundredths of a second.
 SLICE: Final = 2_000
 PATIENCE_SECONDS: Final = 1.0
 
 
 def watched(simulation: Simulation) -> None:
-    """Run a simulation to its end, with a progress bar if it takes long and standard error is a terminal."""
+    """Run a simulation to its end; show a progress bar if the run is long and standard error is a terminal."""
     if not sys.stderr.isatty():
         simulation.advance()
         return
-    begun = monotonic()
-    while monotonic() - begun < PATIENCE_SECONDS:
+    started_at = monotonic()
+    while monotonic() - started_at < PATIENCE_SECONDS:
         if not simulation.advance(SLICE):
             return
-    with _bar() as bar:
+    with _progress_bar() as bar:
         task = bar.add_task("simulating", total=1.0)
         while simulation.advance(SLICE):
-            bar.update(task, completed=fraction_done(simulation), description=_description(simulation))
+            bar.update(task, completed=fraction_done(simulation), description=_progress_text(simulation))
 
 
 def fraction_done(simulation: Simulation) -> float:
-    """The estimated progress of the run, between 0 and 1."""
-    waits, known = simulation.world.waits, _known(simulation)
-    by_workloads = (waits.admissions - waits.evictions) / known if known else 0.0
+    """Return the estimated progress of a simulation, between 0 and 1."""
+    wait_counts, total = simulation.world.waits, _workload_count(simulation)
+    by_workloads = (wait_counts.admissions - wait_counts.evictions) / total if total else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
     by_time = simulation.world.now() / end if end else 0.0
     return max(0.0, min(0.99, max(by_workloads, by_time)))
 
 
-def _description(simulation: Simulation) -> str:
-    waits, known = simulation.world.waits, _known(simulation)
-    so_far = f"{format_age(simulation.world.now())} of virtual time"
-    return f"{so_far}, {waits.admissions - waits.evictions:,} of {known:,} placed" if known else so_far
+def _progress_text(simulation: Simulation) -> str:
+    wait_counts, total = simulation.world.waits, _workload_count(simulation)
+    progress = f"{format_age(simulation.world.now())} of virtual time"
+    return f"{progress}, {wait_counts.admissions - wait_counts.evictions:,} of {total:,} placed" if total else progress
 
 
-def _known(simulation: Simulation) -> int:
-    """The number of Workloads and jobs in the scenario."""
+def _workload_count(simulation: Simulation) -> int:
+    """Return the number of Workloads, Jobs and JobSets in the simulation's scenario."""
     return sum(simulation.scenario.counts.get(kind, 0) for kind in ("Workload", "Job", "JobSet"))
 
 
-def _bar() -> "Progress":
+def _progress_bar() -> "Progress":
     from rich.console import Console  # noqa: PLC0415 - only for long runs
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only for long runs
 
@@ -188,31 +188,31 @@ def _bar() -> "Progress":
 
 
 class Counting:
-    """The number of objects read, shown on a terminal."""
+    """A progress display on the terminal that counts the objects read of each kind."""
 
-    def __init__(self, what: str, parts: int) -> None:
-        self._what = what
-        self._parts = parts
+    def __init__(self, action: str, kind_count: int) -> None:
+        self._action = action
+        self._kind_count = kind_count
         self._count = 0
-        self._seen: dict[str, None] = {}
-        self._bar: Progress | None = None
+        self._seen_kinds: dict[str, None] = {}
+        self._progress_bar: Progress | None = None
 
     def __enter__(self) -> "Counting":
         if sys.stderr.isatty():
-            self._bar = _bar()
-            self._bar.start()
-            self._bar.add_task(self._what, total=self._parts)
+            self._progress_bar = _progress_bar()
+            self._progress_bar.start()
+            self._progress_bar.add_task(self._action, total=self._kind_count)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._progress_bar is not None:
+            self._progress_bar.stop()
 
-    def note(self, part: str, count: int) -> None:
-        """Add a number of objects of a part."""
+    def add(self, kind: str, count: int) -> None:
+        """Add `count` objects of one kind to the displayed total."""
         self._count += count
-        self._seen[part] = None
-        if self._bar is not None:
-            (task,) = self._bar.task_ids
-            message = f"{self._what} {part}: {self._count:,} objects"
-            self._bar.update(task, completed=len(self._seen), description=message)
+        self._seen_kinds[kind] = None
+        if self._progress_bar is not None:
+            (task,) = self._progress_bar.task_ids
+            message = f"{self._action} {kind}: {self._count:,} objects"
+            self._progress_bar.update(task, completed=len(self._seen_kinds), description=message)

@@ -1,4 +1,4 @@
-"""The data sources of the view models: objects, scheduler state, history."""
+"""The inputs of the dashboard's view models: objects, scheduler state, history, user permissions and page window."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,35 +17,35 @@ from batchyard.scheduling.snapshot import Snapshot
 
 # --- formatting ---
 #
-# Formatting of resource amounts, and of Workload states.
+# Formatting of resource amounts.
 
 
-_BYTES: Final = ("memory", "ephemeral-storage")
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_BYTE_RESOURCES: Final = ("memory", "ephemeral-storage")
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def in_words(resource: str, whole: int) -> str:
-    """Format an amount: `12.5` cores, `96 GiB`, `8` GPUs; rounded amounts have three digits."""
-    if is_unlimited(whole):
+def in_words(resource: str, amount: int) -> str:
+    """Format an amount of a resource: `12.5` cores, `96 GiB`, `8` GPUs; `∞` if unlimited."""
+    if is_unlimited(amount):
         return "∞"
     if resource == "cpu":
-        return f"{whole / 1000:,.2f}".rstrip("0").rstrip(".")
-    if resource in _BYTES or resource.startswith("hugepages-"):
-        return _bytes(whole)
-    return f"{whole:,}" if abs(whole) < 1_000_000_000 else format_amount(resource, whole)
+        return f"{amount / 1000:,.2f}".rstrip("0").rstrip(".")
+    if resource in _BYTE_RESOURCES or resource.startswith("hugepages-"):
+        return _format_bytes(amount)
+    return f"{amount:,}" if abs(amount) < 1_000_000_000 else format_amount(resource, amount)
 
 
-def share(part: int, whole: int) -> float:
-    """Return part/whole from 0 to 1, rounded to thousandths, the resolution of bars."""
-    return round(min(1.0, max(0.0, part / whole)), 3) if whole > 0 else 0.0
+def share(amount: int, total: int) -> float:
+    """Return part/whole as a number from 0 to 1, rounded to thousandths, the resolution of usage bars."""
+    return round(min(1.0, max(0.0, amount / total)), 3) if total > 0 else 0.0
 
 
-def _bytes(whole: int) -> str:
-    amount, unit = float(whole), 0
-    while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    digits = 0 if amount == int(amount) or abs(amount) >= 100 else 1
-    return f"{amount:,.{digits}f} {_UNITS[unit]}"
+def _format_bytes(amount: int) -> str:
+    scaled, unit = float(amount), 0
+    while abs(scaled) >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        scaled, unit = scaled / 1024, unit + 1
+    digits = 0 if scaled == int(scaled) or abs(scaled) >= 100 else 1
+    return f"{scaled:,.{digits}f} {_BYTE_UNITS[unit]}"
 
 
 # --- states ---
@@ -53,17 +53,17 @@ def _bytes(whole: int) -> str:
 # The state of a Workload, and its owner.
 
 
-#: The states in order of the lifecycle; a failed Workload is finished too.
+#: The Workload states in order of the lifecycle; a failed Workload is also finished.
 PENDING: Final = "Pending"
 STATES: Final = (PENDING, "QuotaReserved", "Admitted", "Running", "Evicted", "Finished", "Failed", "Inactive")
-_FAILED: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
+_FAILURE_REASONS: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
 
 
 def state_of(view: WorkloadView, obj: Obj) -> str:
-    """Return the state of a Workload."""
+    """Return the state of a Workload, one of STATES."""
     if view.finished:
         reason = (find_condition(obj, "Finished") or {}).get("reason")
-        return "Failed" if reason in _FAILED else "Finished"
+        return "Failed" if reason in _FAILURE_REASONS else "Finished"
     if view.evicted and view.quota_reserved:
         return "Evicted"
     if view.admitted:
@@ -74,128 +74,130 @@ def state_of(view: WorkloadView, obj: Obj) -> str:
 
 
 def owner_of(obj: Obj) -> dict[str, str] | None:
-    """Return the owner of a Workload."""
+    """Return the kind and name of a Workload's first owner; None without an owner."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return {"kind": owners[0]["kind"], "name": owners[0]["name"]} if owners else None
 
 
 # --- workload list cache ---
 #
-# Cached Workload list entries, recomputed only for changed objects; ten thousand take a few milliseconds.
+# Cached entries of the Workload list, recomputed only for changed objects: ten thousand take a few milliseconds.
 
 
-_ORDER: Final = attrgetter("order")
+_ENTRY_ORDER: Final = attrgetter("order")
 
 
 class WorkloadListEntry:
-    """The list entry of one Workload."""
+    """The entry of one Workload in the Workload list."""
 
-    __slots__ = ("namespace", "obj", "order", "state", "text", "view")
+    __slots__ = ("namespace", "obj", "order", "search_text", "state", "view")
 
     def __init__(self, obj: Obj) -> None:
         self.obj = obj
         self.view: WorkloadView = workload_view(obj)
         self.namespace = self.view.namespace
         self.state = state_of(self.view, obj)
-        #: Sort key; the latest is the largest.
+        #: The sort key: creation time, then key; the latest Workload has the largest.
         self.order = self.view.created, self.view.key
         owner = owner_of(obj)
         #: The search text: the Workload's key and its owner's name.
-        self.text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
+        self.search_text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
     def read(self, obj: Obj) -> None:
-        """Update the entry to a new revision; name and creation time do not change."""
+        """Update the entry to a new revision of its Workload; name and creation time do not change."""
         self.obj, self.view = obj, workload_view(obj)
         self.state = state_of(self.view, obj)
 
 
 class WorkloadListCache:
-    """The list entries of all Workloads."""
+    """The cached entries of all Workloads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, WorkloadListEntry] = {}
+        self._entries_by_uid: dict[str, WorkloadListEntry] = {}
         self._latest_first: list[WorkloadListEntry] = []
-        #: The objects at the last refresh.
-        self._seen: Sequence[Obj] = ()
+        #: The Workload objects at the last refresh.
+        self._last_objects: Sequence[Obj] = ()
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[WorkloadListEntry]:
-        """Return the Workloads of some namespaces, or of all for None, the latest first."""
+        """Return the entries of the Workloads in some namespaces, or in all for None; the latest first."""
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first
-        wanted = frozenset(namespaces)
-        return [entry for entry in self._latest_first if entry.namespace in wanted]
+        selected = frozenset(namespaces)
+        return [entry for entry in self._latest_first if entry.namespace in selected]
 
     def _refresh(self, objs: Sequence[Obj]) -> None:
-        """Update the entries of changed objects, found by object identity; most objects are unchanged."""
-        if objs is self._seen:
+        """Update the entries of changed Workloads; unchanged ones are recognized by object identity."""
+        if objs is self._last_objects:
             return
-        before, self._seen = self._seen, objs
-        held = frozenset(map(id, before))  # ids are unique while `before` keeps the objects alive
-        known, fresh = self._known, list[WorkloadListEntry]()
+        previous, self._last_objects = self._last_objects, objs
+        unchanged_ids = frozenset(map(id, previous))  # ids are unique while `before` keeps the objects alive
+        entries, new_entries = self._entries_by_uid, list[WorkloadListEntry]()
         for obj in objs:
-            if id(obj) in held:
+            if id(obj) in unchanged_ids:
                 continue
             uid = obj["metadata"]["uid"]
-            entry = known.get(uid)
+            entry = entries.get(uid)
             if entry is None:
-                known[uid] = entry = WorkloadListEntry(obj)
-                fresh.append(entry)
+                entries[uid] = entry = WorkloadListEntry(obj)
+                new_entries.append(entry)
             else:
                 entry.read(obj)
         latest_first = self._latest_first
-        if len(known) > len(objs):
-            there = frozenset(map(id, objs))
-            self._known = known = {uid: entry for uid, entry in known.items() if id(entry.obj) in there}
-            latest_first = [entry for entry in latest_first if entry.view.uid in known]
-        if fresh or latest_first is not self._latest_first:
-            self._latest_first = sorted([*latest_first, *fresh], key=_ORDER, reverse=True)
+        if len(entries) > len(objs):
+            current_ids = frozenset(map(id, objs))
+            self._entries_by_uid = entries = {
+                uid: entry for uid, entry in entries.items() if id(entry.obj) in current_ids
+            }
+            latest_first = [entry for entry in latest_first if entry.view.uid in entries]
+        if new_entries or latest_first is not self._latest_first:
+            self._latest_first = sorted([*latest_first, *new_entries], key=_ENTRY_ORDER, reverse=True)
 
 
 Model: TypeAlias = dict[str, Any]
-"""A JSON document: what a view shows, with formatted values."""
+"""The JSON document that a view shows, with formatted values."""
 
 Query: TypeAlias = Mapping[str, str]
 """The query parameters of a view."""
 
 
 class QueueSource(Protocol):
-    """The state of the scheduler: pending and admitted Workloads by queue."""
+    """The scheduler state that the views need: pending and admitted Workloads by queue."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The queues, Cohorts and their quota."""
+        """The ClusterQueues, Cohorts and their quota."""
 
     def first_pending(self, cluster_queue: str, count: int) -> Sequence[WorkloadView]:
-        """Return the first pending Workloads of a ClusterQueue in scheduling order."""
+        """Return the first `count` pending Workloads of a ClusterQueue in scheduling order."""
 
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads in a ClusterQueue."""
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
-        """Return the number of Workloads ahead of a pending one; None if it is not pending there."""
+        """Return the number of Workloads ahead of a pending Workload; None if the Workload is not pending there."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
 
     def readiness(self, name: str) -> QueueActiveStatus:
-        """Return whether a ClusterQueue can admit, and why not."""
+        """Return whether a ClusterQueue can admit Workloads, and the reason if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewInputs:
-    """All inputs of one view model."""
+    """All inputs from which one view model is computed."""
 
     reader: Reader
-    standing: QueueSource
+    queue_source: QueueSource
     history: PlatformHistory
     workload_list: WorkloadListCache
     #: The current time of the platform.
     now: Instant
-    #: The machine costs of a finished run; None if CostRecords hold them.
+    #: The machine costs of a finished simulation; None if CostRecords contain the costs.
     costs: Statement | None = None
-    #: Whether lists are complete, regardless of their length.
-    whole: bool = False
+    #: Whether lists are complete instead of paginated.
+    is_complete: bool = False
 
 
 # --- access ---
@@ -204,47 +206,47 @@ class ViewInputs:
 
 
 class ViewerAccess(Protocol):
-    """The list permissions of a user."""
+    """The permissions of a user to list objects."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
+        """Return whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
 class FullAccess:
-    """Permission for everything, for the readers of a report."""
+    """The permission to list everything, for readers of a static report."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Return True."""
+        """Return True for every kind and namespace."""
         return True
 
 
 class NamespaceAccess:
-    """The permissions of one user while one model is computed, each checked once."""
+    """The permissions of one user while one model is computed; each permission is checked once."""
 
-    def __init__(self, sight: ViewerAccess) -> None:
-        self._sight = sight
-        self._known: dict[tuple[str, str], bool] = {}
+    def __init__(self, viewer: ViewerAccess) -> None:
+        self._viewer = viewer
+        self._checked: dict[tuple[str, str], bool] = {}
 
-    def all_of(self, kind: str) -> bool:
-        """Report whether the user may list a kind in all namespaces."""
-        return self._asked(kind, "")
+    def may_list_all(self, kind: str) -> bool:
+        """Return whether the user may list a kind in all namespaces."""
+        return self._is_allowed(kind, "")
 
-    def sees(self, kind: str, namespace: str) -> bool:
-        """Report whether the user may list a kind in a namespace."""
-        return self._asked(kind, "") or self._asked(kind, namespace)
+    def may_list(self, kind: str, namespace: str) -> bool:
+        """Return whether the user may list a kind in a namespace."""
+        return self._is_allowed(kind, "") or self._is_allowed(kind, namespace)
 
     def namespaces(self, kind: str, reader: Reader) -> list[str] | None:
         """Return the namespaces in which the user may list a kind; None for all namespaces."""
-        if self.all_of(kind):
+        if self.may_list_all(kind):
             return None
         names = [str(obj["metadata"]["name"]) for obj in reader.list(scheme.NAMESPACE)]
-        return [name for name in names if self._asked(kind, name)]
+        return [name for name in names if self._is_allowed(kind, name)]
 
-    def _asked(self, kind: str, namespace: str) -> bool:
-        known = self._known.get((kind, namespace))
-        if known is None:
-            known = self._known[kind, namespace] = self._sight.may_list(kind, namespace)
-        return known
+    def _is_allowed(self, kind: str, namespace: str) -> bool:
+        allowed = self._checked.get((kind, namespace))
+        if allowed is None:
+            allowed = self._checked[kind, namespace] = self._viewer.may_list(kind, namespace)
+        return allowed
 
 
 # --- pagination ---
@@ -252,26 +254,26 @@ class NamespaceAccess:
 # Pagination of long lists, with a bounded page size.
 
 
-LIMIT: Final = 100
-LIMIT_MAX: Final = 500
-#: Beyond the length of any list.
-ALL: Final = 1_000_000
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 500
+#: The page size for complete lists.
+UNPAGINATED: Final = 1_000_000
 
 
 class PageWindow(NamedTuple):
-    """A page: offset and maximum number of lines."""
+    """The requested page of a list: its offset and its maximum number of rows."""
 
     offset: int
     limit: int
 
 
 def window_of(source: ViewInputs, query: Query) -> PageWindow:
-    """Return the requested page; invalid numbers mean the defaults."""
-    if source.whole:
-        return PageWindow(0, ALL)
-    limit = _whole(query.get("limit", "")) or LIMIT
-    return PageWindow(_whole(query.get("offset", "")), min(limit, LIMIT_MAX))
+    """Return the page that a query requests; invalid numbers select the defaults."""
+    if source.is_complete:
+        return PageWindow(0, UNPAGINATED)
+    limit = _parse_count(query.get("limit", "")) or PAGE_SIZE
+    return PageWindow(_parse_count(query.get("offset", "")), min(limit, PAGE_SIZE_MAX))
 
 
-def _whole(text: str) -> int:
+def _parse_count(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

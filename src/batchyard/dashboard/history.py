@@ -1,4 +1,4 @@
-"""The history of Workloads and pods, recorded from watch events, for life lines and time lines.
+"""The history of Workloads and pods, recorded from watch events, for the time line and the Workload pages.
 
 Recording runs all the time, so each change costs a few comparisons and the number of records is bounded. Earlier
 history comes from the objects' conditions.
@@ -21,85 +21,90 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 
 # --- comparison ---
 #
-# The results of shadow mode: agreements and divergences between two schedulers. Live platforms have none.
+# The results of shadow mode: agreements and divergences between Kueue's decisions and ours.
 
 
-#: Maximum number of divergences kept.
+#: The maximum number of divergences that are kept.
 DIVERGENCES_MAX: Final = 500
 
 
 class SchedulerDivergence(NamedTuple):
-    """One divergence between the two schedulers."""
+    """One divergence between Kueue and this scheduler in shadow mode."""
 
     at: Instant
-    #: When the other scheduler decided, or from when this one would have.
+    #: When Kueue decided, or since when this scheduler would have decided.
     since: Instant
     kind: str
     #: The Workload's key.
     workload: str
     message: str
-    #: The reason against it as this scheduler computed it, if the message does not contain it.
+    #: This scheduler's reason against Kueue's decision, if the message does not contain it.
     why: str
     look: Sequence[str]
 
 
 class ShadowComparison:
-    """The counters and the recent divergences of shadow mode."""
+    """The results of shadow mode: the numbers of agreements and divergences, and the recent divergences."""
 
     def __init__(self, agreed: Callable[[], int], parted: Callable[[], int]) -> None:
-        """The arguments return the number of agreements and divergences so far."""
+        """Store two functions that return the current number of agreements and of divergences."""
         self.agreed = agreed
         self.parted = parted
-        #: The latest first.
+        #: The recent divergences, the latest first.
         self.partings: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)
 
 
 class HistoryLimits(NamedTuple):
-    """The number of finished Workloads and pod stays that a History keeps; a Workload takes about 1.5 KB."""
+    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
 
     workloads: int
-    stays: int
+    node_intervals: int
 
 
-#: The limits for a long-running process, and for a simulation.
+#: The limits for a long-running process; RUN_LIMITS are for a simulation.
 LIVE_LIMITS: Final = HistoryLimits(2_000, 5_000)
 RUN_LIMITS: Final = HistoryLimits(20_000, 50_000)
 
 CREATED, RESERVED, ADMITTED, READY = "created", "quotaReserved", "admitted", "podsReady"
 EVICTED, PREEMPTED, FINISHED, DELETED = "evicted", "preempted", "finished", "deleted"
-_ENDS: Final = (FINISHED, DELETED)
-#: By condition type: the mark when it becomes true.
-_MEANS: Final = (("QuotaReserved", RESERVED), ("Admitted", ADMITTED), ("PodsReady", READY), ("Finished", FINISHED))
+_FINAL_EVENTS: Final = (FINISHED, DELETED)
+#: The condition types and the event that each records when it becomes true.
+_CONDITION_EVENTS: Final = (
+    ("QuotaReserved", RESERVED),
+    ("Admitted", ADMITTED),
+    ("PodsReady", READY),
+    ("Finished", FINISHED),
+)
 
 
 class WorkloadMark(NamedTuple):
-    """An event in the life of a Workload."""
+    """One recorded event of a Workload, such as its admission."""
 
     at: Instant
-    what: str
+    event: str
     reason: str = ""
     message: str = ""
-    #: The uid of the preempting Workload.
-    by: str = ""
+    #: The uid of the preempting Workload; '' for other events.
+    preemptor_uid: str = ""
 
 
 @dataclass(slots=True)
 class QuotaInterval:
-    """An interval in which a Workload has quota reserved."""
+    """An interval during which a Workload had quota reserved; `end` is None while it lasts."""
 
     cluster_queue: str
     start: Instant
     flavors: tuple[str, ...]
-    #: (flavor, resource, amount).
+    #: The reserved quota as (flavor, resource, amount).
     usage: tuple[tuple[str, str, int], ...]
     end: Instant | None = None
-    #: The event that ended it.
+    #: The event that ended the interval.
     outcome: str = ""
 
 
 @dataclass(slots=True)
 class WorkloadHistory:
-    """The recorded history of one Workload: its marks and quota intervals."""
+    """The recorded history of one Workload: its events and quota intervals."""
 
     uid: str
     key: str
@@ -112,13 +117,13 @@ class WorkloadHistory:
 
     @property
     def is_over(self) -> bool:
-        """Report whether the Workload is finished or deleted."""
-        return bool(self.marks) and self.marks[-1].what in _ENDS
+        """Whether the Workload is finished or deleted."""
+        return bool(self.marks) and self.marks[-1].event in _FINAL_EVENTS
 
 
 @dataclass(slots=True)
 class NodeInterval:
-    """The interval of a pod on a node."""
+    """The interval during which a pod was bound to a node; `end` is None while it lasts."""
 
     pod: str
     namespace: str
@@ -130,7 +135,7 @@ class NodeInterval:
 
 
 class PlatformHistory:
-    """The history of a platform: Workload lives and pod stays."""
+    """The recorded history of a platform: the events of its Workloads, and the node intervals of its pods."""
 
     def __init__(
         self,
@@ -138,100 +143,104 @@ class PlatformHistory:
         queue_of: Callable[[str, str], str | None],
         limits: HistoryLimits = LIVE_LIMITS,
     ) -> None:
-        """`queue_of` returns the ClusterQueue of a LocalQueue."""
+        """Start an empty history; `queue_of` returns the ClusterQueue of a LocalQueue."""
         self._limits = limits
         self._now = now
         self._queue_of = queue_of
         self.began = now()
-        #: The results of shadow mode, if this process runs in it.
+        #: The results of shadow mode; None outside of shadow mode.
         self.comparison: ShadowComparison | None = None
-        #: By uid, in order of creation.
-        self.lives: dict[str, WorkloadHistory] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        #: The current stays by pod uid, and the ended ones.
-        self._staying: dict[str, NodeInterval] = {}
-        self._stayed: deque[NodeInterval] = deque(maxlen=limits.stays)
+        #: The Workload histories by uid, in order of creation.
+        self.workload_histories: dict[str, WorkloadHistory] = {}
+        self._ended_workloads: OrderedDict[str, None] = OrderedDict()
+        #: The current node intervals by pod uid; `_stayed` has the ended intervals.
+        self._current_intervals: dict[str, NodeInterval] = {}
+        self._ended_intervals: deque[NodeInterval] = deque(maxlen=limits.node_intervals)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Record changes."""
+        """Record watch events of Workloads and pods."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
             elif event.key.kind == scheme.POD:
                 self._on_pod(event)
 
-    def stays(self) -> Iterable[NodeInterval]:
-        """Return the stays of pods on nodes, ended ones first."""
-        yield from self._stayed
-        yield from self._staying.values()
+    def node_intervals(self) -> Iterable[NodeInterval]:
+        """Return the node intervals of all pods: first the ended, then the current intervals."""
+        yield from self._ended_intervals
+        yield from self._current_intervals.values()
 
     def _on_workload(self, event: WatchEvent) -> None:
         view, old = workload_view(event.obj), event.old
-        life = self.lives.get(view.uid)
+        history = self.workload_histories.get(view.uid)
         if event.type is EventType.DELETED:
-            if life is not None and not life.is_over:
-                self._end_stint(life, self._now(), DELETED)
-                self._mark(life, WorkloadMark(self._now(), DELETED))
+            if history is not None and not history.is_over:
+                self._end_quota_interval(history, self._now(), DELETED)
+                self._mark(history, WorkloadMark(self._now(), DELETED))
             return
-        if life is None:
-            life = self._begin(view, event.obj)
+        if history is None:
+            history = self._start_history(view, event.obj)
             if old is None:
                 return
-        before = None if old is None else workload_view(old)
-        if before is not None and _stands(before) == _stands(view):
+        old_view = None if old is None else workload_view(old)
+        if old_view is not None and _recorded_state(old_view) == _recorded_state(view):
             return
-        self._compare(life, before, view, event.obj)
+        self._compare(history, old_view, view, event.obj)
 
-    def _begin(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
-        """Start the record of a Workload from its conditions."""
+    def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
+        """Start the history of a Workload, with earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
-        life = self.lives[view.uid] = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
-        life.marks.append(WorkloadMark(view.created, CREATED))
-        known = [(find_condition(obj, kind), what) for kind, what in _MEANS]
-        for condition, what in known:
+        history = self.workload_histories[view.uid] = WorkloadHistory(
+            view.uid, view.key, view.namespace, queue, view.priority
+        )
+        history.marks.append(WorkloadMark(view.created, CREATED))
+        transitions = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
+        for condition, event in transitions:
             if condition is None or condition["status"] != "True":
                 continue
-            at = parse_time(condition["lastTransitionTime"])
-            if what == RESERVED:
-                self._reserve(life, obj, at)
-            elif what == FINISHED:
-                self._end_stint(life, at, FINISHED)
-            self._mark(life, WorkloadMark(at, what, condition.get("reason", ""), condition.get("message", "")))
-        life.marks.sort(key=lambda mark: mark.at)
-        return life
+            changed_at = parse_time(condition["lastTransitionTime"])
+            if event == RESERVED:
+                self._reserve(history, obj, changed_at)
+            elif event == FINISHED:
+                self._end_quota_interval(history, changed_at, FINISHED)
+            self._mark(
+                history, WorkloadMark(changed_at, event, condition.get("reason", ""), condition.get("message", ""))
+            )
+        history.marks.sort(key=lambda mark: mark.at)
+        return history
 
-    def _compare(self, life: WorkloadHistory, before: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
-        """Record what changed between two revisions of a Workload."""
+    def _compare(self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
+        """Record the changes between two revisions of a Workload."""
         now = self._now()
-        life.priority = view.priority
-        if view.quota_reserved and not (before and before.quota_reserved):
-            self._reserve(life, obj, now)
-            self._mark(life, WorkloadMark(now, RESERVED))
-        if view.admitted and not (before and before.admitted):
-            self._mark(life, WorkloadMark(now, ADMITTED))
-        if view.pods_ready and not (before and before.pods_ready):
-            self._mark(life, WorkloadMark(now, READY))
-        if view.evicted and not (before and before.evicted):
-            self._evict(life, obj, now)
-        if before and before.quota_reserved and not view.quota_reserved:
-            self._end_stint(life, now, EVICTED)
-        if view.finished and not (before and before.finished):
+        history.priority = view.priority
+        if view.quota_reserved and not (old_view and old_view.quota_reserved):
+            self._reserve(history, obj, now)
+            self._mark(history, WorkloadMark(now, RESERVED))
+        if view.admitted and not (old_view and old_view.admitted):
+            self._mark(history, WorkloadMark(now, ADMITTED))
+        if view.pods_ready and not (old_view and old_view.pods_ready):
+            self._mark(history, WorkloadMark(now, READY))
+        if view.evicted and not (old_view and old_view.evicted):
+            self._evict(history, obj, now)
+        if old_view and old_view.quota_reserved and not view.quota_reserved:
+            self._end_quota_interval(history, now, EVICTED)
+        if view.finished and not (old_view and old_view.finished):
             condition = find_condition(obj, "Finished") or {}
-            self._end_stint(life, now, FINISHED)
-            self._mark(life, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
+            self._end_quota_interval(history, now, FINISHED)
+            self._mark(history, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
 
-    def _evict(self, life: WorkloadHistory, obj: Obj, now: Instant) -> None:
+    def _evict(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
         evicted, preempted = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
         reason, message = evicted.get("reason", ""), evicted.get("message", "")
         if reason != "Preempted" or preempted is None:
-            self._mark(life, WorkloadMark(now, EVICTED, reason, message))
+            self._mark(history, WorkloadMark(now, EVICTED, reason, message))
             return
-        by = preemptor_uid_of(preempted["message"])
-        self._mark(life, WorkloadMark(now, PREEMPTED, preempted["reason"], preempted["message"], by))
+        preemptor_uid = preemptor_uid_of(preempted["message"])
+        self._mark(history, WorkloadMark(now, PREEMPTED, preempted["reason"], preempted["message"], preemptor_uid))
 
     @staticmethod
-    def _reserve(life: WorkloadHistory, obj: Obj, at: Instant) -> None:
-        """Start a stint with the assigned usage; later decreases as pods finish are not recorded."""
+    def _reserve(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
+        """Start a quota interval with the assigned usage; later decreases, as pods finish, are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
             (assigned["flavors"][resource], resource, amount(resource, used))
@@ -240,36 +249,36 @@ class PlatformHistory:
             if resource in (assigned.get("flavors") or {})
         )
         flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
-        life.queue = cluster_queue_of(obj)
-        life.quota_intervals.append(QuotaInterval(life.queue, at, flavors, usage))
+        history.queue = cluster_queue_of(obj)
+        history.quota_intervals.append(QuotaInterval(history.queue, reserved_at, flavors, usage))
 
     @staticmethod
-    def _end_stint(life: WorkloadHistory, now: Instant, outcome: str) -> None:
-        if life.quota_intervals and life.quota_intervals[-1].end is None:
-            life.quota_intervals[-1].end, life.quota_intervals[-1].outcome = now, outcome
+    def _end_quota_interval(history: WorkloadHistory, now: Instant, outcome: str) -> None:
+        if history.quota_intervals and history.quota_intervals[-1].end is None:
+            history.quota_intervals[-1].end, history.quota_intervals[-1].outcome = now, outcome
 
-    def _mark(self, life: WorkloadHistory, mark: WorkloadMark) -> None:
-        life.marks.append(mark)
-        if mark.what in _ENDS:
-            self._ended[life.uid] = None
-            if len(self._ended) > self._limits.workloads:
-                del self.lives[self._ended.popitem(last=False)[0]]
+    def _mark(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
+        history.marks.append(mark)
+        if mark.event in _FINAL_EVENTS:
+            self._ended_workloads[history.uid] = None
+            if len(self._ended_workloads) > self._limits.workloads:
+                del self.workload_histories[self._ended_workloads.popitem(last=False)[0]]
 
     def _on_pod(self, event: WatchEvent) -> None:
         obj, uid = event.obj, event.obj["metadata"].get("uid", "")
-        stay = self._staying.get(uid)
-        if stay is None:
+        interval = self._current_intervals.get(uid)
+        if interval is None:
             node = obj["spec"].get("nodeName")
             if node and event.type is not EventType.DELETED and not pod_view(obj).is_terminal:
                 name = annotation(obj, well_known.WORKLOAD)
                 workload = f"{event.key.namespace}/{name}" if name else ""
                 start = pod_view(obj).started if event.old is None else None  # None for a pod older than this record
                 start = self._now() if start is None else start
-                self._staying[uid] = NodeInterval(event.key.name, event.key.namespace, workload, node, start)
+                self._current_intervals[uid] = NodeInterval(event.key.name, event.key.namespace, workload, node, start)
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
-            stay.end = self._now()
-            self._stayed.append(self._staying.pop(uid))
+            interval.end = self._now()
+            self._ended_intervals.append(self._current_intervals.pop(uid))
 
 
-def _stands(view: WorkloadView) -> tuple[bool, bool, bool, bool, bool, int]:
+def _recorded_state(view: WorkloadView) -> tuple[bool, bool, bool, bool, bool, int]:
     return view.quota_reserved, view.admitted, view.pods_ready, view.evicted, view.finished, view.priority

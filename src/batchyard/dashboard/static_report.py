@@ -1,4 +1,4 @@
-"""Static report: a self-contained HTML file with the models of a finished run."""
+"""The dashboard's static files and views, and a self-contained HTML report with the models of a finished run."""
 
 import pkgutil
 import re
@@ -33,10 +33,10 @@ from batchyard.interfaces.client import Reader
 
 # --- assets ---
 #
-# Static files of the dashboard. They hold no data and need no authentication; reports use the same files.
+# The static files of the dashboard. They contain no data, so they need no authentication. Reports use the same files.
 
 
-_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_MEDIA_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 INDEX: Final = "index.html"
 STYLE: Final = "style.css"
 COMPARE_STYLE: Final = "compare.css"
@@ -58,15 +58,15 @@ SCRIPTS: Final = (
     "keys.js",
     "app.js",
 )
-_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
+_STATIC_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
 
-_POLICY: Final = (
+_CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-#: The headers of every file: no content from other origins, no requests to them, no framing.
+#: The HTTP headers of every file: they forbid content from other origins, requests to them, and framing.
 HEADERS: Final = (
-    ("content-security-policy", _POLICY),
+    ("content-security-policy", _CONTENT_SECURITY_POLICY),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
@@ -76,7 +76,7 @@ HEADERS: Final = (
 
 
 class Asset(NamedTuple):
-    """The content of a file and its media type."""
+    """The content and media type of a static file."""
 
     content: bytes
     content_type: str
@@ -84,16 +84,16 @@ class Asset(NamedTuple):
 
 @cache
 def asset(name: str) -> Asset | None:
-    """Return the file of a name; None if it does not exist. The empty name is the index page."""
+    """Return a static file by name, None if it does not exist; the empty name is the index page."""
     name = name or INDEX
-    if name not in _FILES:
+    if name not in _STATIC_FILES:
         return None
     content = pkgutil.get_data("batchyard.dashboard", f"static/{name}")
-    assert content is not None, "the files are part of the package"
-    return Asset(content, f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8")
+    assert content is not None, f"the package lacks the static file {name}: reinstall batchyard"
+    return Asset(content, f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8")
 
 
-# --- pages ---
+# --- views ---
 #
 # All views by name.
 
@@ -114,24 +114,24 @@ VIEWS: Final[Mapping[str, View]] = {
 
 
 def no_costs() -> Statement | None:
-    """Return None: CostRecords hold the machine costs, if any."""
+    """Return None, because CostRecords contain the machine costs."""
     return None
 
 
 class PlatformTime(NamedTuple):
-    """The clock of the platform, and its speed relative to real time; 0 if it is stopped."""
+    """The clock of the platform, and its speed relative to real time; 0 for a stopped clock."""
 
     now: Callable[[], Instant]
     speed: float
 
 
 class DashboardViews:
-    """The views of a platform. With `whole`, lists are complete, as in a report."""
+    """Computes the views of a platform; with `whole`, lists are complete instead of paginated."""
 
     def __init__(
         self,
         reader: Reader,
-        standing: QueueSource,
+        queue_source: QueueSource,
         history: PlatformHistory,
         time: PlatformTime,
         costs: Callable[[], Statement | None] = no_costs,
@@ -139,93 +139,95 @@ class DashboardViews:
         whole: bool = False,
     ) -> None:
         self._reader = reader
-        self._standing = standing
+        self._queue_source = queue_source
         self._history = history
         self._time = time
         self._costs = costs
-        self._whole = whole
-        self._roster = WorkloadListCache()
+        self._is_complete = whole
+        self._workload_list = WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
         return self._reader.list(kind)
 
-    def model(self, view: str, query: Query, sight: ViewerAccess) -> Model | None:
-        """Return the model of a view; None if the view or its subject does not exist or is hidden from the user."""
-        make = VIEWS.get(view)
-        if make is None:
+    def model(self, view: str, query: Query, viewer: ViewerAccess) -> Model | None:
+        """Return the model of a view; None if the view or its object does not exist or the user may not list it."""
+        compute_view = VIEWS.get(view)
+        if compute_view is None:
             return None
-        self._standing.snapshot.settle()
+        self._queue_source.snapshot.settle()
         source = ViewInputs(
             self._reader,
-            self._standing,
+            self._queue_source,
             self._history,
-            self._roster,
+            self._workload_list,
             self._time.now(),
             self._costs(),
-            self._whole,
+            self._is_complete,
         )
-        return make(source, NamespaceAccess(sight), query)
+        return compute_view(source, NamespaceAccess(viewer), query)
 
     def time(self) -> Model:
-        """Return time and speed of the platform, from which the page computes ages."""
+        """Return the time and speed of the platform, from which the page computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
 
-#: Maximum number of objects of a kind with a detail page; lists and time lines include more.
+#: The maximum number of objects of a kind with a detail page; lists and the time line can contain more.
 DETAILS_MAX: Final = 5000
-_ALL: Final = {"last": "all"}
-_IMPORT: Final = re.compile(r"^import .*\n", re.MULTILINE)
-_PRELOAD: Final = re.compile(r"^<link rel=\"modulepreload\".*\n", re.MULTILINE)
-_EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
+_WHOLE_PERIOD: Final = {"last": "all"}
+_IMPORT_LINE: Final = re.compile(r"^import .*\n", re.MULTILINE)
+_PRELOAD_LINE: Final = re.compile(r"^<link rel=\"modulepreload\".*\n", re.MULTILINE)
+_EXPORT_KEYWORD: Final = re.compile(r"^export ", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 
-def report(pages: DashboardViews) -> str:
-    """Return the report of all views."""
-    message = _encode({**pages.time(), "models": _models(pages)}).decode()
-    embedded = message.replace("<", "\\u003c")  # valid JSON that cannot close the script element
-    style = f"<style>\n{_text(STYLE)}</style>"
+def report(views: DashboardViews) -> str:
+    """Return the HTML report with the models of all views."""
+    models_json = _encode({**views.time(), "models": _all_models(views)}).decode()
+    embedded = models_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
+    style = f"<style>\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded}</script>'
     script = f'<script type="module">\n{script_of_all()}</script>'
-    page = _PRELOAD.sub("", _text(INDEX))
-    for found, instead in (
+    page = _PRELOAD_LINE.sub("", _read_text(INDEX))
+    for old, replacement in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
         ('<link rel="stylesheet" href="style.css">', style),
         ('<script type="module" src="js/app.js"></script>\n', ""),
         ("</body>", f"{data}\n{script}\n</body>"),
     ):
-        assert found in page, "the index page contains the expected text"
-        page = page.replace(found, instead)
+        assert old in page, f"index.html does not contain {old!r}"
+        page = page.replace(old, replacement)
     return page
 
 
 def script_of_all() -> str:
-    """Return all scripts as one, without imports; top-level names are unique across the scripts."""
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", _text(f"js/{name}"))) for name in SCRIPTS)
+    """Return all scripts joined into one, without imports; top-level names are unique across the scripts."""
+    return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 
-def _text(name: str) -> str:
-    found = asset(name)
-    assert found is not None, "the files are part of the package"
-    return found.content.decode()
+def _read_text(name: str) -> str:
+    static_file = asset(name)
+    assert static_file is not None, f"the package lacks the static file {name}: reinstall batchyard"
+    return static_file.content.decode()
 
 
-def _models(pages: DashboardViews) -> dict[str, Any]:
-    everything = FullAccess()
+def _all_models(views: DashboardViews) -> dict[str, Any]:
+    access = FullAccess()
     models: dict[str, Any] = {
-        view: pages.model(view, {}, everything) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
+        view: views.model(view, {}, access) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
     }
-    models["timeline"] = {by: pages.model("timeline", {"by": by, **_ALL}, everything) for by in ("flavor", "node")}
+    models["timeline"] = {
+        grouping: views.model("timeline", {"by": grouping, **_WHOLE_PERIOD}, access) for grouping in ("flavor", "node")
+    }
     for view, kind in (("queue", scheme.CLUSTER_QUEUE), ("node", scheme.NODE), ("workload", scheme.WORKLOAD)):
         models[view] = {
-            "/".join(query.values()): pages.model(view, query, everything) for query in _queries(pages, kind)
+            "/".join(query.values()): views.model(view, query, access) for query in _detail_queries(views, kind)
         }
     return models
 
 
-def _queries(pages: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
-    """Yield the detail page query of each object of a kind."""
-    for obj in pages.objects(kind)[:DETAILS_MAX]:
+def _detail_queries(views: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
+    """Yield the query of the detail page of each object of a kind."""
+    for obj in views.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
         yield {"namespace": namespace, "name": name} if namespace else {"name": name}

@@ -1,4 +1,4 @@
-"""The rule on quota above the capacity of the machines."""
+"""The lint rule `quota-above-capacity`: reports quota that exceeds the capacity of the matching machines."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,53 +9,56 @@ from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
 from batchyard.scheduling.quota import QuotaNode
 
-# --- reach ---
+# --- maximum usage ---
 #
-# The most of a flavor-resource that a tree of queues can use at the same time.
+# The maximum amount of a flavor-resource that a tree of queues can use at the same time.
 
 
 class QuotaDemand(NamedTuple):
-    """The demand of a subtree: from its own unlent quota, and from above (None: unlimited)."""
+    """The demand of a quota subtree: the part met by quota it never lends, and the part drawn from its parent.
 
-    kept: int
-    drawn: int | None
+    None as the second part means unlimited.
+    """
+
+    from_unlent: int
+    from_parent: int | None
 
 
-def most_used(root: QuotaNode, fr: int, users: Container[QuotaNode]) -> int:
-    """The most that all queues of a tree use together, if only the leaves in `users` use it."""
+def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> int:
+    """Return the maximum of a flavor-resource that the `active_leaves` of a quota tree can use together."""
     if not root.children:
-        return root.subtree[fr] if root in users else 0
-    reaches = [_reach(child, fr, users) for child in root.children.values()]
-    return sum(reach.kept for reach in reaches) + _bounded(root.subtree[fr], _sum(reaches))
+        return root.subtree[fr] if root in active_leaves else 0
+    demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
+    return sum(demand.from_unlent for demand in demands) + _limit_demand(root.subtree[fr], _total_from_parent(demands))
 
 
-def _reach(node: QuotaNode, fr: int, users: Container[QuotaNode]) -> QuotaDemand:
+def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> QuotaDemand:
     if not node.children:
-        return QuotaDemand(node.local[fr], node.borrowing_ceiling[fr]) if node in users else QuotaDemand(0, 0)
-    reaches = [_reach(child, fr, users) for child in node.children.values()]
-    wanted = _sum(reaches)
-    own = _bounded(node.local[fr], wanted)
-    beyond = None if wanted is None else wanted - own
+        return QuotaDemand(node.local[fr], node.borrowing_ceiling[fr]) if node in active_leaves else QuotaDemand(0, 0)
+    demands = [_quota_demand(child, fr, active_leaves) for child in node.children.values()]
+    total_demand = _total_from_parent(demands)
+    local_use = _limit_demand(node.local[fr], total_demand)
+    excess = None if total_demand is None else total_demand - local_use
     ceiling = node.borrowing_ceiling[fr]
-    drawn = beyond if ceiling is None else _bounded(ceiling, beyond)
-    return QuotaDemand(sum(reach.kept for reach in reaches) + own, drawn)
+    from_parent = excess if ceiling is None else _limit_demand(ceiling, excess)
+    return QuotaDemand(sum(demand.from_unlent for demand in demands) + local_use, from_parent)
 
 
-def _sum(reaches: list[QuotaDemand]) -> int | None:
+def _total_from_parent(demands: list[QuotaDemand]) -> int | None:
     total = 0
-    for reach in reaches:
-        if reach.drawn is None:
+    for demand in demands:
+        if demand.from_parent is None:
             return None
-        total += reach.drawn
+        total += demand.from_parent
     return total
 
 
-def _bounded(bound: int, wanted: int | None) -> int:
-    return bound if wanted is None else min(bound, wanted)
+def _limit_demand(limit: int, demand: int | None) -> int:
+    return limit if demand is None else min(limit, demand)
 
 
-class QuotaHolder(NamedTuple):
-    """A nominal quota of a flavor-resource, and its place."""
+class QuotaDeclaration(NamedTuple):
+    """One nominal quota of a flavor-resource: the manifest that declares it, its field path, and the amount."""
 
     manifest: Manifest
     path: str
@@ -63,38 +66,43 @@ class QuotaHolder(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
-    """More quota than machines: Workloads are admitted, but their pods stay Pending."""
-    if not config.park.is_known:
+    """Report each flavor-resource whose quota exceeds the capacity of its machines: admitted pods stay Pending."""
+    if not config.inventory.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):
         if flavor not in config.flavors or resource == "pods":
             continue
         labels = config.flavors[flavor][1].labels
-        machines, more = config.park.of(config.flavors[flavor][1]), config.makes_pools_for(flavor)
-        there = sum(each.amount(resource) for each in machines)
-        there += config.park.could_be_made(resource, labels) if more else 0
-        promised = promised_amount(config, fr, flavor)
-        if (machines or more) and promised > there:
-            yield from _over_capacity(config, (flavor, resource), (promised, there), machines)
+        machines, can_create_pools = (
+            config.inventory.machines_for(config.flavors[flavor][1]),
+            config.can_create_pools_for(flavor),
+        )
+        available = sum(group.total_allocatable(resource) for group in machines)
+        available += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
+        admissible = max_admissible_amount(config, fr, flavor)
+        if (machines or can_create_pools) and admissible > available:
+            yield from _report_over_capacity(config, (flavor, resource), (admissible, available), machines)
 
 
-def promised_amount(config: Configuration, fr: int, flavor: str) -> int:
-    """The most of a flavor-resource that queues may use together without requesting machines first."""
+def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
+    """Return the amount of a flavor-resource that queues can admit together without an AdmissionCheck for capacity."""
     snapshot = config.snapshot
 
     def may_use(node: QuotaNode) -> bool:
         view = snapshot.queue_of[node].view
-        return flavor in view.flavors and not config.provisions(view, flavor)
+        return flavor in view.flavors and not config.requests_capacity(view, flavor)
 
     leaves = {node: None for node in snapshot.queue_of if may_use(node)}
     roots = {node.path[0]: None for node in leaves}
-    return sum(most_used(root, fr, leaves) for root in roots)
+    return sum(max_concurrent_usage(root, fr, leaves) for root in roots)
 
 
-def holders_of(config: Configuration, flavor: str, resource: str) -> list[QuotaHolder]:
-    """The nominal quotas of a flavor-resource, in order of their definition."""
+def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> list[QuotaDeclaration]:
+    """Return the positive nominal quotas of a flavor-resource, in the order of their definition."""
     return [
-        QuotaHolder(manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal)
+        QuotaDeclaration(
+            manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal
+        )
         for manifest, groups in config.quotas
         for index, group in enumerate(groups)
         for quota in group.quotas
@@ -102,41 +110,50 @@ def holders_of(config: Configuration, flavor: str, resource: str) -> list[QuotaH
     ]
 
 
-def _over_capacity(
-    config: Configuration, of: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
+def _report_over_capacity(
+    config: Configuration, flavor_resource: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
 ) -> Iterator[RuleResult]:
-    """One finding for all quotas of the flavor, at the first of them."""
-    flavor, resource = of
-    holders = holders_of(config, flavor, resource)
-    promised, there = (format_amount(resource, amount) for amount in amounts)
+    """Report all quotas of a flavor-resource as one finding, located at the first quota."""
+    flavor, resource = flavor_resource
+    holders = quota_declarations_of(config, flavor, resource)
+    admissible, available = (format_amount(resource, amount) for amount in amounts)
     names = ", ".join(sorted({holder.manifest.obj["metadata"]["name"] for holder in holders}))
-    where = ", ".join(f"{each.name}: {_size(each)}" for each in machines) or "pools that could be created"
-    problem = (
-        f"the queues may use {promised} {resource} of flavor {flavor} at once, but its machines have {there} ({where})."
-        " Work that is admitted beyond that holds quota while its pods stay Pending"
+    machine_counts = (
+        ", ".join(f"{group.name}: {_format_machine_count(group)}" for group in machines)
+        or "pools that could be created"
     )
-    fix = f"lower the quota of {resource} in {names} to {there} in total, or enlarge the pools"
-    patches = [(holder.manifest, _lowered(holder, of, amounts)) for holder in holders]
+    problem = (
+        f"the queues may use {admissible} {resource} of flavor {flavor} at once, but its machines have {available}"
+        f" ({machine_counts})."
+        " Workloads that are admitted beyond that amount hold quota while their pods stay Pending"
+    )
+    fix = f"lower the quota of {resource} in {names} to {available} in total, or enlarge the pools"
+    patches = [(holder.manifest, _lower_quota_patch(holder, flavor_resource, amounts)) for holder in holders]
     yield from (RuleResult(holder.manifest, holder.path, problem, fix, patches) for holder in holders[:1])
 
 
-def _size(machines: MachineGroup) -> str:
-    return f"{'at most ' if machines.grows else ''}{machines.most} node{'s' * (machines.most != 1)}"
+def _format_machine_count(machines: MachineGroup) -> str:
+    return f"{'at most ' if machines.is_autoscaled else ''}{machines.max_count} node{'s' * (machines.max_count != 1)}"
 
 
-def _lowered(holder: QuotaHolder, of: tuple[str, str], amounts: tuple[int, int]) -> Mapping[str, Any]:
-    """A patch with a holder's proportional part of the capacity."""
-    promised, there = amounts
-    lower = format_amount(of[1], holder.nominal * there // promised)
+def _lower_quota_patch(
+    holder: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]
+) -> Mapping[str, Any]:
+    """Return the patch that lowers one quota to its proportional part of the capacity."""
+    admissible, available = amounts
+    lower_quota = format_amount(flavor_resource[1], holder.nominal * available // admissible)
     groups = [
-        {**group, "flavors": [_with_nominal(flavor, of, lower) for flavor in group["flavors"]]}
+        {**group, "flavors": [_set_nominal_quota(flavor, flavor_resource, lower_quota) for flavor in group["flavors"]]}
         for group in holder.manifest.obj["spec"]["resourceGroups"]
     ]
     return {"spec": {"resourceGroups": groups}}
 
 
-def _with_nominal(flavor: Mapping[str, Any], of: tuple[str, str], nominal: str) -> Mapping[str, Any]:
-    if flavor["name"] != of[0]:
+def _set_nominal_quota(flavor: Mapping[str, Any], flavor_resource: tuple[str, str], nominal: str) -> Mapping[str, Any]:
+    if flavor["name"] != flavor_resource[0]:
         return flavor
-    rows = [{**row, "nominalQuota": nominal} if row["name"] == of[1] else row for row in flavor["resources"]]
-    return {**flavor, "resources": rows}
+    resources = [
+        {**quota, "nominalQuota": nominal} if quota["name"] == flavor_resource[1] else quota
+        for quota in flavor["resources"]
+    ]
+    return {**flavor, "resources": resources}

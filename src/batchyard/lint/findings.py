@@ -1,4 +1,4 @@
-"""Findings: place, problem, consequence and fix; and rules."""
+"""Lint rules, their severities, and the findings that they report: location, problem and fix."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.lint.configuration import Configuration
 
-#: The document that describes the rules.
+#: The document that describes all lint rules.
 DOCUMENT: Final = "docs/lint.md"
 
 
@@ -26,18 +26,18 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A problem of one object, as a rule returns it."""
+    """One problem that a rule found: the object, the field, the problem and the fix."""
 
     manifest: Manifest
     #: The field, such as `spec.resourceGroups[0]`; '' for the object as a whole.
     path: str
-    #: The problem and its consequence.
+    #: What is wrong, and its consequence.
     problem: str
-    #: The fix.
+    #: How to fix the problem.
     fix: str
-    #: The fix as merge patches (RFC 7386) of objects, if known.
+    #: The fix as JSON merge patches (RFC 7386), each with the manifest it changes; empty if the fix is not automatic.
     patches: Sequence[tuple[Manifest, Mapping[str, Any]]] = ()
-    #: None: the severity of the rule.
+    #: A severity that replaces the rule's; None keeps it.
     severity: Severity | None = None
 
 
@@ -46,23 +46,23 @@ Check = Callable[[Configuration], Iterator[RuleResult]]
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """One rule. `check` is None for rules that are checked while documents are read."""
+    """A lint rule. `check` is None for rules that are checked while documents are read."""
 
     name: str
     severity: Severity
-    #: A short description.
-    about: str
+    #: A short description of the reported problem.
+    summary: str
     check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """A problem in a report, with its rule and place."""
+    """A finding as reported to the user: the rule, the file and object, the problem and the fix."""
 
     rule: str
     severity: Severity
     source: str
-    #: From 1; 0 for the whole file.
+    #: The position of the document in the file, from 1; 0 for the whole file.
     document: int
     kind: str
     namespace: str
@@ -70,39 +70,39 @@ class LintFinding:
     path: str
     problem: str
     fix: str
-    #: Merge patches that fix it, each with the name of its object.
+    #: Merge patches that fix the problem, each with the kind and name of its object.
     patches: Sequence[Mapping[str, Any]] = ()
-    #: From 1; 0 if unknown.
+    #: The line in the file, from 1; 0 if unknown.
     line: int = 0
 
     @property
     def link(self) -> str:
-        """The link to the rule's description."""
+        """The link to the description of the finding's rule."""
         return f"{DOCUMENT}#{self.rule}"
 
 
-def finding_of(rule: LintRule, found: RuleResult) -> LintFinding:
-    """The finding for a rule's result."""
-    manifest = found.manifest
+def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
+    """Return the finding for a result of a rule."""
+    manifest = result.manifest
     metadata = manifest.obj["metadata"]
     return LintFinding(
         rule=rule.name,
-        severity=found.severity or rule.severity,
+        severity=result.severity or rule.severity,
         source=manifest.source,
         document=manifest.document,
         kind=manifest.obj["kind"],
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name") or metadata.get("generateName", ""),
-        path=f"{manifest.at}.{found.path}" if manifest.at and found.path else manifest.at or found.path,
-        problem=found.problem,
-        fix=found.fix,
-        patches=tuple([_addressed(whose.obj, patch) for whose, patch in found.patches]),
+        path=f"{manifest.at}.{result.path}" if manifest.at and result.path else manifest.at or result.path,
+        problem=result.problem,
+        fix=result.fix,
+        patches=tuple([_add_object_identity(patched.obj, patch) for patched, patch in result.patches]),
     )
 
 
-def _addressed(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A patch with the kind and name of its object, so that it can be applied directly."""
-    own = obj["metadata"]
-    who = {field: own[field] for field in ("name", "namespace") if field in own}
-    metadata = {**who, **(patch.get("metadata") or {})}
+def _add_object_identity(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch with the kind and name of its object added, so that it can be applied directly."""
+    obj_metadata = obj["metadata"]
+    identity = {field: obj_metadata[field] for field in ("name", "namespace") if field in obj_metadata}
+    metadata = {**identity, **(patch.get("metadata") or {})}
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], **patch, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Rules on flavors without use, quota or nodes, on taints, and on misplaced labels."""
+"""Lint rules on ResourceFlavors, taints, misplaced labels, and accelerator topologies."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -11,177 +11,194 @@ from batchyard.api.views.node import Taint, pods_at_once
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.prices import chips_in
-from batchyard.lint.capacity import holders_of
-from batchyard.lint.configuration import Configuration, MachineGroup, named
+from batchyard.lint.capacity import quota_declarations_of
+from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedWork
 from batchyard.placement.node_filters import tolerates
 
-#: Taints of these keys are tolerated automatically by pods that request the resource.
-_TOLERATED_ANYWAY: Final = (well_known.GPU, well_known.TPU)
-_HARD: Final = ("NoSchedule", "NoExecute")
+#: Taint keys that pods which request the resource of the same name tolerate automatically.
+_AUTO_TOLERATED_KEYS: Final = (well_known.GPU, well_known.TPU)
+_HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Flavors that no queue uses."""
-    used = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
+    """Report each ResourceFlavor that no ClusterQueue or Cohort has quota of."""
+    used_flavors = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
     for name, (manifest, _) in config.flavors.items():
-        if name not in used:
-            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: it is never assigned"
-            yield RuleResult(manifest, "metadata.name", problem, "give a queue quota of it, or remove it")
+        if name not in used_flavors:
+            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"
+            yield RuleResult(
+                manifest, "metadata.name", problem, f"add quota of {name} to a ClusterQueue, or remove the flavor"
+            )
 
 
 def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Flavors whose labels no node has."""
-    if not config.park.is_known:
+    """Report each ResourceFlavor whose labels no node has."""
+    if not config.inventory.is_known:
         return
     for name, (manifest, flavor) in config.flavors.items():
-        if not flavor.labels or config.park.of(flavor) or config.makes_pools_for(name):
+        if not flavor.labels or config.inventory.machines_for(flavor) or config.can_create_pools_for(name):
             continue
-        queues = config.queues_with(name)
-        if not any(holders_of(config, name, resource) for resource in _resources(queues)):
+        queues = config.queues_using(name)
+        if not any(quota_declarations_of(config, name, resource) for resource in _covered_resources(queues)):
             continue
         labels = ", ".join(f"{key}={value}" for key, value in flavor.labels.items())
-        problem = f"no pool or node has the labels {labels}: work that is admitted in flavor {name} stays Pending"
-        yield RuleResult(manifest, "spec.nodeLabels", problem, _nearest_labels(config, flavor))
+        problem = f"no node pool or node has the labels {labels}: pods that are admitted in flavor {name} stay Pending"
+        yield RuleResult(manifest, "spec.nodeLabels", problem, _describe_nearest_labels(config, flavor))
 
 
 def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Flavors of a queue without quota in its whole cohort."""
+    """Report each flavor of a ClusterQueue that has no quota in its whole cohort."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         potential = snapshot.queues[name].node.potential
-        for number, group in enumerate(view.groups):
+        for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
-                none = [r for r in group.resources if potential[snapshot.id_of(flavor, r)] <= 0]
-                if none:
-                    there = "in its whole cohort" if view.cohort else "here, and the queue has no cohort"
-                    problem = f"no quota of {', '.join(none)} in flavor {flavor} {there}: it is never assigned"
-                    fix = "give it a nominalQuota, or remove the flavor from the queue"
-                    yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors[{index}]", problem, fix)
+                without_quota = [r for r in group.resources if potential[snapshot.id_of(flavor, r)] <= 0]
+                if without_quota:
+                    location = f"in cohort {view.cohort}" if view.cohort else "in this queue, which has no cohort"
+                    problem = (
+                        f"no quota of {', '.join(without_quota)} in flavor {flavor} {location}: the flavor is"
+                        " never assigned"
+                    )
+                    fix = "set its nominalQuota above 0, or remove the flavor from the queue"
+                    yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors[{index}]", problem, fix)
 
 
 def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Flavors after another that has quota for all existing work."""
+    """Report each flavor that is never used because an earlier flavor has quota for all jobs of the queue."""
     for name, (manifest, view) in config.queues.items():
-        for number, group in enumerate(view.groups):
-            taker = next((f for f in group.flavors[:-1] if _takes_all(config, view, f)), None)
-            if taker is not None:
-                rest = group.flavors[group.flavors.index(taker) + 1 :]
+        for group_index, group in enumerate(view.groups):
+            sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
+            if sufficient is not None:
+                later_flavors = group.flavors[group.flavors.index(sufficient) + 1 :]
                 problem = (
-                    f"flavor {taker} comes first and has quota for all jobs in these files for {name}:"
-                    f" they never use {', '.join(rest)}"
+                    f"flavor {sufficient} comes first and has quota for all jobs of ClusterQueue {name} in these files:"
+                    f" the jobs never use {', '.join(later_flavors)}"
                 )
-                fix = "put the preferred flavor first, with the quota of its nodes"
-                yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors", problem, fix)
+                fix = "list the preferred flavor first, and limit its quota to the capacity of its nodes"
+                yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors", problem, fix)
 
 
 def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Flavors with taints that neither the flavor nor any job in its queues tolerates."""
+    """Report each flavor with a taint that neither the flavor nor any job of its queues tolerates."""
     for name, (manifest, flavor) in config.flavors.items():
-        works = [work for queue in config.queues_with(name) for work in config.works_by_queue[queue.name]]
-        templates = [pod_set.template for work in works for pod_set in work.view.pod_sets]
+        work_items = [work for queue in config.queues_using(name) for work in config.work_by_queue[queue.name]]
+        templates = [pod_set.template for work in work_items for pod_set in work.view.pod_sets]
         for index, taint in enumerate(flavor.taints):
             if not templates or tolerates(flavor.tolerations, taint):
                 continue
             if not any(tolerates(template.tolerations, taint) for template in templates):
-                shown = _shown(taint)
+                taint_text = _format_taint(taint)
                 problem = (
-                    f"none of the {len(works)} jobs in its queues tolerates {shown}: flavor {name} is skipped for all"
+                    f"none of the {len(work_items)} jobs in its queues tolerates {taint_text}: no job can use"
+                    f" flavor {name}"
                 )
-                fix = "add the toleration to spec.tolerations of the flavor, or into the pod templates"
+                fix = "add the toleration to spec.tolerations of the flavor, or to the pod templates"
                 toleration = {field: value for field, value in taint._asdict().items() if value}
-                old = (manifest.obj.get("spec") or {}).get("tolerations") or []
-                patches = [(manifest, {"spec": {"tolerations": [*old, toleration]}})]
+                old_tolerations = (manifest.obj.get("spec") or {}).get("tolerations") or []
+                patches = [(manifest, {"spec": {"tolerations": [*old_tolerations, toleration]}})]
                 yield RuleResult(manifest, f"spec.nodeTaints[{index}]", problem, fix, patches)
 
 
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Taints of all nodes of a flavor that the flavor does not declare."""
+    """Report each taint that all nodes of a flavor have but the flavor does not declare."""
     for name, (manifest, flavor) in config.flavors.items():
-        machines = config.park.of(flavor) if flavor.labels else []
-        if not machines or config.makes_pools_for(name):
+        machines = config.inventory.machines_for(flavor) if flavor.labels else []
+        if not machines or config.can_create_pools_for(name):
             continue
-        common = [taint for taint in _taints(machines[0]) if all(taint in _taints(each) for each in machines[1:])]
-        for taint in common:
+        common_taints = [
+            taint for taint in _hard_taints(machines[0]) if all(taint in _hard_taints(group) for group in machines[1:])
+        ]
+        for taint in common_taints:
             if not _is_declared(config, name, flavor, taint):
                 problem = (
-                    f"the nodes of flavor {name} ({named(machines)}) have the taint"
-                    f" {_shown(taint)}, which the flavor does not: jobs that do not tolerate it are admitted to it,"
+                    f"the nodes of flavor {name} ({format_machine_names(machines)}) have the taint"
+                    f" {_format_taint(taint)}, which the flavor does not declare: jobs that do not tolerate it are"
+                    " admitted,"
                     " and their pods stay Pending"
                 )
                 fix = "add the taint to spec.nodeTaints, or a toleration to spec.tolerations"
-                old = (manifest.obj.get("spec") or {}).get("nodeTaints") or []
-                added = {field: value for field, value in taint._asdict().items() if value}
-                patches = [(manifest, {"spec": {"nodeTaints": [*old, added]}})]
+                old_taints = (manifest.obj.get("spec") or {}).get("nodeTaints") or []
+                new_taint = {field: value for field, value in taint._asdict().items() if value}
+                patches = [(manifest, {"spec": {"nodeTaints": [*old_taints, new_taint]}})]
                 yield RuleResult(manifest, "spec.nodeTaints", problem, fix, patches)
 
 
 def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
-    if taint.key == well_known.QUEUED or taint.key in _TOLERATED_ANYWAY or tolerates(flavor.tolerations, taint):
+    if taint.key == well_known.QUEUED or taint.key in _AUTO_TOLERATED_KEYS or tolerates(flavor.tolerations, taint):
         return True
-    if any((own.key, own.effect) == (taint.key, taint.effect) for own in flavor.taints):
+    if any((declared.key, declared.effect) == (taint.key, taint.effect) for declared in flavor.taints):
         return True
-    users = config.users_of(name)
-    return bool(users) and all(
-        tolerates(work.view.pod_sets[index].template.tolerations, taint) for work, index in users
+    eligible = config.eligible_pod_sets(name)
+    return bool(eligible) and all(
+        tolerates(work.view.pod_sets[index].template.tolerations, taint) for work, index in eligible
     )
 
 
-def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Whether the queue's own quota of a flavor holds all of its jobs together."""
-    works = dict.fromkeys(config.works_by_queue[view.name])
-    users = (
-        [(work, index) for work, index in config.users_of(flavor) if work in works] if flavor in config.flavors else []
+def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
+    """Return whether the queue's own quota of a flavor holds all jobs of the queue together."""
+    work_items = dict.fromkeys(config.work_by_queue[view.name])
+    eligible = (
+        [(work, index) for work, index in config.eligible_pod_sets(flavor) if work in work_items]
+        if flavor in config.flavors
+        else []
     )
-    if not works or len(users) < sum(len(work.view.pod_sets) for work in works):
+    if not work_items or len(eligible) < sum(len(work.view.pod_sets) for work in work_items):
         return False
     total: dict[str, int] = {}
-    for work, index in users:
+    for work, index in eligible:
         for resource, amount in work.view.pod_sets[index].template.requests:
             total[resource] = total.get(resource, 0) + amount * work.view.counts[index]
     quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
     return all(total.get(resource, 0) <= nominal for resource, nominal in quotas.items())
 
 
-def _taints(machines: MachineGroup) -> list[Taint]:
-    """The NoSchedule and NoExecute taints that all nodes have."""
-    first, *others = machines.templates
-    return [t for t in first.taints if t.effect in _HARD and all(t in other.taints for other in others)]
+def _hard_taints(machines: MachineGroup) -> list[Taint]:
+    """Return the NoSchedule and NoExecute taints that all templates of the machines have."""
+    first, *other_templates = machines.templates
+    return [
+        t
+        for t in first.taints
+        if t.effect in _HARD_EFFECTS and all(t in template.taints for template in other_templates)
+    ]
 
 
-def _nearest_labels(config: Configuration, flavor: FlavorView) -> str:
-    """A fix that names the most similar machines and their different labels."""
-    templates = [(machines.name, machines.templates[0].labels) for machines in config.park.machines]
+def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
+    """Return a fix that names the machines with the most matching labels, and their differing labels."""
+    templates = [(machines.name, machines.templates[0].labels) for machines in config.inventory.machines]
     if not templates:
         return "add a pool with these labels"
-    shared = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
-    count, name, labels = max(shared, key=lambda found: found[0])
+    matches = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
+    count, name, labels = max(matches, key=lambda found: found[0])
     if not count:
         return "add a pool with these labels, or use labels that nodes have"
-    other = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
-    return f"add a pool with these labels; {name} is most similar, with {', '.join(other)}"
+    differing = [
+        f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value
+    ]
+    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(differing)}"
 
 
-def _resources(queues: list[ClusterQueueView]) -> list[str]:
+def _covered_resources(queues: list[ClusterQueueView]) -> list[str]:
     return list(dict.fromkeys(r for queue in queues for group in queue.groups for r in group.resources))
 
 
-def _shown(taint: Taint) -> str:
+def _format_taint(taint: Taint) -> str:
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 # --- labels ---
 #
-# Queue labels and annotations in places where they have no effect.
+# Queue labels and annotations at fields where they have no effect.
 #
 # Sources: Kueue's reference of labels and annotations, and its pkg/controller/jobframework (QueueName,
 # WorkloadPriorityClassName), which read the labels of the job itself.
 
 
-_PREFIX: Final = "kueue.x-k8s.io/"
+_KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
 #: All keys that Kueue reads or writes on jobs, pods and Workloads, without the prefix.
-_KEYS: Final = (
+_KUEUE_KEYS: Final = (
     "admission-gated-by",
     "cluster-queue-name",
     "component-workload-index",
@@ -226,179 +243,197 @@ _KEYS: Final = (
     "workload-slice-name",
     "workload-slice-replacement-for",
 )
-_ON_JOBS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
+_JOB_LABELS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 
 def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
-    """A queue name in an annotation or a pod template, where it has no effect."""
-    for work in config.works:
+    """Report each queue name in an annotation or a pod template, where it has no effect."""
+    for work in config.work_items:
         if work.is_job and not work.queue:
-            for path, name in _elsewhere(work, well_known.QUEUE_NAME):
-                problem = f"the queue name {name} has no effect here: {_unmanaged(work)}"
+            for path, name in _misplaced_values(work, well_known.QUEUE_NAME):
+                problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(work)}"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
                 yield RuleResult(
-                    work.manifest, path, problem, fix, [(work.manifest, _moved(well_known.QUEUE_NAME, name))]
+                    work.manifest, path, problem, fix, [(work.manifest, _add_label_patch(well_known.QUEUE_NAME, name))]
                 )
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
-    """A priority class or time limit in a place where it has no effect."""
-    for work in config.works:
-        for key in _ON_JOBS if work.is_job else ():
+    """Report each priority class or time limit that is set where Kueue ignores it."""
+    for work in config.work_items:
+        for key in _JOB_LABELS if work.is_job else ():
             if key in (work.obj["metadata"].get("labels") or {}):
                 continue
-            for path, value in _elsewhere(work, key):
-                lost = (
-                    "the class of the pods counts, or none" if key == well_known.PRIORITY_CLASS else "it has no limit"
+            for path, value in _misplaced_values(work, key):
+                effect = (
+                    "Kueue ignores this priority class"
+                    if key == well_known.PRIORITY_CLASS
+                    else "the job has no time limit"
                 )
-                problem = f"{key}: {value} has no effect here: {lost}"
-                fix = f"set it in metadata.labels of the {work.obj['kind']}"
-                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, _moved(key, value))])
+                problem = f"{key}: {value} has no effect in this field: {effect}"
+                fix = f"set {key} in metadata.labels of the {work.obj['kind']}"
+                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, _add_label_patch(key, value))])
 
 
 def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
-    """Keys with Kueue's prefix that Kueue does not define."""
-    for work in config.works:
-        for path, keys in _places(work):
+    """Report each label or annotation with Kueue's prefix that Kueue does not define."""
+    for work in config.work_items:
+        for path, keys in _labels_and_annotations(work):
             for key in keys:
-                if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KEYS:
-                    close = nearest(key.removeprefix(_PREFIX), _KEYS)
-                    fix = f"did you mean {_PREFIX}{close}?" if close else "remove it"
-                    yield RuleResult(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it has no effect", fix)
+                if key.startswith(_KUEUE_PREFIX) and key.removeprefix(_KUEUE_PREFIX) not in _KUEUE_KEYS:
+                    similar_key = nearest(key.removeprefix(_KUEUE_PREFIX), _KUEUE_KEYS)
+                    fix = f"did you mean {_KUEUE_PREFIX}{similar_key}?" if similar_key else f"remove {key}"
+                    yield RuleResult(
+                        work.manifest,
+                        f"{path}[{key}]",
+                        f"Kueue defines no label or annotation {key}: it has no effect",
+                        fix,
+                    )
 
 
 def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Jobs without a queue in a namespace that has LocalQueues."""
-    for work in config.works:
-        if not work.is_job or work.queue or any(_elsewhere(work, well_known.QUEUE_NAME)):
+    """Report each job that names no queue in a namespace that has LocalQueues."""
+    for work in config.work_items:
+        if not work.is_job or work.queue or any(_misplaced_values(work, well_known.QUEUE_NAME)):
             continue
-        there = sorted(config.local_queues_in(work.namespace))
-        if not there or "default" in there:
+        queue_names = sorted(config.local_queues_in(work.namespace))
+        if not queue_names or "default" in queue_names:
             continue
-        fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(there)}"
+        fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
         is_stuck = work.obj["spec"].get("suspend") is True
         severity = Severity.ERROR if is_stuck else Severity.WARNING
         yield RuleResult(
-            work.manifest, "metadata.labels", f"it names no queue: {_unmanaged(work)}", fix, severity=severity
+            work.manifest,
+            "metadata.labels",
+            f"the job names no LocalQueue: {_describe_unmanaged_job(work)}",
+            fix,
+            severity=severity,
         )
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Namespaces with queued work but without a LocalQueue."""
-    for manifest in config.last(scheme.NAMESPACE):
+    """Report each namespace that has queued jobs but no LocalQueue."""
+    for manifest in config.latest_versions(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
-        works = [work for work in config.works if work.namespace == name]
-        if works and config.knows(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
-            problem = f"namespace {name} has no LocalQueue: its {len(works)} jobs run outside of quota, or never"
-            fix = "create a LocalQueue for the ClusterQueue there"
+        work_items = [work for work in config.work_items if work.namespace == name]
+        if work_items and config.has_kind(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
+            problem = f"namespace {name} has no LocalQueue: its {len(work_items)} jobs run without quota, or never"
+            fix = f"create a LocalQueue in namespace {name}"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
 def not_suspended(config: Configuration) -> Iterator[RuleResult]:
-    """Queued JobSets with suspend: false."""
-    for work in config.works:
+    """Report each queued JobSet that sets `suspend: false`."""
+    for work in config.work_items:
         if work.queue and work.obj["kind"] == "JobSet" and work.obj["spec"].get("suspend") is False:
-            problem = "suspend is false, but its queue suspends it until it is admitted"
+            problem = "suspend is false, but Kueue suspends a queued JobSet until its Workload is admitted"
             fix = "set suspend: true, or remove the field if Kueue's webhooks always run"
             patches = [(work.manifest, {"spec": {"suspend": True}})]
             yield RuleResult(work.manifest, "spec.suspend", problem, fix, patches)
 
 
-def _unmanaged(work: LintedWork) -> str:
+def _describe_unmanaged_job(work: LintedWork) -> str:
     if work.obj["spec"].get("suspend") is True:
-        return "no queue manages it, and it stays suspended forever"
-    return "no queue manages it, and its pods start immediately, outside of quota"
+        return "no queue manages the job, so it stays suspended forever"
+    return "no queue manages the job, so its pods start immediately and without quota"
 
 
-def _moved(key: str, value: str) -> Mapping[str, object]:
+def _add_label_patch(key: str, value: str) -> Mapping[str, object]:
     return {"metadata": {"labels": {key: value}}}
 
 
-def _elsewhere(work: LintedWork, key: str) -> Iterator[tuple[str, str]]:
-    """The places of a key outside of the job's labels: path and value."""
-    for path, mapping in _places(work):
+def _misplaced_values(work: LintedWork, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and value of a key that is set outside of the job's own labels."""
+    for path, mapping in _labels_and_annotations(work):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
-def _places(work: LintedWork) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Labels and annotations of the job, of a JobSet's Jobs, and of the pods."""
-    yield from _of_metadata("metadata", work.obj["metadata"])
+def _labels_and_annotations(work: LintedWork) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the labels and annotations of a job, of a JobSet's Jobs and of the pod templates, with their paths."""
+    yield from _metadata_mappings("metadata", work.obj["metadata"])
     for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated["template"].get("metadata") or {}
-        yield from _of_metadata(f"spec.replicatedJobs[{index}].template.metadata", metadata)
+        yield from _metadata_mappings(f"spec.replicatedJobs[{index}].template.metadata", metadata)
     for path, template in zip(work.paths, work.templates, strict=True):
-        yield from _of_metadata(f"{path}.metadata", template.get("metadata") or {})
+        yield from _metadata_mappings(f"{path}.metadata", template.get("metadata") or {})
 
 
-def _of_metadata(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for field in ("labels", "annotations"):
-        found = metadata.get(field)
-        if isinstance(found, Mapping):
-            yield f"{path}.{field}", found
+        mapping = metadata.get(field)
+        if isinstance(mapping, Mapping):
+            yield f"{path}.{field}", mapping
 
 
 # --- accelerators ---
 #
-# Rules on mismatches between topologies, chips and machines.
+# Rules on TPU topologies, chips and accelerator types that do not match the machines.
 #
 # Sources: GKE's autoscaler, IsMultiHostTpuPodslice and the tables of its machine types; JobSet's one Job a slice.
 
 
-_SEPARATOR: Final = "x"
+_TOPOLOGY_SEPARATOR: Final = "x"
 
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
-    """Jobs whose total chips differ from the slice that they select."""
-    for work in config.works:
-        for job, path, index in _jobs_of(work):
-            topology, per_pod = _tpu(work, index)
+    """Report each Job whose total TPU chips differ from the chips of the selected slice topology."""
+    for work in config.work_items:
+        for job, path, index in _job_specs(work):
+            topology, per_pod = _tpu_topology_and_chips(work, index)
             if not topology or not per_pod:
                 continue
             chips, pods = chips_in(topology), pods_at_once(job)
             if per_pod < chips and pods * per_pod == chips:
                 continue
-            if per_pod == chips:  # each pod uses a whole slice: any number is valid
+            if per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
                 continue
             problem = (
-                f"a slice of topology {topology} has {chips} chips, and each Job has {pods} pods of {per_pod}:"
-                f" {_consequence(pods * per_pod, chips)}"
+                f"a slice of topology {topology} has {chips} chips, but each Job has {pods} pods with {per_pod}:"
+                f" {_describe_chip_mismatch(pods * per_pod, chips)}"
             )
             fix = f"set parallelism and completions to {max(1, chips // per_pod)}, or choose another topology"
             yield RuleResult(work.manifest, f"{path}.parallelism", problem, fix)
 
 
 def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
-    """Pods that leave chips of their machine unused, which no other pod can use."""
-    for work in config.works:
+    """Report pods that request only some chips of their machine: no other pod can use the remaining chips."""
+    for work in config.work_items:
         for index, path in enumerate(work.paths):
             pod = work.pod(index)
             per_pod = dict(pod.requests).get(well_known.TPU)
             if not per_pod:
                 continue
-            wanted = dict(pod.node_selector)
-            matching = [m for m in config.park.machines if m.selected_by(wanted)]
+            selector = dict(pod.node_selector)
+            matching = [m for m in config.inventory.machines if m.has_labels(selector)]
             counts = {t.allocatable.get(well_known.TPU, 0) for machines in matching for t in machines.templates}
             if counts and all(per_pod < count for count in counts):
-                least = min(counts)
-                problem = (
-                    f"a pod requests {per_pod} of {least} chips of its machine: the others stay idle, and TPU programs"
+                minimum = min(counts)
+                problem = f"a pod requests {per_pod} of the {minimum} chips of its machine: the others stay idle, and"
+                problem += " TPU programs that require all chips of a slice do not start"
+                yield RuleResult(
+                    work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {minimum}"
                 )
-                problem += " that require all chips of a slice do not start"
-                yield RuleResult(work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {least}")
 
 
 def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
-    """Selectors for accelerators that the selected machine type lacks."""
-    catalog = builtin_catalog() if config.park.cluster is None else catalog_of(config.park.cluster)
-    for manifest, path, labels in _selectors(config):
+    """Report each node selector with an accelerator that the selected machine type does not have."""
+    catalog = builtin_catalog() if config.inventory.cluster is None else catalog_of(config.inventory.cluster)
+    for manifest, path, labels in _node_selectors(config):
         accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        name = labels.get(well_known.INSTANCE_TYPE) or ""
-        if accelerator and name in catalog.machines and not _goes_with(catalog, name, accelerator):
-            own = catalog.machines[name].accelerator
-            has = f"has {own.count} {own.type}" if own else f"cannot be given {accelerator}"
-            problem = f"{name} {has}, but {accelerator} is selected: no node matches both"
-            fix = f"select {own.type}, or remove the machine type" if own else "remove the machine type"
+        machine_type = labels.get(well_known.INSTANCE_TYPE) or ""
+        if (
+            accelerator
+            and machine_type in catalog.machines
+            and not _supports_accelerator(catalog, machine_type, accelerator)
+        ):
+            built_in = catalog.machines[machine_type].accelerator
+            capability = f"has {built_in.count} {built_in.type}" if built_in else f"cannot have {accelerator} attached"
+            problem = (
+                f"machine type {machine_type} {capability}, but {accelerator} is also selected: no node matches"
+                " both labels"
+            )
+            fix = f"select {built_in.type}, or remove the machine type" if built_in else "remove the machine type"
             yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             problem = (
@@ -409,40 +444,40 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
             )
 
 
-def _goes_with(catalog: Catalog, name: str, accelerator: str) -> bool:
+def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool:
     machine = catalog.machine(name)
     return (machine.accelerator is not None and machine.accelerator.type == accelerator) or catalog.can_attach(
         machine, accelerator
     )
 
 
-def _selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
-    for work in config.works:
+def _node_selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
+    for work in config.work_items:
         for path, template in zip(work.paths, work.templates, strict=True):
             yield work.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
     for manifest, flavor in config.flavors.values():
         yield manifest, "spec.nodeLabels", flavor.labels
 
 
-def _jobs_of(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:
-    """The Job specs of work, each with its path and the index of its pod set. One Job runs on one slice."""
+def _job_specs(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:
+    """Yield the spec, path and pod set index of each Job of a workload object; one Job runs on one TPU slice."""
     if work.obj["kind"] == "Job":
         yield work.obj["spec"], "spec", 0
     for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
         yield replicated["template"]["spec"], f"spec.replicatedJobs[{index}].template.spec", index
 
 
-def _tpu(work: LintedWork, index: int) -> tuple[str, int]:
-    """The topology that pods select, and the chips of each; '' and 0 if they select none."""
+def _tpu_topology_and_chips(work: LintedWork, index: int) -> tuple[str, int]:
+    """Return the TPU topology that the pods select, and the chips per pod; '' and 0 without a valid topology."""
     spec = work.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
-    sides = topology.split(_SEPARATOR)
+    sides = topology.split(_TOPOLOGY_SEPARATOR)
     if not all(side.isdecimal() and side.isascii() for side in sides):
         return "", 0
     return topology, dict(work.view.pod_sets[index].template.requests).get(well_known.TPU, 0)
 
 
-def _consequence(asked: int, chips: int) -> str:
-    if asked > chips:
+def _describe_chip_mismatch(requested_chips: int, chips: int) -> str:
+    if requested_chips > chips:
         return "the pods beyond the slice never get a node of it"
     return "some hosts have no pod, but TPU programs wait for all hosts of their slice"

@@ -1,4 +1,4 @@
-"""All rules, in the order of their documentation."""
+"""The lint run: all rules in the order of their documentation, repair of invalid objects, and the report."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import LintFinding, LintRule, Severity, finding_of
+from batchyard.lint.findings import LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.workloads import LintedWork
 from batchyard.scheduling.workload.adjustments import (
     MissingClass,
@@ -34,7 +34,7 @@ from batchyard.sim.state_document import manifest_texts
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 #: Rules that are checked while documents are read.
-READING: Final = (
+DOCUMENT_RULES: Final = (
     LintRule("unreadable-file", _ERROR, "a file cannot be read"),
     LintRule("invalid-yaml", _ERROR, "a document is not valid YAML"),
     LintRule("not-a-manifest", _NOTE, "a document is not a Kubernetes object"),
@@ -43,9 +43,9 @@ READING: Final = (
     LintRule("missing-field", _ERROR, "a required field is missing"),
     LintRule("invalid-value", _ERROR, "a value violates the rules of its kind"),
     LintRule("deprecated-version", _NOTE, "an API version that will be removed"),
-    LintRule("without-effect", _NOTE, "an object of a kind that batchyard stores"),
+    LintRule("without-effect", _NOTE, "an object of a kind that batchyard stores and does not act on"),
 )
-_QUEUES: Final = (
+_QUEUE_RULES: Final = (
     LintRule("null-namespace-selector", _ERROR, "a ClusterQueue selects no namespace", queues.null_namespace_selector),
     LintRule(
         "namespace-not-selected", _ERROR, "a ClusterQueue does not select the namespace", queues.namespace_not_selected
@@ -57,7 +57,7 @@ _QUEUES: Final = (
     LintRule("strict-fifo-blocking", _WARNING, "the head of the queue blocks others", queues.strict_fifo_blocking),
     LintRule("tiny-memory-quota", _ERROR, "a memory quota without a unit", queues.tiny_memory_quota),
 )
-_NAMES: Final = (
+_REFERENCE_RULES: Final = (
     LintRule(
         "unknown-local-queue", _ERROR, "work for a LocalQueue that does not exist", references.unknown_local_queue
     ),
@@ -88,7 +88,7 @@ _NAMES: Final = (
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
-_LABELS: Final = (
+_LABEL_RULES: Final = (
     LintRule("queue-name-not-a-label", _ERROR, "a queue name that is ignored", flavors.queue_name_not_a_label),
     LintRule("misplaced-label", _WARNING, "a label that is ignored where it is", flavors.misplaced_label),
     LintRule("unknown-kueue-key", _WARNING, "a key that Kueue does not have", flavors.unknown_kueue_key),
@@ -101,7 +101,7 @@ _LABELS: Final = (
     ),
     LintRule("not-suspended", _NOTE, "a JobSet with a queue sets `suspend: false`", flavors.not_suspended),
 )
-_FLAVORS: Final = (
+_FLAVOR_RULES: Final = (
     LintRule("unused-flavor", _WARNING, "no queue has quota of the flavor", flavors.unused_flavor),
     LintRule("flavor-without-nodes", _ERROR, "no machine matches the flavor", flavors.flavor_without_nodes),
     LintRule(
@@ -121,7 +121,7 @@ _FLAVORS: Final = (
         "undeclared-taint", _WARNING, "nodes have a taint that their flavor does not declare", flavors.undeclared_taint
     ),
 )
-_SIZES: Final = (
+_SIZE_RULES: Final = (
     LintRule("quota-above-capacity", _ERROR, "more quota than capacity", capacity.quota_above_capacity),
     LintRule("uncovered-resource", _ERROR, "a resource that the queue does not cover", queues.uncovered_resource),
     LintRule("exceeds-quota", _ERROR, "work larger than the quota can ever be", queues.exceeds_quota),
@@ -140,7 +140,7 @@ _SIZES: Final = (
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the pods of one Job have in total another number of chips",
+        "the pods of one Job have in total another number of chips than the topology",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -151,7 +151,7 @@ _SIZES: Final = (
         flavors.accelerator_mismatch,
     ),
 )
-_TERMS: Final = (
+_PROVISIONING_RULES: Final = (
     LintRule("grace-beyond-spot", _WARNING, "a grace period longer than Spot allows", references.grace_beyond_spot),
     LintRule("no-retries-on-spot", _WARNING, "the first lost machine ends the work", references.no_retries_on_spot),
     LintRule(
@@ -164,13 +164,18 @@ _TERMS: Final = (
     LintRule(
         "check-without-resource",
         _WARNING,
-        "the `managedResources` of a check contain no resource",
+        "the `managedResources` of a check contain no resource that the pods request",
         references.check_without_resource,
     ),
 )
-_PREEMPTION: Final = (
+_PREEMPTION_RULES: Final = (
     LintRule("preemption-loop", _WARNING, "two Workloads preempt each other for ever", queues.preemption_loop),
-    LintRule("contradicting-priorities", _WARNING, "two contradicting orders", queues.contradicting_priorities),
+    LintRule(
+        "contradicting-priorities",
+        _WARNING,
+        "two priority classes order jobs differently",
+        queues.contradicting_priorities,
+    ),
     LintRule(
         "priority-without-preemption",
         _WARNING,
@@ -186,7 +191,7 @@ _PREEMPTION: Final = (
     LintRule(
         "borrowing-without-lender",
         _WARNING,
-        "a `borrowingLimit` in a flavor of which no other member",
+        "a `borrowingLimit` in a flavor that no other member of the cohort lends",
         queues.borrowing_without_lender,
     ),
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
@@ -199,16 +204,25 @@ _PREEMPTION: Final = (
     ),
 )
 
-RULES: Final = (*READING, *_QUEUES, *_NAMES, *_LABELS, *_FLAVORS, *_SIZES, *_TERMS, *_PREEMPTION)
-BY_NAME: Final = {rule.name: rule for rule in RULES}
+RULES: Final = (
+    *DOCUMENT_RULES,
+    *_QUEUE_RULES,
+    *_REFERENCE_RULES,
+    *_LABEL_RULES,
+    *_FLAVOR_RULES,
+    *_SIZE_RULES,
+    *_PROVISIONING_RULES,
+    *_PREEMPTION_RULES,
+)
+RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
-def check(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
-    """The findings of the named rules; of all rules if none is named."""
+def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
+    """Yield the findings of the named rules; of all rules if `names` is empty."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
-            for found in rule.check(config):
-                yield finding_of(rule, found)
+            for result in rule.check(config):
+                yield make_finding(rule, result)
 
 
 # --- repair ---
@@ -218,63 +232,57 @@ def check(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFi
 # The rules can then check the rest of the document, and the report can show a valid form of it.
 
 
-_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
-# --- run ---
-#
-# Lint run: reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
-#
-# An invalid object is repaired as far as possible and then checked too, so that one fault does not hide others.
+#: One step of a field path: a key in brackets, or a field name.
+_PATH_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
+#: The maximum number of repairs of a document: one repair can reveal the next fault.
+_REPAIRS_MAX: Final = 6
 
 
-#: A repair can reveal the next fault; this limits the rounds per document.
-_ROUNDS_MAX: Final = 6
-
-
-def repaired(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """The object as a valid manifest and in its decoded form; None if it cannot be repaired."""
-    for _ in range(_ROUNDS_MAX):
+def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
+    """Repair an invalid manifest; return it with its decoded object, or None if it cannot be repaired."""
+    for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
         decoded = decode(value)
         if decoded.obj is not None:
             return value, decoded.obj
-        mended = value
+        repaired_value = value
         for fault in decoded.faults:
-            mended = _mended(mended, fault)
-        if mended == value:
+            repaired_value = _remove_fault(repaired_value, fault)
+        if repaired_value == value:
             return None
-        value = mended
+        value = repaired_value
     return None
 
 
-def _mended(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
-    steps = [key or name for key, name in _STEP.findall(fault.path)]
+def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
+    steps = [key or name for key, name in _PATH_STEP.findall(fault.path)]
     if not steps or steps == ["kind"]:
         return obj
     if steps == ["apiVersion"]:
-        served = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
-        return {**obj, "apiVersion": served[0]} if served else obj
+        served_versions = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
+        return {**obj, "apiVersion": served_versions[0]} if served_versions else obj
     if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
-        changed: Mapping[str, Any] = _changed(obj, steps[:-1], _covering)
-        return changed
-    kept: Mapping[str, Any] = _changed(obj, steps[:-1], lambda holder: _without(holder, steps[-1]))
-    return kept
+        completed: Mapping[str, Any] = _change_element(obj, steps[:-1], _cover_all_resources)
+        return completed
+    remaining: Mapping[str, Any] = _change_element(obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1]))
+    return remaining
 
 
-def _changed(value: Any, steps: Sequence[str], change: Any) -> Any:
-    """The value with the element at the path `steps` changed; unchanged if the path does not exist."""
+def _change_element(value: Any, steps: Sequence[str], change: Any) -> Any:
+    """Return a document with `change` applied to the element at the path `steps`; unchanged if there is none."""
     if not steps:
         return change(value)
-    step, rest = steps[0], steps[1:]
+    step, later_steps = steps[0], steps[1:]
     if isinstance(value, Mapping) and step in value:
-        return {**value, step: _changed(value[step], rest, change)}
+        return {**value, step: _change_element(value[step], later_steps, change)}
     if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
         index = int(step)
-        return [*value[:index], _changed(value[index], rest, change), *value[index + 1 :]]
+        return [*value[:index], _change_element(value[index], later_steps, change), *value[index + 1 :]]
     return value
 
 
-def _without(holder: Any, step: str) -> Any:
+def _remove_element(holder: Any, step: str) -> Any:
     if isinstance(holder, Mapping):
         return {key: value for key, value in holder.items() if str(key) != step}
     if isinstance(holder, list) and step.isdecimal():
@@ -282,79 +290,98 @@ def _without(holder: Any, step: str) -> Any:
     return holder
 
 
-def _covering(group: Any) -> Any:
-    """A resource group that covers all resources for which its flavors have quota."""
+def _cover_all_resources(group: Any) -> Any:
+    """Add all resources with quota in the flavors of a resource group to its coveredResources."""
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
-    lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
-    named = [row.get("name") for rows in lists if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
-    names = list(dict.fromkeys(name for name in named if isinstance(name, str)))
+    resource_lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
+    all_names = [
+        resource.get("name")
+        for resources in resource_lists
+        if isinstance(resources, list)
+        for resource in resources
+        if isinstance(resource, Mapping)
+    ]
+    names = list(dict.fromkeys(name for name in all_names if isinstance(name, str)))
     return {**group, "coveredResources": names} if names else group
+
+
+# --- lint run ---
+#
+# Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
 
 _INTEGRATIONS: Final[Mapping[str, GenericJob]] = {
     scheme.JOB: JobIntegration(),
     scheme.JOB_SET: JobSetIntegration(),
 }
-#: The consequence of each kind of fault.
+#: The consequence of an invalid document, by rule.
 _CONSEQUENCES: Final = {
-    "invalid-yaml": "nothing of the document is applied",
+    "invalid-yaml": "no part of the document is applied",
     "unknown-kind": "the object is not applied",
-    "unknown-field": "kubectl rejects the object, and without its check the field is dropped and does nothing",
-    "missing-field": "the API rejects the object",
-    "invalid-value": "the API rejects the object",
+    "unknown-field": "kubectl rejects the object; without kubectl's check, the API server drops the field",
+    "missing-field": "the API server rejects the object",
+    "invalid-value": "the API server rejects the object",
 }
-#: The prefix of a decoding warning that the rule queue-name-not-a-label reports with a fix.
+#: The prefix of the decoder warnings that the rule queue-name-not-a-label already reports with a fix.
 _QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
 _SEVERITIES: Final = tuple(Severity)
 
 
 class LintReport(NamedTuple):
-    """The findings in the order of the files, and the number of documents."""
+    """The findings of a lint run in the order of the files, and the number of documents."""
 
     findings: Sequence[LintFinding]
     documents: int
 
     def count(self, severity: Severity) -> int:
-        """The number of findings of a severity."""
+        """Return the number of findings with a severity."""
         return sum(finding.severity is severity for finding in self.findings)
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Check files, folders, texts and objects; `rules` limits the rules if not empty."""
-    unread: list[FileFault] = []
-    texts = list(manifest_texts(read_sources(sources, unread)))
-    manifests = read_manifests(texts)
-    mended = [(broken, whole) for broken in manifests.broken if (whole := repaired(broken.value))]
-    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in mended]
-    objects = _in_order([*manifests.objects, *repairs], [source for source, _ in texts])
-    written = {(broken.source, broken.document, broken.at): value for broken, (value, _) in mended}
-    found = [*map(_of_file, unread), *_of_reading(manifests, written), *_of_clusters(objects)]
-    found = [finding for finding in found if not rules or finding.rule in rules]
-    found += check(configuration_of(objects), rules)
-    order = {source: number for number, (source, _) in enumerate(texts)}
-    placed = _with_lines(found, manifests)
-    placed.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
-    return LintReport(placed, len(manifests.texts))
+    """Lint files, folders, texts and objects; `rules` selects the rules to run, all if empty."""
+    unreadable_files: list[FileFault] = []
+    source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
+    manifests = read_manifests(source_texts)
+    repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
+    repaired_manifests = [
+        Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents
+    ]
+    objects = _sort_by_position([*manifests.objects, *repaired_manifests], [source for source, _ in source_texts])
+    valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
+    findings = [
+        *map(_file_finding, unreadable_files),
+        *_document_findings(manifests, valid_forms),
+        *_cluster_findings(objects),
+    ]
+    findings = [finding for finding in findings if not rules or finding.rule in rules]
+    findings += run_rules(build_configuration(objects), rules)
+    order = {source: position for position, (source, _) in enumerate(source_texts)}
+    located_findings = _add_lines(findings, manifests)
+    located_findings.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
+    return LintReport(located_findings, len(manifests.texts))
 
 
-def configuration_of(objects: Sequence[Manifest]) -> Configuration:
-    """The objects as a Configuration for the rules."""
-    reader = _Objects(objects)
-    works = [work for manifest in objects for work in _works_of(manifest, reader)]
+def build_configuration(objects: Sequence[Manifest]) -> Configuration:
+    """Return the objects as a Configuration, on which the rules run."""
+    reader = _ObjectReader(objects)
+    work_items = [work for manifest in objects for work in _linted_work_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
-    stated = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
-    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *stated]))
+    configurations = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    return Configuration(
+        objects, work_items, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
+    )
 
 
-def _in_order(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
-    """Sort by position: of several versions of an object the last counts."""
-    order = {source: number for number, source in enumerate(sources)}
+def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
+    """Sort manifests by file and document position, because the last version of an object counts."""
+    order = {source: position for position, source in enumerate(sources)}
     return sorted(objects, key=lambda manifest: (order[manifest.source], manifest.document))
 
 
-class _Objects:
-    """Object lookups for controller code."""
+class _ObjectReader:
+    """An index of manifests with the object lookups that controller code expects."""
 
     def __init__(self, objects: Sequence[Manifest]) -> None:
         self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
@@ -363,28 +390,28 @@ class _Objects:
             self._kinds.setdefault(group_kind(obj), []).append(obj)
 
     def get(self, key: Key) -> Obj | None:
-        """The object with a key."""
+        """Return the object with a key; None if it does not exist."""
         return self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """The objects of a kind, optionally of one namespace."""
-        found = self._kinds.get(kind, [])
-        return found if namespace is None else [o for o in found if o["metadata"].get("namespace") == namespace]
+        """Return the objects of a kind, in all namespaces or in one."""
+        objects = self._kinds.get(kind, [])
+        return objects if namespace is None else [o for o in objects if o["metadata"].get("namespace") == namespace]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return no objects: nothing has been created yet."""
+        """Return no objects: controllers have not created any yet."""
         del uid, namespace
         return ()
 
 
-def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[LintedWork]:
-    """The work of a Job, JobSet or Workload that is or could be queued."""
+def _linted_work_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedWork]:
+    """Yield a Job, JobSet or Workload with the Workload that Kueue creates for it."""
     obj = manifest.obj
     kind = group_kind(obj)
     if kind == scheme.WORKLOAD:
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
-        yield _work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
+        yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
     integration = _INTEGRATIONS.get(kind)
     if integration is None:
         return
@@ -395,45 +422,55 @@ def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[LintedWork]:
     spec = workload_spec(obj, integration.pod_sets(obj), value)
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
-    class_of = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    yield _work(manifest, spec, paths if kind == scheme.JOB_SET else ["spec.template"], reader, class_of)
+    priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
+    yield _make_linted_work(
+        manifest, spec, paths if kind == scheme.JOB_SET else ["spec.template"], reader, priority_class
+    )
 
 
-def _work(
-    manifest: Manifest, spec: Mapping[str, Any], paths: Sequence[str], reader: _Objects, class_of: tuple[str, str]
+def _make_linted_work(
+    manifest: Manifest,
+    spec: Mapping[str, Any],
+    paths: Sequence[str],
+    reader: _ObjectReader,
+    priority_class: tuple[str, str],
 ) -> LintedWork:
     metadata = manifest.obj["metadata"]
     namespace = metadata.get("namespace", "")
     name = metadata.get("name") or metadata.get("generateName", "")
     ranges = reader.list(scheme.LIMIT_RANGE, namespace)
-    asked = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-    workload = with_default_resources(asked, combine_limit_ranges(ranges)) if ranges else asked
-    return LintedWork(manifest, workload, WorkloadView(workload), paths, *class_of)
+    requested_workload = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+    workload = (
+        with_default_resources(requested_workload, combine_limit_ranges(ranges)) if ranges else requested_workload
+    )
+    return LintedWork(manifest, workload, WorkloadView(workload), paths, *priority_class)
 
 
 # --- findings from reading the manifests ---
 
 
-def _of_file(fault: FileFault) -> LintFinding:
-    return _finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
+def _file_finding(fault: FileFault) -> LintFinding:
+    return _make_finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
 
-def _of_reading(
-    manifests: Manifests, written: Mapping[tuple[str, int, str], Mapping[str, Any]]
+def _document_findings(
+    manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Mapping[str, Any]]
 ) -> Iterator[LintFinding]:
-    """Findings for faults of documents, with a repaired object if possible, and for remarks of the reader."""
-    strangers = {(broken.source, broken.document) for broken in manifests.broken if _is_no_manifest(broken.value)}
-    for source, document in sorted(strangers):
+    """Yield findings for invalid documents, each with a repaired object if possible, and for decoder warnings."""
+    other_documents = {
+        (broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)
+    }
+    for source, document in sorted(other_documents):
         error = FieldError(
-            "", "this is not a manifest: it is ignored", "move it elsewhere if it is not meant to be one"
+            "", "the document is not a Kubernetes manifest and is ignored", "move it out of the linted folder"
         )
-        yield _finding("not-a-manifest", source, document, ("", ""), error)
+        yield _make_finding("not-a-manifest", source, document, ("", ""), error)
     for manifest in manifests.objects:
         if group_kind(manifest.obj) == scheme.PLATFORM:
             error = FieldError(
-                "", "a Platform is not applied but rendered: it is ignored", "check it with `batchyard platform plan`"
+                "", "lint does not check a Platform and ignores it", "check it with `batchyard platform plan FILE`"
             )
-            yield _finding(
+            yield _make_finding(
                 "not-a-manifest",
                 manifest.source,
                 manifest.document,
@@ -441,31 +478,42 @@ def _of_reading(
                 error,
             )
     for fault in manifests.faults:
-        if (fault.source, fault.document) in strangers:
+        if (fault.source, fault.document) in other_documents:
             continue
-        at = next((at for at in written if at[:2] == fault[:2] and fault.error.path.startswith(at[2])), None)
-        finding = _finding(_rule_of(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error)
-        yield replace(finding, patches=(written[at],)) if at else finding
-    for odd in manifests.odd:
-        if odd.error.problem.startswith(_QUEUE_ANNOTATION):
+        location = next(
+            (
+                location
+                for location in valid_forms
+                if location[:2] == fault[:2] and fault.error.path.startswith(location[2])
+            ),
+            None,
+        )
+        finding = _make_finding(
+            _rule_of_fault(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error
+        )
+        yield replace(finding, patches=(valid_forms[location],)) if location else finding
+    for warning in manifests.odd:
+        if warning.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
-        rule = "deprecated-version" if "deprecated" in odd.error.problem else "without-effect"
-        remedy = "use the served version" if rule == "deprecated-version" else "leave it out"
-        yield _finding(rule, odd.source, odd.document, (odd.kind, odd.name), odd.error._replace(remedy=remedy))
+        rule = "deprecated-version" if "deprecated" in warning.error.problem else "without-effect"
+        remedy = "use the served API version" if rule == "deprecated-version" else "remove the field or object"
+        yield _make_finding(
+            rule, warning.source, warning.document, (warning.kind, warning.name), warning.error._replace(remedy=remedy)
+        )
 
 
-def _of_clusters(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
-    """Findings for Clusters and NodePools that request something missing from the catalogue."""
+def _cluster_findings(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
+    """Yield findings for Clusters and NodePools that name machine types or zones missing from the catalogue."""
     clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
     pools = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.NODE_POOL]
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
     for fault in faults:
-        yield _finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
+        yield _make_finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
 
 
-def _rule_of(fault: ManifestFault) -> str:
+def _rule_of_fault(fault: ManifestFault) -> str:
     path, problem, _, _ = fault.error
     if path.startswith("line ") or "(line " in problem:
         return "invalid-yaml"
@@ -476,30 +524,41 @@ def _rule_of(fault: ManifestFault) -> str:
     return "missing-field" if problem.startswith("Required value") else "invalid-value"
 
 
-def _is_no_manifest(value: object) -> bool:
-    """Whether a document has none of the fields that every object has."""
+def _is_not_manifest(value: object) -> bool:
+    """Return whether a document has none of the fields that every Kubernetes object has."""
     return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
 
 
-def _finding(rule: str, source: str, document: int, who: tuple[str, str], error: FieldError) -> LintFinding:
-    message = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
+def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str], error: FieldError) -> LintFinding:
+    problem_text = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
     return LintFinding(
-        rule, BY_NAME[rule].severity, source, document, who[0], "", who[1], error.path, message, error.remedy
+        rule,
+        RULES_BY_NAME[rule].severity,
+        source,
+        document,
+        subject[0],
+        "",
+        subject[1],
+        error.path,
+        problem_text,
+        error.remedy,
     )
 
 
 # --- lines ---
 
 
-def _with_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
-    """Add the line numbers to the findings; only documents with findings are parsed for that."""
-    places = {(finding.source, finding.document): None for finding in findings}
-    lines = {place: DocumentLines(*manifests.texts[place]) for place in places if place in manifests.texts}
-    return [replace(f, line=_line(f, lines.get((f.source, f.document)))) for f in findings]
+def _add_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
+    """Add line numbers to the findings; only documents with findings are parsed for this."""
+    documents = {(finding.source, finding.document): None for finding in findings}
+    lines = {
+        location: DocumentLines(*manifests.texts[location]) for location in documents if location in manifests.texts
+    }
+    return [replace(f, line=_line_of_finding(f, lines.get((f.source, f.document)))) for f in findings]
 
 
-def _line(finding: LintFinding, lines: DocumentLines | None) -> int:
-    message = finding.path.removeprefix("line ")
-    if message != finding.path and message.isdecimal():
-        return int(message)
+def _line_of_finding(finding: LintFinding, lines: DocumentLines | None) -> int:
+    line = finding.path.removeprefix("line ")
+    if line != finding.path and line.isdecimal():
+        return int(line)
     return 0 if lines is None else lines.of(finding.path)

@@ -1,4 +1,4 @@
-"""Work: Jobs, JobSets and bare Workloads, with the Workload that each would get, and the pod sets that rules check."""
+"""Jobs, JobSets and bare Workloads as lint checks them: with their Workload, pod sets and flavor assignment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ from batchyard.scheduling.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LintedWork:
-    """A piece of work. Its pod sets and templates correspond by index."""
+    """A Job, JobSet or bare Workload with the Workload that Kueue creates for it."""
 
     manifest: Manifest
-    #: The Workload that is created for it.
+    #: The Workload that Kueue creates for the job.
     workload: Obj
     view: WorkloadView
-    #: The path of the pod template of each pod set.
+    #: The field path of the pod template of each pod set.
     paths: Sequence[str]
-    #: The kind and name of the class of its priority; empty without a class.
+    #: The kind and name of the priority class; empty without a class.
     class_kind: str = ""
     class_name: str = ""
 
     @property
     def obj(self) -> Obj:
-        """The manifest's object."""
+        """The object in the manifest."""
         return self.manifest.obj
 
     @property
     def is_job(self) -> bool:
-        """Whether it is queued by labels, as Jobs and JobSets are."""
+        """Whether the object is a Job or JobSet, which is queued by a label, and no bare Workload."""
         return bool(self.manifest.obj["kind"] != "Workload")
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """The namespace of the job."""
         return self.view.namespace
 
     @property
     def queue(self) -> str:
-        """The name of its LocalQueue; '' if it has none."""
+        """The name of the job's LocalQueue; '' if it names none."""
         name: str = self.workload["spec"].get("queueName") or ""
         return name
 
@@ -58,7 +58,7 @@ class LintedWork:
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
     def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, queued: bool = False) -> PodView:
-        """A pod of a pod set with these flavors applied; `queued` adds the toleration for requested machines."""
+        """Return a pod of a pod set with these flavors; `queued` adds the toleration for requested machines."""
         template = self.templates[index]
         metadata = template.get("metadata") or {}
         obj = {
@@ -77,18 +77,18 @@ class LintedWork:
             tolerations.append({"key": well_known.QUEUED, "operator": "Exists"})
         for flavor in flavors:
             labels.update(flavor.labels)
-            tolerations += [_written(toleration) for toleration in flavor.tolerations]
+            tolerations += [_toleration_as_dict(toleration) for toleration in flavor.tolerations]
         selector = {**labels, **(spec.get("nodeSelector") or {})}
         return PodView({**obj, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}})
 
 
-def _written(toleration: Toleration) -> dict[str, str]:
+def _toleration_as_dict(toleration: Toleration) -> dict[str, str]:
     return {field: value for field, value in toleration._asdict().items() if value}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LintedPodSet:
-    """A pod set, with its queue and flavor assignment."""
+    """A pod set of a job, with its ClusterQueue and flavor assignment."""
 
     work: LintedWork
     index: int
@@ -97,27 +97,27 @@ class LintedPodSet:
 
     @property
     def path(self) -> str:
-        """The path of its pod spec."""
+        """The field path of the pod spec."""
         return f"{self.work.paths[self.index]}.spec"
 
     @property
-    def who(self) -> str:
-        """Its name in messages."""
-        sets = self.work.view.pod_sets
-        return "it" if len(sets) == 1 else f"pod set {sets[self.index].name}"
+    def subject(self) -> str:
+        """The subject of messages about the pod set: `the job` for an only pod set, or `pod set NAME`."""
+        all_pod_sets = self.work.view.pod_sets
+        return "the job" if len(all_pod_sets) == 1 else f"pod set {all_pod_sets[self.index].name}"
 
 
-def parts_of(
-    works: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
+def assign_flavors(
+    work_items: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
 ) -> Iterator[LintedPodSet]:
-    """The pod sets whose ClusterQueue is known, each with its minimum count."""
-    for work in works:
+    """Yield the pod sets whose ClusterQueue is known, each with the flavors for its minimum pod count."""
+    for work in work_items:
         queue = queue_of(work)
         if queue is None:
             continue
         for index, pod_set in enumerate(work.workload["spec"]["podSets"]):
-            alone = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
-            least = alone.pod_sets[0].min_count
-            count = alone.pod_sets[0].count if least is None else least
-            search = FlavorAssigner(alone, queue, snapshot, None, None)
-            yield LintedPodSet(work, index, queue, search.assign([count]).pod_sets[0])
+            single_pod_set = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
+            minimum = single_pod_set.pod_sets[0].min_count
+            count = single_pod_set.pod_sets[0].count if minimum is None else minimum
+            assigner = FlavorAssigner(single_pod_set, queue, snapshot, None, None)
+            yield LintedPodSet(work, index, queue, assigner.assign([count]).pod_sets[0])

@@ -1,7 +1,7 @@
 """The operator's installation manifests, as pure functions of the settings.
 
-manifests(Settings(...))    all objects, in the order in which they are applied
-parts(Settings(...))        the same, by the file of a kustomization that they are in
+manifests(InstallSettings(...))    all objects, in the order in which they are applied
+parts(InstallSettings(...))        the same objects, by kustomization file
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ __all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
 
 
 def manifests(settings: InstallSettings) -> list[Obj]:
-    """All objects, in the order in which they are applied."""
+    """Return all objects of the installation, in the order in which they are applied."""
     return [obj for objects in parts(settings).values() for obj in objects]
 
 
 def parts(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
-    """The objects by the name of their file; files without objects are left out."""
-    found = {
+    """Return the objects of the installation by kustomization file; files without objects are omitted."""
+    objects_by_file = {
         "namespace": [labelled({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
         "definitions": definitions(settings),
         "rights": rights(settings),
@@ -28,4 +28,4 @@ def parts(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
         "deployment": deployment(settings),
         "webhooks": webhooks(settings),
     }
-    return {name: objects for name, objects in found.items() if objects}
+    return {name: objects for name, objects in objects_by_file.items() if objects}

@@ -1,4 +1,4 @@
-"""The operator's Deployment, PodDisruptionBudget, ResourceQuota and configuration."""
+"""The operator's Deployment and configuration, its Services and NetworkPolicy, and its webhook configurations."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,31 +12,29 @@ from batchyard.controller_groups import ON_KUBERNETES
 from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
 
 # --- settings ---
-#
-# The settings of an operator's installation.
 
 
 #: The PriorityClass of critical pods, which exists on every cluster.
-CRITICAL: Final = "system-cluster-critical"
+CRITICAL_PRIORITY_CLASS: Final = "system-cluster-critical"
 
 
 class Scraping(StrEnum):
-    """The object that configures the cluster's Prometheus to scrape the metrics."""
+    """The object that makes the cluster's Prometheus scrape the operator's metrics."""
 
     NONE = "none"
-    #: Managed Prometheus of GKE.
+    #: Google Cloud Managed Service for Prometheus.
     POD_MONITORING = "PodMonitoring"
-    #: The Prometheus operator.
+    #: The Prometheus Operator.
     SERVICE_MONITOR = "ServiceMonitor"
 
 
 @dataclass(frozen=True, slots=True)
 class InstallSettings:
-    """The choices of an installation. The defaults are those of `deploy/operator/base`."""
+    """The options of an operator installation. The defaults are those of `deploy/operator/base`."""
 
     image: str = "batchyard:0.2.0"
     namespace: str = "batchyard-system"
-    #: The name of its objects, or their prefix.
+    #: The name of the installed objects, or their prefix.
     name: str = "batchyard-operator"
     replicas: int = 2
     controllers: Sequence[str] = ON_KUBERNETES
@@ -46,91 +44,89 @@ class InstallSettings:
     definitions: bool = True
     #: Whether the user roles are installed: `kueue-batch-admin-role`, `kueue-batch-user-role` and those they aggregate.
     user_roles: bool = True
-    #: Whether the dashboard is served, to requests with a token of the cluster.
+    #: Whether the operator serves the dashboard to users with a token of the cluster.
     page: bool = True
     fair_sharing: bool = False
-    #: The text of Kueue's Configuration; '' for none.
+    #: The YAML text of Kueue's Configuration; '' for none.
     configuration: str = ""
-    #: An existing PriorityClass, or '' for none.
-    priority_class: str = CRITICAL
+    #: The existing PriorityClass of the operator's pods, or '' for none.
+    priority_class: str = CRITICAL_PRIORITY_CLASS
     scraping: Scraping = Scraping.NONE
     requests: Mapping[str, str] = field(default_factory=lambda: {"cpu": "500m", "memory": "512Mi"})
     limits: Mapping[str, str] = field(default_factory=lambda: {"memory": "2Gi"})
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
-    #: Further arguments of `batchyard operator`.
+    #: Additional command-line arguments of `batchyard operator`.
     arguments: Sequence[str] = ()
 
     @property
     def config_map(self) -> str:
-        """The ConfigMap of Kueue's Configuration."""
+        """The name of the ConfigMap with Kueue's Configuration."""
         return f"{self.name}-configuration"
 
     @property
     def certificates(self) -> str:
-        """The Secret of the webhooks' authority and certificate."""
+        """The name of the Secret with the certificate authority and certificate of the webhooks."""
         return f"{self.name}-webhook-certificates"
 
     @property
     def webhook_service(self) -> str:
-        """The Service of the webhooks, and the name of the webhook configurations."""
+        """The name of the webhooks' Service and of the webhook configurations."""
         return f"{self.name}-webhooks"
 
 
-# --- labelled ---
-#
-# The labels of an installation's objects.
+# --- labels ---
 
 
 def labels(settings: InstallSettings) -> Mapping[str, str]:
-    """The selector labels of the operator's pods."""
+    """Return the selector labels of the operator's pods."""
     return {"app.kubernetes.io/name": "batchyard", "app.kubernetes.io/instance": settings.name}
 
 
 def labelled(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
-    """An object with the given or the installation's name, and the labels."""
+    """Return an object with the installation's labels, and with the given name or else the installation's name."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
-    head = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
-    return head | {field: value for field, value in obj.items() if field not in head}
+    identity = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    return identity | {field: value for field, value in obj.items() if field not in identity}
 
 
-#: The ports of health and metrics, and of the webhooks.
+#: The port of the health checks and metrics.
 HEALTH_PORT: Final = 8080
-#: On private GKE clusters, the control plane reaches pods at this port without an extra firewall rule.
+#: The port of the webhooks; on private GKE clusters, the control plane reaches it without an extra firewall rule.
 WEBHOOK_PORT: Final = 10250
-#: The unprivileged user of the image.
+#: The user id of the unprivileged user in the container image.
 _UNPRIVILEGED_USER: Final = 65532
-#: How long a terminating pod still answers webhooks; Kubernetes 1.30 can sleep without a shell.
+#: How long a terminating pod still answers webhooks, by the preStop sleep action of Kubernetes 1.30.
 _TERMINATION_DELAY: Final = 5  # seconds
-#: The file name of Kueue's Configuration, and its mount path.
+#: The file name of Kueue's Configuration in the ConfigMap.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
-_CONFIGURATIONS: Final = "/etc/batchyard"
-_VOLUME: Final = "configuration"
-_DIGEST: Final = "batchyard.dev/configuration"
-_ZONE: Final = "topology.kubernetes.io/zone"
-_HOST: Final = "kubernetes.io/hostname"
+_CONFIGURATION_FOLDER: Final = "/etc/batchyard"
+_CONFIGURATION_VOLUME: Final = "configuration"
+_DIGEST_ANNOTATION: Final = "batchyard.dev/configuration"
+_ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+_HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 def deployment(settings: InstallSettings) -> Sequence[Obj]:
-    """The Deployment, its PodDisruptionBudget, and the ResourceQuota that its priority requires."""
+    """Return the Deployment, its PodDisruptionBudget, its ConfigMap, and the ResourceQuota its priority requires."""
     return [
-        *_critical(settings),
-        *_configuration(settings),
-        labelled(_deployment(settings), settings, namespace=settings.namespace),
-        *_kept(settings),
+        *_critical_pod_quota(settings),
+        *_config_map(settings),
+        labelled(_deployment_spec(settings), settings, namespace=settings.namespace),
+        *_disruption_budget(settings),
     ]
 
 
 def has_webhooks(settings: InstallSettings) -> bool:
-    """Whether the installation has webhooks."""
+    """Return whether the installation has webhooks."""
     return settings.webhooks and bool(hooks(settings.controllers))
 
 
 def arguments(settings: InstallSettings) -> list[str]:
-    """The command-line arguments of the pods."""
-    found = [
+    """Return the command-line arguments of the operator's container."""
+    command_line = [
         "operator",
         f"--controllers={','.join(settings.controllers)}",
         f"--leader-elect-resource-name={settings.name}",
@@ -139,35 +135,35 @@ def arguments(settings: InstallSettings) -> list[str]:
         "--log-format=json",
     ]
     if settings.configuration:
-        found.append(f"--config={_CONFIGURATIONS}/{CONFIGURATION_KEY}")
+        command_line.append(f"--config={_CONFIGURATION_FOLDER}/{CONFIGURATION_KEY}")
     if settings.fair_sharing:
-        found.append("--fair-sharing")
+        command_line.append("--fair-sharing")
     if has_webhooks(settings):
-        found.append(f"--webhook-port={WEBHOOK_PORT}")
-        found.append(f"--webhook-service={settings.webhook_service}")
-        found.append(f"--webhook-certificates={settings.certificates}")
-    return [*found, *settings.arguments]
+        command_line.append(f"--webhook-port={WEBHOOK_PORT}")
+        command_line.append(f"--webhook-service={settings.webhook_service}")
+        command_line.append(f"--webhook-certificates={settings.certificates}")
+    return [*command_line, *settings.arguments]
 
 
-def _configuration(settings: InstallSettings) -> Iterator[Obj]:
-    """The ConfigMap with Kueue's Configuration, under the key that Kueue's manager uses."""
+def _config_map(settings: InstallSettings) -> Iterator[Obj]:
+    """Yield the ConfigMap with Kueue's Configuration, under the key that Kueue's manager uses."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
         yield labelled(obj, settings, settings.config_map, namespace=settings.namespace)
 
 
-def _deployment(settings: InstallSettings) -> Obj:
+def _deployment_spec(settings: InstallSettings) -> Obj:
     metadata: dict[str, Any] = {"labels": dict(labels(settings))}
-    if settings.configuration:  # read at the start: a change replaces the pods
-        metadata["annotations"] = {_DIGEST: sha256(settings.configuration.encode()).hexdigest()}
-    template = {"metadata": metadata, "spec": _pod(settings)}
+    if settings.configuration:  # the operator reads it at startup: a changed digest replaces the pods
+        metadata["annotations"] = {_DIGEST_ANNOTATION: sha256(settings.configuration.encode()).hexdigest()}
+    template = {"metadata": metadata, "spec": _pod_spec(settings)}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     spec = {"replicas": settings.replicas, "selector": {"matchLabels": dict(labels(settings))}, "strategy": strategy}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
 
 
-def _pod(settings: InstallSettings) -> Obj:
+def _pod_spec(settings: InstallSettings) -> Obj:
     spec: dict[str, Any] = {
         "serviceAccountName": settings.name,
         "securityContext": {
@@ -178,10 +174,13 @@ def _pod(settings: InstallSettings) -> Obj:
         },
         "containers": [_container(settings)],
         "terminationGracePeriodSeconds": 20,
-        "topologySpreadConstraints": [_spread(settings, _ZONE), _spread(settings, _HOST)],
+        "topologySpreadConstraints": [
+            _spread_constraint(settings, _ZONE_LABEL),
+            _spread_constraint(settings, _HOSTNAME_LABEL),
+        ],
     }
     if settings.configuration:
-        spec["volumes"] = [{"name": _VOLUME, "configMap": {"name": settings.config_map}}]
+        spec["volumes"] = [{"name": _CONFIGURATION_VOLUME, "configMap": {"name": settings.config_map}}]
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     if settings.node_selector:
@@ -191,22 +190,22 @@ def _pod(settings: InstallSettings) -> Obj:
     return spec
 
 
-def _spread(settings: InstallSettings, key: str) -> Obj:
-    """Spread the pods over domains, but schedule them even if there is only one."""
+def _spread_constraint(settings: InstallSettings, key: str) -> Obj:
+    """Return the constraint that spreads the pods over domains but schedules them even if there is only one."""
     selector = {"matchLabels": dict(labels(settings))}
     return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
 
 def _container(settings: InstallSettings) -> Obj:
     ports = [{"name": "health", "containerPort": HEALTH_PORT}]
-    answering: dict[str, Any] = {}
+    lifecycle: dict[str, Any] = {}
     if has_webhooks(settings):
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
         # Requests arrive until all API servers know that the pod is terminating.
-        answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _TERMINATION_DELAY}}}}
-    mounts = {"volumeMounts": [{"name": _VOLUME, "mountPath": _CONFIGURATIONS, "readOnly": True}]}
+        lifecycle = {"lifecycle": {"preStop": {"sleep": {"seconds": _TERMINATION_DELAY}}}}
+    mounts = {"volumeMounts": [{"name": _CONFIGURATION_VOLUME, "mountPath": _CONFIGURATION_FOLDER, "readOnly": True}]}
     return {
-        **answering,
+        **lifecycle,
         **(mounts if settings.configuration else {}),
         "name": "operator",
         "image": settings.image,
@@ -227,38 +226,38 @@ def _probe(path: str, period: int) -> Obj:
     return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5}
 
 
-def _kept(settings: InstallSettings) -> Iterator[Obj]:
+def _disruption_budget(settings: InstallSettings) -> Iterator[Obj]:
     if settings.replicas > 1:
         spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels(settings))}}
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
         yield labelled(budget, settings, namespace=settings.namespace)
 
 
-def _critical(settings: InstallSettings) -> Iterator[Obj]:
-    """A ResourceQuota for pods of this priority, which some clusters, such as GKE's, require."""
-    if settings.priority_class == CRITICAL:
-        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL]}
+def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
+    """Yield the ResourceQuota that some clusters, such as GKE's, require for pods of the critical priority."""
+    if settings.priority_class == CRITICAL_PRIORITY_CLASS:
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
         hard = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
         spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
         yield labelled(quota, settings, namespace=settings.namespace)
 
 
-# --- services ---
+# --- network objects ---
 #
 # The operator's network objects: Services, a NetworkPolicy, scrape configuration, webhook configurations.
 
 
-_HTTPS: Final = 443
-#: The port of an API server on clusters that do not use 443, and the port of DNS.
-_API_SERVER: Final = 6443
-_DNS: Final = 53
-_EVERY: Final = "15s"
+_HTTPS_PORT: Final = 443
+#: The port of an API server on clusters that do not use 443.
+_API_SERVER_PORT: Final = 6443
+_DNS_PORT: Final = 53
+_SCRAPE_INTERVAL: Final = "15s"
 
 
 def network(settings: InstallSettings) -> Sequence[Obj]:
-    """The network objects."""
-    return [*_services(settings), _policy(settings), *_scraped(settings)]
+    """Return the Services, the NetworkPolicy and the scrape configuration."""
+    return [*_services(settings), _network_policy(settings), *_scrape_configuration(settings)]
 
 
 def _services(settings: InstallSettings) -> Iterator[Obj]:
@@ -267,7 +266,7 @@ def _services(settings: InstallSettings) -> Iterator[Obj]:
     )
     if has_webhooks(settings):
         yield _service(
-            settings, settings.webhook_service, {"name": "webhooks", "port": _HTTPS, "targetPort": "webhooks"}
+            settings, settings.webhook_service, {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
         )
 
 
@@ -276,12 +275,12 @@ def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
     return labelled({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
 
 
-def _policy(settings: InstallSettings) -> Obj:
-    """Ingress: metrics, probes and webhooks, from any address. Egress: the API server and DNS."""
+def _network_policy(settings: InstallSettings) -> Obj:
+    """Return the NetworkPolicy: ingress to metrics, probes and webhooks; egress to the API server and DNS."""
     ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
     egress = [
-        {"ports": [{"protocol": "TCP", "port": _HTTPS}, {"protocol": "TCP", "port": _API_SERVER}]},
-        {"ports": [{"protocol": "UDP", "port": _DNS}, {"protocol": "TCP", "port": _DNS}]},
+        {"ports": [{"protocol": "TCP", "port": _HTTPS_PORT}, {"protocol": "TCP", "port": _API_SERVER_PORT}]},
+        {"ports": [{"protocol": "UDP", "port": _DNS_PORT}, {"protocol": "TCP", "port": _DNS_PORT}]},
     ]
     spec = {
         "podSelector": {"matchLabels": dict(labels(settings))},
@@ -293,13 +292,13 @@ def _policy(settings: InstallSettings) -> Obj:
     return labelled(policy, settings, namespace=settings.namespace)
 
 
-def _scraped(settings: InstallSettings) -> Iterator[Obj]:
+def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
     selector = {"matchLabels": dict(labels(settings))}
     if settings.scraping is Scraping.POD_MONITORING:
-        endpoint = {"port": "health", "path": "/metrics", "interval": _EVERY}
+        endpoint = {"port": "health", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
         kind = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "PodMonitoring"}
     elif settings.scraping is Scraping.SERVICE_MONITOR:
-        endpoint = {"port": "metrics", "path": "/metrics", "interval": _EVERY}
+        endpoint = {"port": "metrics", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
         kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor"}
     else:
         return
@@ -309,34 +308,32 @@ def _scraped(settings: InstallSettings) -> Iterator[Obj]:
 
 # --- webhooks ---
 #
-# The webhook configurations.
-#
-# They lack the certificate authority, which the operator creates and writes there.
+# The webhook configurations, without the certificate authority, which the operator creates and adds.
 # Source of policies and selectors: Kueue's config/components/webhook, JobSet's config/components/webhook.
 
 
-_REGISTRATION: Final = "admissionregistration.k8s.io/v1"
-_WITHIN: Final = 10  # seconds
+_WEBHOOK_API_VERSION: Final = "admissionregistration.k8s.io/v1"
+_WEBHOOK_TIMEOUT: Final = 10  # seconds
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:
-    """The two webhook configurations; none without webhooks."""
+    """Return the mutating and the validating webhook configuration; none if webhooks are disabled."""
     if not has_webhooks(settings):
         return []
-    found = hooks(settings.controllers)
+    all_hooks = hooks(settings.controllers)
     return [
-        _webhook_configuration("Mutating", [each for each in found if each.mutates], settings),
-        _webhook_configuration("Validating", [each for each in found if not each.mutates], settings),
+        _webhook_configuration("Mutating", [hook for hook in all_hooks if hook.mutates], settings),
+        _webhook_configuration("Validating", [hook for hook in all_hooks if not hook.mutates], settings),
     ]
 
 
-def _webhook_configuration(word: str, found: Iterable[Hook], settings: InstallSettings) -> Obj:
-    configuration = {"apiVersion": _REGISTRATION, "kind": f"{word}WebhookConfiguration"}
-    entries = [_entry(hook, settings) for hook in found]
+def _webhook_configuration(phase: str, phase_hooks: Iterable[Hook], settings: InstallSettings) -> Obj:
+    configuration = {"apiVersion": _WEBHOOK_API_VERSION, "kind": f"{phase}WebhookConfiguration"}
+    entries = [_webhook_entry(hook, settings) for hook in phase_hooks]
     return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)
 
 
-def _entry(hook: Hook, settings: InstallSettings) -> Obj:
+def _webhook_entry(hook: Hook, settings: InstallSettings) -> Obj:
     path = MUTATE if hook.mutates else VALIDATE
     service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     rule = {
@@ -352,11 +349,15 @@ def _entry(hook: Hook, settings: InstallSettings) -> Obj:
         "failurePolicy": "Fail",
         "rules": [rule],
         "sideEffects": "None",
-        "timeoutSeconds": _WITHIN,
+        "timeoutSeconds": _WEBHOOK_TIMEOUT,
     }
     if hook.is_of_work:
-        outside = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [SYSTEM, settings.namespace]}
-        entry["namespaceSelector"] = {"matchExpressions": [outside]}
+        outside_operator = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": [SYSTEM, settings.namespace],
+        }
+        entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
         entry["objectSelector"] = {"matchExpressions": [{"key": POD_LABEL, "operator": "Exists"}]}
     return entry

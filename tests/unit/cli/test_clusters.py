@@ -53,7 +53,7 @@ def test_pods_without_node_are_shown_with_reason(batchyard: Batchyard) -> None:
 def test_file_without_cluster_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "flavors.yaml: no Cluster of cloud.batchyard.dev/v1alpha1 in this file" in done.stderr
+    assert "flavors.yaml: this file contains no Cluster of cloud.batchyard.dev/v1alpha1" in done.stderr
 
 
 def test_second_cluster_is_rejected(batchyard: Batchyard) -> None:

@@ -82,9 +82,9 @@ def test_whatif_of_scenario_begins_at_given_time(batchyard: Batchyard, tmp_path:
 def test_rejected_change_is_reported_and_fails(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "workload/team/x")
     assert done.returncode == 1
-    assert done.stderr.startswith("refused: delete Workload.kueue.x-k8s.io team/x: NotFound")
+    assert done.stderr.startswith("rejected write: delete Workload.kueue.x-k8s.io team/x: NotFound")
     wrong = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "wardrobe/x")
-    assert wrong.stderr.startswith("--delete: 'wardrobe' is not a known kind; use a kind such as node\n")
+    assert wrong.stderr.startswith("--delete: 'wardrobe' is not a known kind; use a kind such as node, job")
 
 
 def test_eta_reports_single_workload_and_all(batchyard: Batchyard, tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_workload_of_unknown_run_time_is_reported(batchyard: Batchyard, tmp_path
 def test_unread_kinds_are_reported_with_consequence(batchyard: Batchyard, tmp_path: Path) -> None:
     taken = document_of(replace(state(THERE, 10), unread=("Node",)))
     done = batchyard("eta", "workload/b", "-n", "team", "--state", write_json(tmp_path, taken))
-    assert done.stderr == "batchyard: not known here: nodes: only quota is considered, no machines\n"
+    assert done.stderr == "batchyard: no permission to list nodes: only quota is considered, no machines\n"

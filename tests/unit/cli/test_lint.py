@@ -30,8 +30,8 @@ def test_finding_reports_place_problem_and_fix() -> None:
     assert code == 1
     assert reported.splitlines() == [
         "<stdin>:4: error null-namespace-selector: ClusterQueue/cq spec.namespaceSelector",
-        "    namespaceSelector is missing, which selects no namespace: no Workload is ever admitted here",
-        "    fix: set `namespaceSelector: {}` for all namespaces, or the labels of those that may use the queue",
+        "    namespaceSelector is missing, so the queue selects no namespace and never admits a Workload",
+        "    fix: set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces",
         "    see: docs/lint.md#null-namespace-selector",
     ]
     assert summary == "batchyard: 1 error, 0 warnings, 1 note in 1 document\n"

@@ -103,7 +103,7 @@ def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) 
         (["simulate", FIRST_STEPS, "--until", "999999999h"], "more than ten years"),
         (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),
         (["simulate", FIRST_STEPS, "--seed", "x"], "valid integer"),
-        (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "leave out --output"),
+        (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "remove --output"),
         (["simulate", FIRST_STEPS, "--nodes", "c.yaml"], "No such option"),
         (["guide", "--step", "next"], "'next'"),
         (["fly"], "No such command 'fly'"),
@@ -125,7 +125,7 @@ def test_unwritable_event_log_is_reported(batchyard: Batchyard) -> None:
 def test_help_lists_commands_and_exit_codes(batchyard: Batchyard) -> None:
     done = batchyard("--help")
     assert done.returncode == 0
-    assert all(word in done.stdout for word in ("simulate", "guide", "Exit codes: 0 done"))
+    assert all(word in done.stdout for word in ("simulate", "guide", "Exit codes: 0 success"))
 
 
 def test_version_matches_package(batchyard: Batchyard) -> None:
@@ -145,13 +145,13 @@ def test_loop_is_reported_and_run_continues(batchyard: Batchyard) -> None:
     done = batchyard("simulate", LIVELOCK)
     assert done.returncode == 0
     assert "in the cohort of pair, without end: team/elastic preempts team/rigid (InCohortReclamation)" in done.stderr
-    assert "the run continued in spite of them" in done.stderr
+    assert "the run continued after the loops" in done.stderr
 
 
 def test_loop_stops_run_with_exit_code_1_on_request(batchyard: Batchyard) -> None:
     done = batchyard("simulate", LIVELOCK, "--on-loop", "stop", "--events", "-")
     assert done.returncode == 1
-    assert "the run was ended there" in done.stderr
+    assert "the run stopped at the loop" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["event"] == "Final"
 
 
@@ -193,5 +193,5 @@ def test_internal_error_is_reported_without_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("batchyard: a defect of batchyard itself: KeyError: 'lost'")
+    assert done.stderr.startswith("batchyard: internal error (a bug in batchyard): KeyError: 'lost'")
     assert "Traceback" not in done.stderr

@@ -28,7 +28,7 @@ def test_unknown_controllers_are_rejected() -> None:
 
 def test_invalid_lease_durations_are_rejected() -> None:
     reported = output_of_failure("operator", "--leader-elect-renew-deadline", "15s")
-    assert "the lease duration must exceed the renew deadline" in reported
+    assert "--leader-elect-lease-duration must exceed --leader-elect-renew-deadline" in reported
     assert "'soon' is not a duration" in output_of_failure("operator", "--leader-elect-retry-period", "soon")
 
 

@@ -74,7 +74,7 @@ def test_invalid_platform_file_is_reported(file: Path) -> None:
 def test_unreadable_platform_file_is_reported(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in run("plan", str(tmp_path / "none.yaml"), fails=True)[1]
     (tmp_path / "raw.yaml").write_bytes(b"\xff\xfe")
-    assert "byte 0 is not UTF-8" in run("plan", str(tmp_path / "raw.yaml"), fails=True)[1]
+    assert "byte 0 is not valid UTF-8" in run("plan", str(tmp_path / "raw.yaml"), fails=True)[1]
 
 
 def test_render_requires_project(file: Path, tmp_path: Path) -> None:

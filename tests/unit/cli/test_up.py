@@ -50,9 +50,9 @@ def test_damaged_journal_is_reported_with_path_and_remedy(tmp_path: Path) -> Non
 
 def test_local_image_option_requires_local_cluster(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"))
-    assert "are for pods of this machine: add --cluster local" in output_of_failure(*up, "--image", "a=/")
+    assert "require this machine as a node: add --cluster local" in output_of_failure(*up, "--image", "a=/")
     simulated = str(EXAMPLES / "refarch" / "cluster.yaml")
-    assert "which is not a node of this Cluster" in output_of_failure(*up, "--cluster", simulated, "--image", "a=/")
+    assert "add spec.local to the Cluster" in output_of_failure(*up, "--cluster", simulated, "--image", "a=/")
     assert not (tmp_path / "new").exists()
 
 
@@ -64,7 +64,7 @@ def test_invalid_image_option_is_rejected(tmp_path: Path) -> None:
 
 def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
     reported = output_of_failure("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
-    assert "real processes cannot be sped up: leave out --speed" in reported
+    assert "--speed must be 1x if this machine is a node" in reported
 
 
 def test_speed_above_limit_is_rejected() -> None:
@@ -84,7 +84,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "up.log").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait for that one" in reported
+    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait until it is ready" in reported
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")

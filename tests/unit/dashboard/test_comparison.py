@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchyard.dashboard.history import SchedulerDivergence, ShadowComparison
-from batchyard.dashboard.models.rows import LINES_MAX
+from batchyard.dashboard.models.rows import DIVERGENCES_SHOWN_MAX
 from unit.dashboard.shown import ALL, Team, dashboard
 
 
@@ -13,9 +13,9 @@ from unit.dashboard.shown import ALL, Team, dashboard
 def workload() -> Iterator[str]:
     """Yield a Workload with one divergence; another Workload has one divergence more than fits."""
     world = dashboard()
-    found = ShadowComparison(lambda: 7, lambda: LINES_MAX + 2)
-    key = next(iter(world.history.lives.values())).key
-    for of in (*["team-b/other"] * (LINES_MAX + 1), key):
+    found = ShadowComparison(lambda: 7, lambda: DIVERGENCES_SHOWN_MAX + 2)
+    key = next(iter(world.history.workload_histories.values())).key
+    for of in (*["team-b/other"] * (DIVERGENCES_SHOWN_MAX + 1), key):
         found.partings.appendleft(SchedulerDivergence(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"]))
     world.history.comparison = found
     yield key
@@ -24,7 +24,11 @@ def workload() -> Iterator[str]:
 
 def test_overview_lists_latest_divergences_and_their_count(workload: str) -> None:
     reported = dashboard().model("overview")["comparison"]
-    assert (reported["agreed"], reported["parted"], len(reported["partings"])) == (7, LINES_MAX + 2, LINES_MAX)
+    assert (reported["agreed"], reported["parted"], len(reported["partings"])) == (
+        7,
+        DIVERGENCES_SHOWN_MAX + 2,
+        DIVERGENCES_SHOWN_MAX,
+    )
     assert reported["partings"][0]["workload"] == workload
 
 

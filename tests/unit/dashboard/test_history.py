@@ -43,7 +43,7 @@ class ObservedHistory:
         self.history.observe([WatchEvent(type_, key, obj, old, 1)])
 
     def marks(self, uid: str = "uid-w") -> list[tuple[str, int]]:
-        return [(mark.what, (mark.at - make.NOW) // SECOND) for mark in self.history.lives[uid].marks]
+        return [(mark.event, (mark.at - make.NOW) // SECOND) for mark in self.history.workload_histories[uid].marks]
 
 
 def test_history_records_marks_and_quota_intervals_from_watch_events() -> None:
@@ -57,28 +57,28 @@ def test_history_records_marks_and_quota_intervals_from_watch_events() -> None:
     observed.observe(20, running, running, deleted=True)
     reported = ["created", "quotaReserved", "admitted", "preempted", "quotaReserved", "admitted", "deleted"]
     assert observed.marks() == list(zip(reported, [0, 5, 5, 9, 12, 12, 20], strict=True))
-    life = observed.history.lives["uid-w"]
+    life = observed.history.workload_histories["uid-w"]
     assert [(stint.end, stint.outcome) for stint in life.quota_intervals] == [
         (make.at(9), "evicted"),
         (make.at(20), "deleted"),
     ]
-    assert life.marks[3].by == "uid-by"
+    assert life.marks[3].preemptor_uid == "uid-by"
 
 
 def test_history_derives_earlier_marks_from_conditions() -> None:
     observed = ObservedHistory()
     observed.observe(100, admitted(), None)
     assert observed.marks() == [("created", 0), ("quotaReserved", 5), ("admitted", 6)]
-    assert observed.history.lives["uid-w"].quota_intervals[0].end is None
+    assert observed.history.workload_histories["uid-w"].quota_intervals[0].end is None
 
 
 def test_history_drops_oldest_deleted_workloads_over_limit() -> None:
-    observed = ObservedHistory(HistoryLimits(workloads=2, stays=2))
+    observed = ObservedHistory(HistoryLimits(workloads=2, node_intervals=2))
     for number in range(5):
         obj = make.workload(f"w{number}")
         observed.observe(number, obj, None)
         observed.observe(number, obj, obj, deleted=number != 0)
-    assert list(observed.history.lives) == ["uid-w0", "uid-w3", "uid-w4"]
+    assert list(observed.history.workload_histories) == ["uid-w0", "uid-w3", "uid-w4"]
 
 
 def test_pod_stay_on_node_ends_when_pod_succeeds() -> None:
@@ -87,8 +87,10 @@ def test_pod_stay_on_node_ends_when_pod_succeeds() -> None:
     bound: Obj = {**pod, "spec": {**pod["spec"], "nodeName": "n"}}
     ended: Obj = {**bound, "status": {"phase": "Succeeded"}}
     observed.observe(0, pod, None, kind=scheme.POD)
-    assert list(observed.history.stays()) == []
+    assert list(observed.history.node_intervals()) == []
     observed.observe(3, bound, pod, kind=scheme.POD)
     observed.observe(8, ended, bound, kind=scheme.POD)
     observed.observe(9, ended, ended, deleted=True, kind=scheme.POD)
-    assert [(stay.node, stay.start, stay.end) for stay in observed.history.stays()] == [("n", make.at(3), make.at(8))]
+    assert [(stay.node, stay.start, stay.end) for stay in observed.history.node_intervals()] == [
+        ("n", make.at(3), make.at(8))
+    ]

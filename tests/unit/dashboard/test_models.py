@@ -89,9 +89,9 @@ def test_workloads_list_is_paginated_with_maximum_limit() -> None:
 
 def preempted() -> tuple[Model, Model]:
     """Return the models of a preempted Workload and of its preemptor."""
-    lives = dashboard().history.lives
-    mark, life = next((mark, life) for life in lives.values() for mark in life.marks if mark.what == "preempted")
-    victim, by = life.key.split("/"), lives[mark.by].key.split("/")
+    lives = dashboard().history.workload_histories
+    mark, life = next((mark, life) for life in lives.values() for mark in life.marks if mark.event == "preempted")
+    victim, by = life.key.split("/"), lives[mark.preemptor_uid].key.split("/")
     reported = [
         dashboard().model("workload", {"namespace": namespace, "name": name}) for namespace, name in (victim, by)
     ]

@@ -43,8 +43,13 @@ def test_workload_in_other_namespace_has_no_model() -> None:
 
 
 def test_workload_life_hides_preemptor_in_inaccessible_namespace() -> None:
-    lives = dashboard().history.lives.values()
-    pairs = [(life, dashboard().history.lives[mark.by]) for life in lives for mark in life.marks if mark.by]
+    lives = dashboard().history.workload_histories.values()
+    pairs = [
+        (life, dashboard().history.workload_histories[mark.preemptor_uid])
+        for life in lives
+        for mark in life.marks
+        if mark.preemptor_uid
+    ]
     victim, by = next((life, by) for life, by in pairs if life.namespace != by.namespace)
     query = dict(zip(("namespace", "name"), victim.key.split("/"), strict=True))
     reported = dashboard().model("workload", query, Team(victim.namespace))

@@ -10,7 +10,7 @@ import yaml
 from batchyard import simulate
 from batchyard.apiserver.patch import merged
 from batchyard.lint.findings import DOCUMENT, Severity
-from batchyard.lint.registry import BY_NAME, RULES, lint
+from batchyard.lint.registry import RULES, RULES_BY_NAME, lint
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -66,7 +66,7 @@ def test_lint_reports_expected_findings_only_in_bad_case(case: Obj) -> None:
     report = lint(objects)
     assert sorted(f.rule for f in report.findings) == sorted([case["rule"], *case.get("also", ())])
     first = next(finding for finding in report.findings if finding.rule == case["rule"])
-    assert first.severity == case.get("severity", BY_NAME[case["rule"]].severity)
+    assert first.severity == case.get("severity", RULES_BY_NAME[case["rule"]].severity)
     assert first.problem
     assert first.fix
     assert case["rule"] not in found(fixed(objects, case["rule"])) or not first.patches
@@ -128,7 +128,7 @@ def test_documentation_lists_every_rule_with_severity_and_summary() -> None:
     sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
     assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
     assert [
-        rule.name for rule, (_, _, stated) in zip(RULES, sections, strict=True) if not stated.startswith(rule.about)
+        rule.name for rule, (_, _, stated) in zip(RULES, sections, strict=True) if not stated.startswith(rule.summary)
     ] == []
 
 

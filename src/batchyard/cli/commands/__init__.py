@@ -1,1 +1,1 @@
-"""The commands with their options, one per file, registered in `cli/app.py`. Imports little, so that help is fast."""
+"""The commands with their options, one per module, registered in `cli/app.py`. Imports little, so that help is fast."""

@@ -1,4 +1,4 @@
-"""`batchyard backup` and `restore`: the whole state of a platform in one file."""
+"""The commands `batchyard backup` and `restore`: save the whole state of a platform in one file, and restore it."""
 
 from pathlib import Path
 from shlex import quote
@@ -14,29 +14,31 @@ from batchyard.store.journal_file import JournalError
 
 
 def write_backup(file: Path, folder: Path) -> None:
-    """Write a backup; the platform may run or not."""
+    """Write a backup of a platform, which may be running or stopped; exit with 1 on failure."""
     try:
         contents = journal.back_up(folder / JOURNAL, file)
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or file}: {error.strerror}")
-    kept = contents.recovered
-    output.report_line(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, verified")
+        output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
+    state = contents.recovered
+    output.report_line(
+        f"batchyard: backup {file} written and verified: {len(state.objects)} objects at revision {state.revision}"
+    )
 
 
 def restore_backup(file: Path, folder: Path) -> None:
-    """Create a data directory from a backup."""
+    """Create a data directory from a backup; exit with 1 on failure."""
     try:
         prepare(folder)
         contents = journal.restore(file, folder / JOURNAL)
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
-    kept = contents.recovered
+        output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
+    state = contents.recovered
     output.report_line(
-        f"batchyard: {folder}: {len(kept.objects)} objects restored; it continues from revision {kept.revision}"
+        f"batchyard: {folder}: {len(state.objects)} objects restored; it continues from revision {state.revision}"
     )
     output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
 
@@ -45,7 +47,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     data_dir: PlatformDir = DATA_DIR,
 ) -> None:
-    """Write the whole state of a platform to a file; the platform may run or not."""
+    """Write the whole state of a platform to a file; the platform may be running or stopped."""
     write_backup(file, data_dir)
 
 
@@ -53,5 +55,5 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `batchyard backup` wrote.")],
     data_dir: PlatformDir = DATA_DIR,
 ) -> None:
-    """Create a data directory from a backup; never overwrites files."""
+    """Create a data directory from a backup; existing files are never overwritten."""
     restore_backup(file, data_dir)

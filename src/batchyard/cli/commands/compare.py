@@ -1,4 +1,4 @@
-"""`batchyard compare`: two configurations under the same load, side by side."""
+"""The command `batchyard compare`: simulates two configurations under the same load and prints the differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,184 +30,197 @@ from batchyard.sim.compare.runs import as_jobs, is_trace
 from batchyard.sim.compare.sections import Both, Section, Unit, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario, Source
 
-#: The most rejected writes of a run that are printed.
-LINES_MAX: Final = 10
+#: The maximum number of rejected writes of a run that are printed.
+REJECTIONS_SHOWN_MAX: Final = 10
 #: Sections that are printed with `-o wide` only.
-_WIDE: Final = frozenset({"quotaByQueue"})
+_WIDE_SECTIONS: Final = frozenset({"quotaByQueue"})
 
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard compare`."""
 
     a: str
     b: str
     clusters: tuple[Path | None, Path | None]
     loads: Sequence[str]
-    #: The factor on the arrival rate of a trace's pods; None: not given.
+    #: The factor on the arrival rate of a trace's pods; None if not set.
     factor: Fraction | None
     settings: ComparisonSettings
-    form: Output
+    output_format: Output
     html: Path | None
 
 
 def run(request: CompareRequest) -> None:
-    """Run the comparison; ends the command with 1 on failure."""
-    names = _names(request)
-    pair = _pair(request, names)
+    """Run the comparison and print it; exit with 1 on failure."""
+    names = _display_names(request)
+    pair = _read_variants(request, names)
     print_warnings(pair.warnings)
     try:
-        found = compare_configurations(names, pair, request.settings, watched)
-    except EndlessInstant as endless:
-        output.fail(f"batchyard: {endless}")
-    output.write(shown(found, request.form))
+        comparison = compare_configurations(names, pair, request.settings, watched)
+    except EndlessInstant as error:
+        output.fail(f"batchyard: {error}")
+    output.write(shown(comparison, request.output_format))
     if request.html is not None:
-        write_report(request.html, page(found), "--html")
-    for line in _comparison_remarks(found):
+        write_report(request.html, page(comparison), "--html")
+    for line in _comparison_remarks(comparison):
         output.report_line(line)
 
 
-def shown(found: ConfigurationComparison, form: Output) -> str:
-    """Format the comparison."""
-    if form is Output.JSON:
-        return render_json(document_of(found))
-    if form is Output.YAML:
-        return render_yaml(document_of(found))
-    parts = [f"{found.headline}\n"]
-    for section in found.sections:
+def shown(comparison: ConfigurationComparison, output_format: Output) -> str:
+    """Format the comparison in one of the output formats."""
+    if output_format is Output.JSON:
+        return render_json(document_of(comparison))
+    if output_format is Output.YAML:
+        return render_yaml(document_of(comparison))
+    sections = [f"{comparison.headline}\n"]
+    for section in comparison.sections:
         if section.name == "overall":
-            parts.append(format_table(_overall(found.names, section)))
-        elif form is Output.WIDE or section.name not in _WIDE:
-            parts.append(f"# {section.title}\n{format_table(_table(section))}")
-    for title, changes in (("wait less", found.changes.better), ("wait longer", found.changes.worse)):
+            sections.append(format_table(_overall_table(comparison.names, section)))
+        elif output_format is Output.WIDE or section.name not in _WIDE_SECTIONS:
+            sections.append(f"# {section.title}\n{format_table(_section_table(section))}")
+    for title, changes in (("wait less", comparison.changes.better), ("wait longer", comparison.changes.worse)):
         if changes:
-            beyond = f", of {len(changes)}" if len(changes) > SHOWN else ""
-            parts.append(
-                f"# Workloads that would {title} with {found.names[1]}{beyond}\n{_changes(found, changes[:SHOWN])}"
+            total_note = f", of {len(changes)}" if len(changes) > SHOWN else ""
+            sections.append(
+                f"# Workloads that would {title} with"
+                f" {comparison.names[1]}{total_note}\n{_wait_changes_table(comparison, changes[:SHOWN])}"
             )
-    if found.repeats:
-        parts.append(f"# over {found.settings.seeds} seeds\n{_repeats(found)}")
-    return "\n".join(parts)
+    if comparison.repeats:
+        sections.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
+    return "\n".join(sections)
 
 
-def _names(request: CompareRequest) -> tuple[str, str]:
-    """The display names: the stems of the paths, or the whole paths if the stems are equal."""
+def _display_names(request: CompareRequest) -> tuple[str, str]:
+    """Return the display names of both configurations: the stems of their paths, or the full paths if equal."""
     a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
     if a != b:
         return a, b
     return (request.a, request.b) if request.a != request.b else (f"{a} (first)", f"{a} (second)")
 
 
-def _pair(request: CompareRequest, names: tuple[str, str]) -> VariantPair:
-    sides = [
+def _read_variants(request: CompareRequest, names: tuple[str, str]) -> VariantPair:
+    variants = [
         Variant(name, [path, *([str(cluster)] if cluster else [])])
         for name, path, cluster in zip(names, (request.a, request.b), request.clusters, strict=True)
     ]
     try:
-        return read_pair(sides[0], sides[1], _load(request, sides), request.settings.until)
+        return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
 
 
-def _load(request: CompareRequest, sides: Sequence[Variant]) -> Sequence[Source]:
-    """The load of both sides: manifests, and traces converted to Jobs."""
+def _read_loads(request: CompareRequest, variants: Sequence[Variant]) -> Sequence[Source]:
+    """Return the load of both configurations: manifests, and traces converted to Jobs."""
     loads: list[Source] = []
     traces = [path for path in request.loads if is_trace(Path(path))]
     if request.factor is not None and not traces:
-        output.fail("batchyard: --load scales a trace: give its folder with --trace")
+        output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
     for path in request.loads:
-        loads += as_jobs(Path(path), request.factor or Fraction(1), sides) if path in traces else [path]
+        loads += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in traces else [path]
     return loads
 
 
-def _overall(names: tuple[str, str], section: Section) -> Table:
-    """The overall table: a row per metric that is not zero in both runs."""
+def _overall_table(names: tuple[str, str], section: Section) -> Table:
+    """Return the overall table: a row for each metric that is not zero in both runs."""
     rows = [["", *(name.upper() for name in names), "CHANGE"]]
     (row,) = section.rows
     for figure in section.figures:
-        both = row.figures[figure.name]
-        if any(both):
+        values = row.figures[figure.name]
+        if any(values):
             rows.append(
-                [figure.title, *(format_figure(figure.unit, value) for value in both), format_change(figure, both)]
+                [
+                    figure.title,
+                    *(format_figure(figure.unit, metric_value) for metric_value in values),
+                    format_change(figure, values),
+                ]
             )
     return rows
 
 
-def _table(section: Section) -> Table:
-    """A section as a table, with a change column after its first metric that has a better direction."""
-    main = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
+def _section_table(section: Section) -> Table:
+    """Return a section as a table, with a change column after its first metric that has a better direction."""
+    main_figure = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
     rows = [[section.about.upper()]]
     for figure in section.figures:
-        rows[0] += [figure.title.upper(), *(["CHANGE"] if figure is main else [])]
+        rows[0] += [figure.title.upper(), *(["CHANGE"] if figure is main_figure else [])]
     for row in section.rows:
         cells = [row.name]
         for figure in section.figures:
-            both = row.figures.get(figure.name, (None, None))
-            cells += [_cell(figure.unit, both), *([format_change(figure, both)] if figure is main else [])]
+            values = row.figures.get(figure.name, (None, None))
+            cells += [
+                _format_values(figure.unit, values),
+                *([format_change(figure, values)] if figure is main_figure else []),
+            ]
         rows.append(cells)
     return rows
 
 
-def _cell(unit: Unit, both: Both) -> str:
-    """Both values as `A -> B`, or one if they are equal."""
-    a, b = format_figure(unit, both[0]), format_figure(unit, both[1])
+def _format_values(unit: Unit, values: Both) -> str:
+    """Format the values of both configurations as `A -> B`, or as one value if they are equal."""
+    a, b = format_figure(unit, values[0]), format_figure(unit, values[1])
     return a if a == b else f"{a} -> {b}"
 
 
-def _changes(found: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
-    header = ["WORKLOAD", "QUEUE", *(f"WAITS WITH {name.upper()}" for name in found.names), "CHANGE", "EFFECT"]
+def _wait_changes_table(comparison: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
+    header = ["WORKLOAD", "QUEUE", *(f"WAITS WITH {name.upper()}" for name in comparison.names), "CHANGE", "EFFECT"]
     rows = [
         [
-            *(each.workload, each.queue),
-            *(format_figure(Unit.SECONDS, wait) for wait in each.waits),
-            f"{'+' if each.longer > 0 else '-'}{format_figure(Unit.SECONDS, abs(each.longer))}",
-            each.effect,
+            *(change.workload, change.queue),
+            *(format_figure(Unit.SECONDS, wait) for wait in change.waits),
+            f"{'+' if change.longer > 0 else '-'}{format_figure(Unit.SECONDS, abs(change.longer))}",
+            change.effect,
         ]
-        for each in changes
+        for change in changes
     ]
     return format_table([header, *rows])
 
 
-def _repeats(found: ConfigurationComparison) -> str:
-    header = ["MEANS", *(name.upper() for name in found.names), "CHANGE", "95% INTERVAL", ""]
-    return format_table([header, *(_repeat(each) for each in found.repeats if any(each.means))])
+def _repeats_table(comparison: ConfigurationComparison) -> str:
+    header = ["MEANS", *(name.upper() for name in comparison.names), "CHANGE", "95% INTERVAL", ""]
+    return format_table([header, *(_repeat_row(figure) for figure in comparison.repeats if any(figure.means))])
 
 
-def _repeat(each: RepeatedFigure) -> list[str]:
-    unit, low, high = each.figure.unit, each.difference - each.margin, each.difference + each.margin
-    ends = [f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in (low, high)]
-    change = format_change(each.figure, each.means) or "none"
+def _repeat_row(repeated: RepeatedFigure) -> list[str]:
+    unit, low, high = repeated.figure.unit, repeated.difference - repeated.margin, repeated.difference + repeated.margin
+    bounds = [f"{'-' if bound < 0 else ''}{format_figure(unit, abs(bound))}" for bound in (low, high)]
+    change = format_change(repeated.figure, repeated.means) or "none"
     return [
-        *(each.figure.title, format_figure(unit, each.means[0]), format_figure(unit, each.means[1]), change),
-        *(f"{ends[0]} to {ends[1]}", "" if each.is_certain or not each.margin else "may be chance"),
+        *(
+            repeated.figure.title,
+            format_figure(unit, repeated.means[0]),
+            format_figure(unit, repeated.means[1]),
+            change,
+        ),
+        *(f"{bounds[0]} to {bounds[1]}", "" if repeated.is_certain or not repeated.margin else "may be chance"),
     ]
 
 
-def _comparison_remarks(found: ConfigurationComparison) -> list[str]:
-    """Further lines: rejected writes, loops, and remarks on the figures."""
+def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
+    """Return remarks on the comparison: rejected writes, preemption loops, and how to read the figures."""
     lines = []
-    for name, side in zip(found.names, (found.runs.a, found.runs.b), strict=True):
-        refused = side.result.refused
-        lines += [f"{name}: rejected: {refusal}" for refusal in refused[:LINES_MAX]]
-        if len(refused) > LINES_MAX:
-            lines.append(f"{name}: rejected: and {len(refused) - LINES_MAX} more")
+    for name, side in zip(comparison.names, (comparison.runs.a, comparison.runs.b), strict=True):
+        rejected = side.result.refused
+        lines += [f"{name}: rejected: {refusal}" for refusal in rejected[:REJECTIONS_SHOWN_MAX]]
+        if len(rejected) > REJECTIONS_SHOWN_MAX:
+            lines.append(f"{name}: rejected: and {len(rejected) - REJECTIONS_SHOWN_MAX} more")
         loops = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loops]
-    never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
-    if any(never):
-        until = format_figure(Unit.SECONDS, found.lasts)
+    never_admitted = (
+        next(section for section in comparison.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
+    )
+    if any(never_admitted):
+        until = format_figure(Unit.SECONDS, comparison.lasts)
         lines.append(
             f"batchyard: Workloads that were never admitted count as waiting until the later end, after {until}"
         )
-    if found.settings.seeds > 1 and not any(each.margin for each in found.repeats):
+    if comparison.settings.seeds > 1 and not any(repeat.margin for repeat in comparison.repeats):
         lines.append("batchyard: all seeds gave the same result: this load has no random values")
     return lines
 
 
-# --- compare ---
-#
-# The options of `batchyard compare`.
+# --- command ---
 
 
 def compare(
@@ -232,6 +245,6 @@ def compare(
     output: OutputOption = Output.TABLE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
 ) -> None:
-    """Compare two configurations on the same load: waits, utilisation, fairness, preemptions, costs."""
+    """Compare two configurations on the same load: waits, utilization, fairness, preemptions, costs."""
     settings = ComparisonSettings(until, seed, seeds)
     run(CompareRequest(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html))

@@ -1,4 +1,4 @@
-"""`batchyard cost`: totals of a platform's CostRecords."""
+"""The command `batchyard cost`: prints the costs that a platform's CostRecords contain."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 
 class CostGrouping(StrEnum):
-    """The grouping of the rows."""
+    """The fields by which the costs can be grouped."""
 
     TEAM = "team"
     QUEUE = "queue"
@@ -37,7 +37,7 @@ class CostGrouping(StrEnum):
 
 
 class CostFormat(StrEnum):
-    """Output formats of the report."""
+    """The output formats of the cost report."""
 
     TABLE = "table"
     JSON = "json"
@@ -45,16 +45,16 @@ class CostFormat(StrEnum):
     CSV = "csv"
 
 
-_GROUP: Final = "/apis/cost.batchyard.dev/v1alpha1"
+_COST_API: Final = "/apis/cost.batchyard.dev/v1alpha1"
 _FORBIDDEN, _NOT_FOUND = 403, 404
-#: The columns in order: the uses for work first, then the idle ones.
-_USES: Final = (DONE, LOST, RUNS, IDLE, BOOT)
-_DAYS: Final = re.compile(r"(\d{1,5})d", re.ASCII)
-_NOTHING: Final = "No costs are recorded for that time.\n"
+#: The columns of the cost table: first the uses for jobs, then the idle uses.
+_USE_COLUMNS: Final = (DONE, LOST, RUNS, IDLE, BOOT)
+_DAYS_PATTERN: Final = re.compile(r"(\d{1,5})d", re.ASCII)
+_NO_COSTS: Final = "No costs are recorded for the requested time.\n"
 
 
 class CostQuery(NamedTuple):
-    """The query of the command."""
+    """The arguments of `batchyard cost` that select and group the records."""
 
     by: CostGrouping
     begin: str
@@ -62,64 +62,66 @@ class CostQuery(NamedTuple):
     namespace: str
 
 
-def print_costs(target: ClusterTarget, asked: CostQuery, form: CostFormat) -> None:
-    """Print the totals; ends the command with 1 if no platform responds."""
+def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
+    """Print the costs; exit with 1 if no platform responds."""
     try:
-        now = _now(target)
-        begin, end = _instant(asked.begin, now), _instant(asked.end, now) if asked.end else now + HOUR
-        records, reported = _records(target, asked.namespace)
+        now = _platform_time(target)
+        begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
+        records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        why = f"{error}; it has no CostRecords" if error.code == _NOT_FOUND else str(error)
+        why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND else str(error)
         output.fail(f"batchyard: {why}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    found = report(records, asked.by.value, begin, end)
-    if form is CostFormat.JSON:
-        output.write(render_json(document(found)))
-    elif form is CostFormat.YAML:
-        output.write(render_yaml(document(found)))
-    elif form is CostFormat.CSV:
-        output.write(_csv(found))
+    cost_report = report(records, query.by.value, begin, end)
+    if output_format is CostFormat.JSON:
+        output.write(render_json(document(cost_report)))
+    elif output_format is CostFormat.YAML:
+        output.write(render_yaml(document(cost_report)))
+    elif output_format is CostFormat.CSV:
+        output.write(_format_csv(cost_report))
     else:
-        output.write(_table(found))
-        for line in (reported, *_remarks(found)):
+        output.write(_cost_table(cost_report))
+        for line in (remark, *_report_remarks(cost_report)):
             if line:
                 output.report_line(f"batchyard: {line}")
 
 
-def _records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
-    """All CostRecords that the user may list, and a remark if these are not all."""
+def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
+    """Return all CostRecords that the user may list, and a remark if some are missing."""
     if namespace:
-        return _in(target, namespace), ""
+        return _cost_records_in(target, namespace), ""
     try:
-        items: Sequence[Obj] = answered(target, lambda _: f"{_GROUP}/costrecords")["items"]
+        items: Sequence[Obj] = answered(target, lambda _: f"{_COST_API}/costrecords")["items"]
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
-        return _in(target, ""), "limited to your own namespace: you may not list the others' CostRecords"
+        return _cost_records_in(
+            target, ""
+        ), "limited to your own namespace: no permission to list CostRecords in other namespaces"
     return items, ""
 
 
-def _in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
-    def path(own: str) -> str:
-        return f"{_GROUP}/namespaces/{quote(namespace or own)}/costrecords"
+def _cost_records_in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
+    def path(default_namespace: str) -> str:
+        return f"{_COST_API}/namespaces/{quote(namespace or default_namespace)}/costrecords"
 
     items: Sequence[Obj] = answered(target, path)["items"]
     return items
 
 
-def _now(target: ClusterTarget) -> Instant:
-    """The platform's own time; that of this machine if it reports none."""
+def _platform_time(target: ClusterTarget) -> Instant:
+    """Return the platform's current time, or this machine's time if the platform does not report one."""
     try:
-        found: Instant = answered(target, lambda _: REPORT)["instant"]
+        instant: Instant = answered(target, lambda _: REPORT)["instant"]
     except UnreachableError:
         return wall_clock()
-    return found
+    return instant
 
 
-def _instant(text: str, now: Instant) -> Instant:
-    """Parse a time, or a duration before `now`."""
-    days = _DAYS.fullmatch(text)
+def _parse_instant(text: str, now: Instant) -> Instant:
+    """Parse a time, or a duration before `now`; exit with 1 if the text is neither."""
+    days = _DAYS_PATTERN.fullmatch(text)
     if days is not None:
         return now - int(days[1]) * 24 * HOUR
     try:
@@ -132,46 +134,51 @@ def _instant(text: str, now: Instant) -> Instant:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 24h for a day ago")
 
 
-def _remarks(found: CostReport) -> Sequence[str]:
-    """Remarks on the period, and on machines without a price."""
-    if found.begin is None or found.through is None:
+def _report_remarks(cost_report: CostReport) -> Sequence[str]:
+    """Return remarks on the reported period and on machines without a known price."""
+    if cost_report.begin is None or cost_report.through is None:
         return ()
-    through = format_time(found.through // SECOND * SECOND)
-    remarks = [f"from {format_time(found.begin)} until {through}; records cover whole hours, days and months"]
-    if found.unpriced:
-        names = ", ".join(found.unpriced)
+    through = format_time(cost_report.through // SECOND * SECOND)
+    remarks = [f"from {format_time(cost_report.begin)} until {through}; records cover whole hours, days and months"]
+    if cost_report.unpriced:
+        names = ", ".join(cost_report.unpriced)
         remarks.append(f"no price is known for machines of {names}: they count as free")
     return remarks
 
 
-def _table(found: CostReport) -> str:
-    if not found.rows:
-        return _NOTHING
-    header = [found.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in _USES), "DOLLARS", "SHARE"]
-    whole = found.total.total
-    rows = [[*_cells(row), f"{share(row.total, whole):.1f}%"] for row in (*found.rows, found.total)]
+def _cost_table(cost_report: CostReport) -> str:
+    if not cost_report.rows:
+        return _NO_COSTS
+    header = [
+        cost_report.by.upper(),
+        "NODE-HOURS",
+        "ACCELERATOR-HOURS",
+        *(use.upper() for use in _USE_COLUMNS),
+        "DOLLARS",
+        "SHARE",
+    ]
+    total = cost_report.total.total
+    rows = [[*_row_cells(row), f"{share(row.total, total):.1f}%"] for row in (*cost_report.rows, cost_report.total)]
     return format_table([header, *rows])
 
 
-def _cells(row: CostReportRow) -> list[str]:
+def _row_cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
-    uses = (row.cents.get(use, 0) for use in _USES)
+    uses = (row.cents.get(use, 0) for use in _USE_COLUMNS)
     return [row.name, *hours, *(dollars(cents) if cents else "" for cents in uses), dollars(row.total)]
 
 
-def _csv(found: CostReport) -> str:
+def _format_csv(cost_report: CostReport) -> str:
     text = io.StringIO()
-    reported: dict[str, Any] = document(found)
-    fields = ["name", "nodeHours", "acceleratorHours", *_USES, "dollars", "sharePercent"]
+    report_document: dict[str, Any] = document(cost_report)
+    fields = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*reported["rows"], reported["total"]])
+    writer.writerows([*report_document["rows"], report_document["total"]])
     return text.getvalue()
 
 
-# --- cost ---
-#
-# The options of `batchyard cost`.
+# --- command ---
 
 
 def cost(
@@ -191,6 +198,6 @@ def cost(
     data_dir: DataDir = None,
     output: Annotated[CostFormat, typer.Option("--output", "-o", help="How to print it.")] = CostFormat.TABLE,
 ) -> None:
-    """Show the costs of machines, for whom, and the lost and idle part."""
+    """Show the costs of machines by team, queue or Workload, with the lost and idle parts."""
     target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     print_costs(target, CostQuery(by, begin or since, end, namespace), output)

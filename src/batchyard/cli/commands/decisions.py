@@ -1,4 +1,4 @@
-"""`batchyard decisions`: prints a platform's decision ledger."""
+"""The command `batchyard decisions`: prints a platform's decision ledger, its record of scheduling decisions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -16,12 +16,12 @@ from batchyard.cli.output import NOTHING_FOUND, render_json, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
-_GROUP = "/apis/batchyard.dev/v1alpha1"
+_LEDGER_API = "/apis/batchyard.dev/v1alpha1"
 _NOT_FOUND = 404
 
 
 class DecisionQuery(NamedTuple):
-    """The query of the command."""
+    """The arguments of `batchyard decisions` that select decisions."""
 
     about: str
     namespace: str
@@ -32,40 +32,44 @@ class DecisionQuery(NamedTuple):
     is_everywhere: bool = False
 
 
-def print_decisions(target: ClusterTarget, asked: DecisionQuery, form: Output) -> None:
-    """Print the decisions; ends the command with 1 if the cluster has no ledger."""
+def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: Output) -> None:
+    """Print the selected decisions; exit with 1 if the cluster has no decision ledger."""
     try:
-        found = _found(target, asked)
+        decision_list = _query_decisions(target, query)
     except UnreachableError as error:
-        why = f"{error}; only platforms of `batchyard up` keep a ledger" if error.code == _NOT_FOUND else str(error)
-        output.fail(f"batchyard: {why}")
+        message = (
+            f"{error}; only platforms started by `batchyard up` have a decision ledger"
+            if error.code == _NOT_FOUND
+            else str(error)
+        )
+        output.fail(f"batchyard: {message}")
     except (*REFUSALS, ApiError) as error:
         output.fail(f"batchyard: {error}")
-    if form is Output.JSON:
-        output.write(render_json(found))
-    elif form is Output.YAML:
-        output.write(render_yaml(found))
+    if output_format is Output.JSON:
+        output.write(render_json(decision_list))
+    elif output_format is Output.YAML:
+        output.write(render_yaml(decision_list))
     else:
-        output.write(_lines(found["items"], is_wide=form is Output.WIDE))
+        output.write(_format_decisions(decision_list["items"], is_wide=output_format is Output.WIDE))
 
 
-def _found(target: ClusterTarget, asked: DecisionQuery) -> Mapping[str, Any]:
-    query = {"limit": str(asked.limit), "about": asked.about}
-    query["fieldSelector"] = f"reason={asked.reason}" if asked.reason else ""
-    for name, text in (("since", asked.since), ("until", asked.until)):
-        query[name] = format_time(_instant(target, text)) if text else ""
-    given = urlencode({name: text for name, text in query.items() if text})
+def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str, Any]:
+    parameters = {"limit": str(query.limit), "about": query.about}
+    parameters["fieldSelector"] = f"reason={query.reason}" if query.reason else ""
+    for name, text in (("since", query.since), ("until", query.until)):
+        parameters[name] = format_time(_parse_instant(target, text)) if text else ""
+    encoded_query = urlencode({name: text for name, text in parameters.items() if text})
 
     def path_in(namespace: str) -> str:
-        there = quote(asked.namespace or namespace)
-        within = "" if asked.is_everywhere else f"/namespaces/{there}"
-        return f"{_GROUP}{within}/decisions?{given}"
+        selected_namespace = quote(query.namespace or namespace)
+        scope_path = "" if query.is_everywhere else f"/namespaces/{selected_namespace}"
+        return f"{_LEDGER_API}{scope_path}/decisions?{encoded_query}"
 
     return answered(target, path_in)
 
 
-def _instant(target: ClusterTarget, text: str) -> Instant:
-    """Parse a time, or a duration before the platform's current time."""
+def _parse_instant(target: ClusterTarget, text: str) -> Instant:
+    """Parse a time, or a duration before the platform's current time; exit with 1 if the text is neither."""
     try:
         return parse_time(text)
     except ValueError:
@@ -81,36 +85,37 @@ def _instant(target: ClusterTarget, text: str) -> Instant:
     return now - ago
 
 
-def _lines(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
-    """One line per decision; `is_wide` adds its details below."""
+def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
+    """Format each decision as one line; with `is_wide`, followed by its details."""
     if not items:
         return NOTHING_FOUND
-    rows = [(_time(each), _object(each), each["reason"], each["message"]) for each in items]
+    rows = [
+        (_format_decision_time(decision), _format_object(decision), decision["reason"], decision["message"])
+        for decision in items
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    reported = []
+    lines = []
     for row, item in zip(rows, items, strict=True):
-        reported.append(
+        lines.append(
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
         )
         if is_wide:
-            reported += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
-    return "\n".join(reported) + "\n"
+            lines += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
+    return "\n".join(lines) + "\n"
 
 
-def _time(item: Mapping[str, Any]) -> str:
-    moment, _, fraction = item["time"].rstrip("Z").partition(".")
-    return f"{moment}.{(fraction or '0')[:3]:0<3}Z"
+def _format_decision_time(item: Mapping[str, Any]) -> str:
+    seconds_part, _, fraction = item["time"].rstrip("Z").partition(".")
+    return f"{seconds_part}.{(fraction or '0')[:3]:0<3}Z"
 
 
-def _object(item: Mapping[str, Any]) -> str:
+def _format_object(item: Mapping[str, Any]) -> str:
     regarding = item["regarding"]
-    within = f"{regarding['namespace']}/" if regarding.get("namespace") else ""
-    return f"{regarding['kind'].lower()} {within}{regarding['name']}"
+    namespace_prefix = f"{regarding['namespace']}/" if regarding.get("namespace") else ""
+    return f"{regarding['kind'].lower()} {namespace_prefix}{regarding['name']}"
 
 
-# --- decisions ---
-#
-# The options of `batchyard decisions`.
+# --- command ---
 
 
 def decisions(
@@ -135,7 +140,7 @@ def decisions(
     data_dir: DataDir = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print them.")] = Output.TABLE,
 ) -> None:
-    """List decisions with their times and details."""
+    """List scheduling decisions with their times and details."""
     target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-    asked = DecisionQuery(about, "" if all_namespaces else namespace, since, until, reason, limit)
-    print_decisions(target, asked._replace(is_everywhere=all_namespaces), output)
+    query = DecisionQuery(about, "" if all_namespaces else namespace, since, until, reason, limit)
+    print_decisions(target, query._replace(is_everywhere=all_namespaces), output)

@@ -1,4 +1,4 @@
-"""`batchyard down`: stops a platform, and its pods on request."""
+"""The command `batchyard down`: stops a platform and, on request, its pods on this machine."""
 
 import os
 import signal
@@ -18,10 +18,10 @@ from batchyard.store.journal_file import wait_until_released
 
 
 def stop(folder: Path, *, end_pods: bool) -> None:
-    """Stop a platform and wait for its end. `end_pods` also ends its pods, even if the platform has already ended."""
+    """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if it has already ended."""
     if not (end_pods and _only_pods_run(folder)):
-        _end(process_of(folder), folder)
-    _see_to_pods(folder, end_pods=end_pods)
+        _end_platform(process_of(folder), folder)
+    _end_or_report_pods(folder, end_pods=end_pods)
 
 
 def _only_pods_run(folder: Path) -> bool:
@@ -30,43 +30,43 @@ def _only_pods_run(folder: Path) -> bool:
     return process_in(folder) is None and bool(OrphanedPods(folder).pods())
 
 
-def _end(running: PlatformProcess, folder: Path) -> None:
+def _end_platform(running: PlatformProcess, folder: Path) -> None:
     os.kill(running.pid, signal.SIGTERM)
     if running.guard > 0:
         with suppress(ProcessLookupError):
             os.kill(running.guard, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
         message = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
-        output.fail(f"{message}; kill -9 {running.pid} ends it without losing acknowledged writes")
+        output.fail(f"{message}; end it with kill -9 {running.pid}, which loses no acknowledged writes")
     output.report_line(f"batchyard: {running.url} has ended, its data is kept")
 
 
-def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
-    """Report the pods that keep running, or end them."""
+def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
+    """End the pods of this machine, or print how many keep running."""
     from batchyard.server.local_node.orphans import GRACE, OrphanedPods  # noqa: PLC0415 - only for down
 
-    left = OrphanedPods(folder)
-    count = len(left.pods())
+    orphaned_pods = OrphanedPods(folder)
+    count = len(orphaned_pods.pods())
     if not count and not end_pods:
         return
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
-        message = f"batchyard: {pods} of this machine still run: `batchyard up` adopts them"
+        message = f"batchyard: {pods} of this machine keep running: `batchyard up` adopts them"
         output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
         output.report_line(f"batchyard: ending {pods}, which can take up to {GRACE} s")
-    if not left.end():
-        output.fail(f"batchyard: some pods still run; see the files in {folder / 'node'}")
+    if not orphaned_pods.end():
+        output.fail(f"batchyard: some pods could not be ended; see the files in {folder / 'node'}")
 
 
 def _has_ended(journal: Path) -> bool:
-    """Whether a process releases its journal within `ENDED_WITHIN`."""
+    """Return whether the platform process releases its journal within ENDED_WITHIN."""
 
-    def late(_signal: int, _frame: FrameType | None) -> None:
+    def raise_timeout(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, late)
+    old_handler = signal.signal(signal.SIGALRM, raise_timeout)
     signal.alarm(ENDED_WITHIN)
     try:
         wait_until_released(journal)
@@ -74,7 +74,7 @@ def _has_ended(journal: Path) -> bool:
         return False
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
     return True
 
 

@@ -1,4 +1,4 @@
-"""`batchyard eta`: the start times of Workloads, forecast by the platform's server or by local forks of a state."""
+"""The command `batchyard eta`: forecasts the start times of Workloads, on the server or by local simulations."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -34,95 +34,101 @@ from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
 from batchyard.sim.state import State
 from batchyard.sim.whatif import KINDS, subject_document, workload_of
 
-#: The server serves forecasts but is overloaded now.
-_BUSY: Final = (429, 503)
+#: The status codes of a server that serves forecasts but is overloaded.
+_OVERLOADED: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
 class EtaRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard eta`."""
 
     #: KIND/NAME; '' for all pending Workloads.
     subject: str
-    #: '' for that of the kubeconfig, or for all.
+    #: The namespace; '' for the kubeconfig's namespace, or for all namespaces if there is no subject.
     namespace: str
     queue: str
     state: str | None
-    where: ClusterSource
-    asked: ForecastOptions
-    form: Output
+    source: ClusterSource
+    forecast_options: ForecastOptions
+    output_format: Output
 
 
 def run(request: EtaRequest) -> None:
-    """Print the forecasts; ends the command with 1 if there is none."""
+    """Print the forecasts; exit with 1 if there is none."""
     if request.subject:
-        subject = _subject(request)
-        documents = [_of_server(request, subject) or _forked_one(request, subject)]
+        subject = _parse_subject(request)
+        documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]
     else:
-        documents = _forked_all(request)
-    output.write(shown(documents, request.form, is_one=bool(request.subject)))
+        documents = _forecast_all_locally(request)
+    output.write(shown(documents, request.output_format, is_one=bool(request.subject)))
 
 
-def shown(documents: Sequence[Mapping[str, Any]], form: Output, *, is_one: bool) -> str:
-    """Format the forecasts."""
-    if form in (Output.JSON, Output.YAML):
-        listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-        value = documents[0] if is_one else listed
-        return render_json(value) if form is Output.JSON else render_yaml(value)
+def shown(documents: Sequence[Mapping[str, Any]], output_format: Output, *, is_one: bool) -> str:
+    """Format the forecasts in one of the output formats."""
+    if output_format in (Output.JSON, Output.YAML):
+        list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        value = documents[0] if is_one else list_document
+        return render_json(value) if output_format is Output.JSON else render_yaml(value)
     if not documents:
         return "no pending Workloads\n"
     header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
-    reported = format_table([header, *map(_row, documents)])
+    table = format_table([header, *map(_forecast_row, documents)])
     lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
-    return reported + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
+    return table + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
 
 
-def _row(document: Mapping[str, Any]) -> list[str]:
+def _forecast_row(document: Mapping[str, Any]) -> list[str]:
     subject, waits = document["subject"], document["waitSeconds"]
     name = f"{subject['kind'].lower()}/{subject['name']}"
     name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
     if not document["forks"]:
         return [name, "runs", "", "", "", ""]
-    reported = [format_age(round(waits[each] * SECOND)) if each in waits else "?" for each in ("p50", "p10", "p90")]
-    return [name, *reported, f"{document['within']:.0%} of forks", document["basis"]]
+    wait_cells = [
+        format_age(round(waits[quantile] * SECOND)) if quantile in waits else "?" for quantile in ("p50", "p10", "p90")
+    ]
+    return [name, *wait_cells, f"{document['within']:.0%} of forks", document["basis"]]
 
 
-def _subject(request: EtaRequest) -> Key:
-    """The key of the subject; ends the command if it is malformed."""
+def _parse_subject(request: EtaRequest) -> Key:
+    """Return the key of the object whose start is forecast; exit if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
-        output.fail(f"batchyard: {request.subject!r}: use workload/NAME, job/NAME or jobset/NAME")
+        output.fail(
+            f"batchyard: {request.subject!r} is not a supported KIND/NAME: use workload/NAME, job/NAME or jobset/NAME"
+        )
     return Key(constant, request.namespace or "default", name)
 
 
-def _forked_one(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
-    state = requested_state(request.state, request.where)
+def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
+    state = requested_state(request.state, request.source)
     name = workload_of(state.objects, subject)
     if name is None:
-        what = "" if subject.kind == scheme.WORKLOAD or subject not in state.objects else "Workload of "
-        output.fail(f"batchyard: not found: {what}{kind_info(subject.kind).singular} {subject}")
-    found = forecasts(state, [name], request.asked)
-    if name not in found:
-        output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended")
-    return found[name].document(subject_document(subject))
+        owner_note = "" if subject.kind == scheme.WORKLOAD or subject not in state.objects else "Workload of "
+        output.fail(f"batchyard: not found: {owner_note}{kind_info(subject.kind).singular} {subject}")
+    forecasts_by_name = forecasts(state, [name], request.forecast_options)
+    if name not in forecasts_by_name:
+        output.fail(
+            f"batchyard: {kind_info(subject.kind).singular} {subject} has already ended: there is nothing to forecast"
+        )
+    return forecasts_by_name[name].document(subject_document(subject))
 
 
-def _forked_all(request: EtaRequest) -> list[Mapping[str, Any]]:
-    state = requested_state(request.state, request.where)
-    names = _waiting(state, request)
-    reported = forecasts(state, names, request.asked)
-    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in reported}
-    return [reported[name].document(subject_document(subject)) for name, subject in subjects.items()]
+def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
+    state = requested_state(request.state, request.source)
+    names = _pending_workload_keys(state, request)
+    forecasts_by_name = forecasts(state, names, request.forecast_options)
+    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
+    return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subjects.items()]
 
 
-def _waiting(state: State, request: EtaRequest) -> list[str]:
-    """The keys of the pending Workloads, in order of creation."""
+def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
+    """Return the keys of the selected pending Workloads, in order of creation."""
     views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
-    found = [
+    selected = [
         view
         for view in views
         if not view.finished
@@ -130,38 +136,36 @@ def _waiting(state: State, request: EtaRequest) -> list[str]:
         and (not request.namespace or view.namespace == request.namespace)
         and (not request.queue or view.queue.partition("/")[2] == request.queue)
     ]
-    return [view.key for view in sorted(found, key=lambda view: (view.created, view.key))]
+    return [view.key for view in sorted(selected, key=lambda view: (view.created, view.key))]
 
 
-def _of_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """The server's forecast; None if it does not serve forecasts."""
+def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
+    """Return the server's forecast; None if the server does not serve forecasts or a state file is used."""
     if request.state is not None:
         return None
     try:
-        return asyncio.run(_asked(request, subject))
+        return asyncio.run(_request_forecast(request, subject))
     except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
 
 
-async def _asked(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    reading = access_to(request.where)
-    wire = HttpTransport(await reading(), reading)
+async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
+    read_access = access_to(request.source)
+    transport = HttpTransport(await read_access(), read_access)
     info = kind_info(subject.kind)
     path = path_of(info, info.storage_version, subject.namespace, subject.name, "eta")
     try:
-        answer = await wire.ask(HttpRequest("GET", f"{path}?seed={request.asked.seed}", within=MINUTE))
+        answer = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
     finally:
-        await wire.close()
+        await transport.close()
     if answer.code == 200:
         return decoded(answer.body)
-    if answer.code in _BUSY:
+    if answer.code in _OVERLOADED:
         output.report_line(f"batchyard: the server is overloaded ({failure_reason(answer)}): forecasting locally")
     return None
 
 
-# --- eta ---
-#
-# The options of `batchyard eta`.
+# --- command ---
 
 
 def eta(
@@ -195,6 +199,6 @@ def eta(
         raise typer.BadParameter("--queue requires --all")
 
     horizon: Duration = HORIZON if until is None else until
-    asked = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    where = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-    run(EtaRequest(subject, namespace, queue, state, where, asked, output))
+    forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
+    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))

@@ -1,7 +1,7 @@
-"""`batchyard fault node`: inject node failures into a running platform.
+"""The command `batchyard fault node`: crashes, reclaims or drains a node of a running platform.
 
-A machine failure is written to the status of its Instance, as scenario faults do. A drain works as kubectl's.
-
+A machine failure is written to the status of the machine's Instance, as scenario faults do. Nodes are drained as by
+`kubectl drain`.
 """
 
 import http.client
@@ -26,130 +26,130 @@ from batchyard.cloud.catalog import instances
 from batchyard.nodes.conditions import DrainOptions, drain
 from batchyard.server.kubeconfig.access import KubeconfigError
 
-_INSTANCES: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
-_NODES: Final = "/api/v1/nodes"
-_MERGE: Final = "application/merge-patch+json"
-#: As `kubectl drain --force --ignore-daemonsets --delete-emptydir-data`.
-_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+_INSTANCES_PATH: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
+_NODES_PATH: Final = "/api/v1/nodes"
+_MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
+#: The options of `kubectl drain --force --ignore-daemonsets --delete-emptydir-data`.
+_DRAIN_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
 
 
-class _Owner:
-    """Requests to the platform as its owner, over one connection."""
+class _OwnerClient:
+    """A client that sends requests to the platform as its owner, over one connection."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
 
     def get(self, path: str) -> Obj | None:
         """Return the object or list at a path; None if it does not exist."""
-        code, document = self._answer("GET", path)
+        code, document = self._send("GET", path)
         if code == http.client.NOT_FOUND:
             return None
-        return _must(code, document)
+        return _check_status(code, document)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> None:
-        """Apply a merge patch to an object."""
-        _must(*self._answer("PATCH", path, change, _MERGE))
+        """Apply a merge patch to the object at a path."""
+        _check_status(*self._send("PATCH", path, change, _MERGE_PATCH_TYPE))
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
-        """Create an object; return the error message, or '' on success."""
-        code, answer = self._answer("POST", path, document, "application/json")
+        """Create an object; return the error message of the platform, or '' on success."""
+        code, answer = self._send("POST", path, document, "application/json")
         return "" if code < http.client.BAD_REQUEST else str(answer.get("message") or code)
 
     def now(self) -> Instant:
-        """Return the time of the platform."""
+        """Return the current time of the platform."""
         instant: Instant = read_status(self._connection)["instant"]
         return instant
 
-    def _answer(
-        self, method: str, path: str, document: Mapping[str, Any] | None = None, media: str = ""
+    def _send(
+        self, method: str, path: str, document: Mapping[str, Any] | None = None, media_type: str = ""
     ) -> tuple[int, dict[str, Any]]:
         body = None if document is None else json.dumps(document)
-        self._connection.request(method, path, body, {"Content-Type": media} if media else {})
+        self._connection.request(method, path, body, {"Content-Type": media_type} if media_type else {})
         response = self._connection.getresponse()
         return response.status, json.loads(response.read() or b"{}")
 
 
 def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
-    """Crash the machine of a node, or reclaim it as its cloud would; ends the command if it has no machine."""
-    with _owner_of(folder) as owner:
-        instance = _machine_of(owner, name)
+    """Crash the machine of a node, or reclaim it as its cloud would; exit if the node has no machine."""
+    with _connect_as_owner(folder) as owner:
+        instance = _running_instance(owner, name)
         now = owner.now()
-        stop = format_time(now + instances.NOTICE)
+        stops_at = format_time(now + instances.NOTICE)
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
-                output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash")
-            changed = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)
+                output.fail(
+                    f"batchyard: the machine of node {name} is not a Spot machine; use --crash instead of --reclaim"
+                )
+            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stops_at)
         else:
-            changed = instances.in_phase(instance, instances.CRASHED, now)
-        owner.patch(f"{_INSTANCES}/{quote(name)}/status", {"status": changed["status"]})
-    message = f"is being reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
+            changed_instance = instances.in_phase(instance, instances.CRASHED, now)
+        owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
+    message = f"is being reclaimed: it stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 
 def drain_node(folder: Path, name: str) -> None:
-    """Cordon a node and evict its pods; ends the command with 1 if an eviction is rejected."""
-    with _owner_of(folder) as owner:
-        if owner.get(f"{_NODES}/{quote(name)}") is None:
+    """Cordon a node and evict its pods; exit with 1 if an eviction is rejected."""
+    with _connect_as_owner(folder) as owner:
+        if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
-        owner.patch(f"{_NODES}/{quote(name)}", {"spec": {"unschedulable": True}})
-        found = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
-        pods = [] if found is None else drain(found["items"], _OPTIONS).evicted
-        refused = {_shown(pod): message for pod in pods if (message := _evict(owner, pod))}
-    for pod, message in refused.items():
+        owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
+        pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
+        pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted
+        rejections = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
+    for pod, message in rejections.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
-    message = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods were evicted"
-    if refused:
-        output.fail(f"batchyard: {message}; run the command again once the others can be evicted")
+    message = f"node {name} is cordoned, {len(pods) - len(rejections)} of {len(pods)} pods were evicted"
+    if rejections:
+        output.fail(f"batchyard: {message}; run the command again once the other pods can be evicted")
     output.report_line(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
 
 
 @contextmanager
-def _owner_of(folder: Path) -> Iterator[_Owner]:
-    """Requests to the platform of a data directory; ends the command if the platform does not respond."""
+def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
+    """Yield a client for the platform of a data directory; exit if the platform does not respond."""
     running = process_of(folder)
     try:
         with closing(owner_connection(running, folder)) as connection:
-            yield _Owner(connection)
+            yield _OwnerClient(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: {running.url}: {error}")
+        output.fail(f"batchyard: request to {running.url} failed: {error}")
 
 
-def _machine_of(owner: _Owner, name: str) -> Obj:
-    """Return the Instance of a node if it is up; ends the command otherwise."""
-    instance = owner.get(f"{_INSTANCES}/{quote(name)}")
+def _running_instance(owner: _OwnerClient, name: str) -> Obj:
+    """Return the Instance of a node's running machine; exit if there is none."""
+    instance = owner.get(f"{_INSTANCES_PATH}/{quote(name)}")
     if instance is None:
-        if owner.get(f"{_NODES}/{quote(name)}") is None:
+        if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
         message = "has no simulated machine: --crash and --reclaim require a simulated node"
         output.fail(f"batchyard: node {name} {message}; --drain works for every node")
     phase = instances.phase_of(instance)
     if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
         state = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
-        output.fail(f"batchyard: the machine of node {name} {state}, so it cannot be broken now")
+        output.fail(f"batchyard: the machine of node {name} {state}, so it cannot be crashed or reclaimed now")
     return instance
 
 
-def _evict(owner: _Owner, pod: Obj) -> str:
-    """Evict a pod; return the reason of a rejection, or ''."""
+def _evict(owner: _OwnerClient, pod: Obj) -> str:
+    """Evict a pod; return the reason of a rejection, or '' on success."""
     metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     path = f"/api/v1/namespaces/{quote(metadata['namespace'])}/pods/{quote(metadata['name'])}/eviction"
     return owner.post(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
 
-def _must(code: int, document: dict[str, Any]) -> Obj:
-    """Return the document; ValueError for an error status."""
+def _check_status(code: int, document: dict[str, Any]) -> Obj:
+    """Return the document of a response; raise ValueError for an error status."""
     if code >= http.client.BAD_REQUEST:
-        raise ValueError(f"{code}: {document.get('message') or 'no message'}")
+        raise ValueError(f"{code}: {document.get('message') or 'the response has no error message'}")
     return document
 
 
-def _shown(pod: Obj) -> str:
+def _pod_key(pod: Obj) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-# --- fault ---
-#
-# The options of `batchyard fault`.
+# --- command ---
 
 
 app = typer.Typer(name="fault", help="Inject faults into a running platform.", no_args_is_help=True)
@@ -172,7 +172,7 @@ def node(
 ) -> None:
     """Crash, reclaim or drain a node of a running platform, as its owner."""
     if crash + reclaim + drain != 1:
-        raise typer.BadParameter("give one of --crash, --reclaim and --drain")
+        raise typer.BadParameter("give exactly one of --crash, --reclaim and --drain")
 
     if drain:
         drain_node(data_dir, name)

@@ -1,4 +1,4 @@
-"""`batchyard guide`: plays the reference architecture's guide and compares each table with its published figures."""
+"""The command `batchyard guide`: plays the reference architecture's guide and compares it with published figures."""
 
 import signal
 from collections import Counter
@@ -30,11 +30,11 @@ from batchyard.sim.scenario import InvalidScenario
 
 # --- guide rows ---
 #
-# The table rows of a guide by name, without the names and ages that differ between runs.
+# The table rows of a guide by name, without object names and ages, which differ between runs.
 
 
-class Played(Protocol):
-    """A guide that was played, in a simulated world or on a running platform."""
+class PlayedGuide(Protocol):
+    """A guide that was played, in a simulation or on a live platform."""
 
     @property
     def initial(self) -> Mapping[str, int]:
@@ -45,18 +45,21 @@ class Played(Protocol):
         """The instant at which the guide began."""
 
     def now(self) -> Instant:
-        """The current time in the guide."""
+        """Return the current virtual time of the guide."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
 
 
-def rows_of(seen: Sequence[GuideObservation], guide: Played) -> Mapping[str, str]:
-    """The rows of all steps (`STEP: NAME`) and of all Jobs (`NAMESPACE/NAME`), as text by name."""
+def rows_of(observations: Sequence[GuideObservation], guide: PlayedGuide) -> Mapping[str, str]:
+    """Return the table rows of all steps (`STEP: NAME`) and all Jobs (`NAMESPACE/NAME`), as text by name."""
     rows: dict[str, str] = {}
-    for each in seen:
-        found = {**queue_rows(each.cluster_queues, each.now), **node_rows(each.nodes, each.nodes_now)}
-        rows |= {f"{each.step.name}: {name}": cells for name, cells in found.items()}
+    for observation in observations:
+        step_rows = {
+            **queue_rows(observation.cluster_queues, observation.now),
+            **node_rows(observation.nodes, observation.nodes_now),
+        }
+        rows |= {f"{observation.step.name}: {name}": cells for name, cells in step_rows.items()}
     for job in guide.objects(scheme.JOB):
         name, status, completions, *_ = printing.row(job, now=guide.now(), wide=False)
         rows[f"{job['metadata']['namespace']}/{name}"] = f"{status} {completions}"
@@ -64,13 +67,13 @@ def rows_of(seen: Sequence[GuideObservation], guide: Played) -> Mapping[str, str
 
 
 def queue_rows(cluster_queues: Sequence[Obj], now: Instant) -> Mapping[str, str]:
-    """The cells of each ClusterQueue by its name."""
+    """Return the table cells of each ClusterQueue, as text by queue name."""
     _, *rows = printing.table(scheme.CLUSTER_QUEUE, cluster_queues, now=now, wide=True, namespaces=False)
     return {name: " ".join(filter(None, cells)) for name, *cells in rows}
 
 
 def node_rows(nodes: Sequence[Obj], now: Instant) -> Mapping[str, str]:
-    """The number of nodes of each kind: pool, status, roles, version."""
+    """Return the number of nodes with the same pool, status, roles and version."""
     counts = Counter(_kind_of_node(node, now) for node in nodes)
     return {kind: f"{count} nodes" for kind, count in counts.items()}
 
@@ -83,160 +86,183 @@ def _kind_of_node(node: Obj, now: Instant) -> str:
 def run(
     manifests: Path | None,
     step: str | None,
-    form: Output,
+    output_format: Output,
     live: float | None,
     report: Path | None = None,
     rendered: Path | None = None,
 ) -> None:
-    """Play the guide in a simulation and, if `live` is set, on a platform at that speed.
+    """Play the guide in a simulation and, if `live` is set, on a live platform at that speed.
 
-    `rendered` is the folder of a rendered platform. Ends with 1 in three cases: a row that quota alone decides differs
-    from the guide, a Job does not end, or a row of the live platform differs from the simulation without a late timing
-    as its reason.
+    `rendered` is the folder of a rendered platform. Exits with 1 in three cases: a row that quota alone decides differs
+    from the guide, a Job does not end, or a live row differs from the simulation without a late timing as its reason.
     """
     folder = manifests or examples_folder()
     if folder is None:
-        output.fail("batchyard: the package contains no examples; give their folder with --manifests DIR")
+        output.fail("batchyard: this installation contains no example manifests; set their folder with --manifests DIR")
     try:
         guide = Guide(folder, played_steps(step), rendered)
     except InvalidScenario as invalid:
-        output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
+        output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
     print_warnings(guide.warnings)
-    reporter, books = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
-    seen = _played(guide)
+    reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
+    observations = _play_simulated(guide)
     if report is not None:
-        write_report(report, reporter.html(guide.now(), books.statement(guide.now())))
+        write_report(report, reporter.html(guide.now(), accounting.statement(guide.now())))
     if live is None:
-        _show(seen, guide, step, form)
+        _print_guide(observations, guide, step, output_format)
         return
 
-    _end_as_by_ctrl_c()
-    with platform(guide.cluster, live) as started:
-        played = LiveGuide(guide, started, time_waits=live != 1)
-        seen_live = list(played.play(played_steps(step)))
-        simulated = rows_of(seen, guide)
-        differ = played.timings.differences(simulated, rows_of(seen_live, played))
-        _print_timings(played, len(simulated), differ, live)
-        _show(seen_live, played, step, form, _live_document(played, differ))
-        if not all(row.is_explained for row in differ):
-            output.fail("batchyard: rows differ from the simulation although no timing was missed")
+    _treat_signals_as_ctrl_c()
+    with platform(guide.cluster, live) as live_platform:
+        live_guide = LiveGuide(guide, live_platform, stops_clock=live != 1)
+        live_observations = list(live_guide.play(played_steps(step)))
+        simulated = rows_of(observations, guide)
+        different_rows = live_guide.timings.differences(simulated, rows_of(live_observations, live_guide))
+        _print_timings(live_guide, len(simulated), different_rows, live)
+        _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
+        if not all(row.is_explained for row in different_rows):
+            output.fail("batchyard: some rows differ from the simulation although no Job or reading was late")
 
 
-def _end_as_by_ctrl_c() -> None:
-    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the started platform is stopped too."""
+def _treat_signals_as_ctrl_c() -> None:
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the started platform is also stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
 
 
-def _played(guide: Guide) -> Sequence[GuideObservation]:
+def _play_simulated(guide: Guide) -> Sequence[GuideObservation]:
     return list(guide.play())
 
 
-def _show(
-    seen: Sequence[GuideObservation],
-    guide: Played,
+def _print_guide(
+    observations: Sequence[GuideObservation],
+    guide: PlayedGuide,
     step: str | None,
-    form: Output,
+    output_format: Output,
     live: Mapping[str, Any] | None = None,
 ) -> None:
-    output.write(_shown(seen if step is None else seen[-1:], guide, form, live))
+    output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live))
     if isinstance(guide, Guide):
         for write, error in guide.world.refused:
-            output.report_line(f"refused: {rejected_write(write, error)}")
-    _conclude(seen, guide, whole=step is None)
+            output.report_line(f"rejected write: {rejected_write(write, error)}")
+    _report_agreement(observations, guide, is_complete=step is None)
 
 
-def _print_timings(played: LiveGuide, rows: int, differ: Sequence[DifferentRow], speed: float) -> None:
-    """Report each row that differs from the simulation with its reason, and each missed timing."""
-    for row in differ:
+def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequence[DifferentRow], speed: float) -> None:
+    """Print each row that differs from the simulation with its reason, and each late Job or reading."""
+    for row in different_rows:
         output.report_line(f"batchyard: {row}")
-    for timing in played.timings.missed:
-        output.report_line(f"batchyard: missed timing: {timing}")
-    output.report_line(f"batchyard: {rows - len(differ)} of {rows} table rows equal those of the simulation")
-    if played.timings.missed:
-        slower = played.timings.speed_for(speed)
+    for timing in live_guide.timings.missed:
+        output.report_line(f"batchyard: late: {timing}")
+    output.report_line(
+        f"batchyard: {row_count - len(different_rows)} of {row_count} table rows equal those of the simulation"
+    )
+    if live_guide.timings.missed:
+        slower = live_guide.timings.speed_for(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
 
 
-def _shown(seen: Sequence[GuideObservation], guide: Played, form: Output, live: Mapping[str, Any] | None) -> str:
-    """The steps and the final Jobs in one of the output formats; JSON and YAML also have the live report."""
-    document = {**_document(seen, guide), **({} if live is None else {"live": live})}
-    if form is Output.JSON:
+def _format_guide(
+    observations: Sequence[GuideObservation], guide: PlayedGuide, output_format: Output, live: Mapping[str, Any] | None
+) -> str:
+    """Format the steps and the final Jobs; JSON and YAML also contain the live report."""
+    document = {**_document(observations, guide), **({} if live is None else {"live": live})}
+    if output_format is Output.JSON:
         return render_json(document)
-    if form is Output.YAML:
+    if output_format is Output.YAML:
         return render_yaml(document)
-    return "".join([*(_step_table(each, guide.began) for each in seen), _jobs_table(guide)])
+    return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
 
 
-def _step_table(seen: GuideObservation, began: Instant) -> str:
-    """The tables after a step: the queues, and later the nodes."""
-    queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{printing.format_table(_beside(seen))}"
-    nodes = printing.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
-    title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - began)}"
-    return f"{queues}\n{title}\n{printing.format_table(_pools(seen))}\n{printing.format_table(nodes)}\n"
+def _step_table(observation: GuideObservation, began: Instant) -> str:
+    """Return the tables after a step: the queues, and later the nodes."""
+    queues = (
+        f"# {observation.step.name}: queues after"
+        f" {format_age(observation.now - began)}\n{printing.format_table(_queues_table(observation))}"
+    )
+    nodes = printing.table(scheme.NODE, observation.nodes, now=observation.nodes_now, wide=False, namespaces=False)
+    title = f"# {observation.step.name}: nodes after {format_age(observation.nodes_now - began)}"
+    return f"{queues}\n{title}\n{printing.format_table(_pools_table(observation))}\n{printing.format_table(nodes)}\n"
 
 
-def _pools(seen: GuideObservation) -> printing.Table:
-    """The ready nodes of each pool beside the guide's published counts."""
-    saw = seen.step.nodes
-    rows = [[pool, str(count), *_beside_pool(count, saw, pool)] for pool, count in seen.pools.items()]
-    total, all_saw = sum(seen.pools.values()), None if saw is None else {"": sum(saw.values())}
-    missing = [[pool, "0", *_beside_pool(0, saw, pool)] for pool in saw or () if pool not in seen.pools]
+def _pools_table(observation: GuideObservation) -> printing.Table:
+    """Return a table of the ready nodes of each pool beside the guide's published counts."""
+    published = observation.step.nodes
+    rows = [
+        [pool, str(count), *_published_pool_cells(count, published, pool)] for pool, count in observation.pools.items()
+    ]
+    total, published_total = (
+        sum(observation.pools.values()),
+        None if published is None else {"": sum(published.values())},
+    )
+    missing = [
+        [pool, "0", *_published_pool_cells(0, published, pool)]
+        for pool in published or ()
+        if pool not in observation.pools
+    ]
     header = ["POOL", "READY NODES", "GUIDE NODES", "AGREES"]
-    return [header, *rows, *missing, ["all", str(total), *_beside_pool(total, all_saw, "")]]
+    return [header, *rows, *missing, ["all", str(total), *_published_pool_cells(total, published_total, "")]]
 
 
-def _beside_pool(count: int, saw: Mapping[str, int] | None, pool: str) -> list[str]:
-    return ["", ""] if saw is None else [str(saw.get(pool, 0)), "yes" if count == saw.get(pool, 0) else "no"]
+def _published_pool_cells(count: int, published: Mapping[str, int] | None, pool: str) -> list[str]:
+    return (
+        ["", ""]
+        if published is None
+        else [str(published.get(pool, 0)), "yes" if count == published.get(pool, 0) else "no"]
+    )
 
 
-def _beside(seen: GuideObservation) -> printing.Table:
-    """`kubectl get clusterqueues -o wide` beside the guide's published counts."""
-    header, *rows = printing.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
-    compared = [_compared(seen, obj["metadata"]["name"]) for obj in seen.cluster_queues]
-    beside = [[*row, *cells] for row, cells in zip(rows, compared, strict=True)]
-    return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *beside]
+def _queues_table(observation: GuideObservation) -> printing.Table:
+    """Return the table `kubectl get clusterqueues -o wide` beside the guide's published counts."""
+    header, *rows = printing.table(
+        scheme.CLUSTER_QUEUE, observation.cluster_queues, now=observation.now, wide=True, namespaces=False
+    )
+    published_cells = [
+        _published_queue_cells(observation, obj["metadata"]["name"]) for obj in observation.cluster_queues
+    ]
+    combined = [[*row, *cells] for row, cells in zip(rows, published_cells, strict=True)]
+    return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *combined]
 
 
-def _compared(seen: GuideObservation, queue: str) -> list[str]:
-    saw, is_exact = seen.step.saw(queue), seen.step.is_exact(queue)
-    agrees = seen.rows[queue] == saw
+def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
+    published, is_exact = observation.step.saw(queue), observation.step.is_exact(queue)
+    agrees = observation.rows[queue] == published
     message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
-    return [str(saw.pending), str(saw.admitted), message]
+    return [str(published.pending), str(published.admitted), message]
 
 
-def _jobs(guide: Played) -> Sequence[Obj]:
+def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
     return guide.objects(scheme.JOB)
 
 
-def _jobs_table(guide: Played) -> str:
-    """`kubectl get jobs -A`."""
+def _jobs_table(guide: PlayedGuide) -> str:
+    """Return the table that `kubectl get jobs -A` prints."""
     now = guide.now()
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
-def _document(seen: Sequence[GuideObservation], guide: Played) -> dict[str, Any]:
-    """The steps and Jobs in the format of the guide's published figures."""
+def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> dict[str, Any]:
+    """Return the steps and Jobs as a document in the format of the guide's published figures."""
     now = guide.now()
     return {
         "initialNodes": guide.initial,
         "steps": [
             {
-                "name": each.step.name,
-                "clusterQueues": {name: row._asdict() for name, row in each.rows.items()},
-                "nodes": each.pools,
+                "name": observation.step.name,
+                "clusterQueues": {name: row._asdict() for name, row in observation.rows.items()},
+                "nodes": observation.pools,
             }
-            for each in seen
+            for observation in observations
         ],
         "jobs": [_job(job, now) for job in _jobs(guide)],
     }
 
 
-def _live_document(played: LiveGuide, differ: Sequence[DifferentRow]) -> Mapping[str, Any]:
+def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]) -> Mapping[str, Any]:
     return {
-        "missedTimings": [timing.document() for timing in played.timings.missed],
-        "differentRows": [row._asdict() for row in differ],
+        "missedTimings": [timing.document() for timing in live_guide.timings.missed],
+        "differentRows": [row._asdict() for row in different_rows],
     }
 
 
@@ -252,59 +278,62 @@ def _job(job: Obj, now: Instant) -> dict[str, str]:
     }
 
 
-def _conclude(seen: Sequence[GuideObservation], guide: Played, *, whole: bool) -> None:
-    """Report the agreement with the guide; ends the command with 1 if an exact row or a Job differs."""
-    exact = sum(len(each.exact) for each in seen)
-    wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
-    found = _jobs(guide)
-    jobs, unfinished = len(found), len(unfinished_of(found))
+def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
+    """Print how many rows agree with the guide; exit with 1 if an exact row differs or a Job did not end."""
+    exact = sum(len(observation.exact) for observation in observations)
+    wrong_rows = [f"{observation.step.name}: {queue}" for observation in observations for queue in observation.wrong]
+    all_jobs = _jobs(guide)
+    job_count, unfinished = len(all_jobs), len(unfinished_of(all_jobs))
     output.report_line(
-        f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
-        f"others depend on the time of the reading; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each "
-        f"step: {', '.join(str(sum(each.pools.values())) for each in seen)}"
+        f"batchyard: {exact - len(wrong_rows)} of {exact} rows that quota alone decides (exact) agree with the guide, "
+        f"the other rows depend on the reading time; {job_count - unfinished} of {job_count} Jobs are complete;"
+        " nodes after each "
+        f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
-    differ = sum(each.rows[name] != each.step.saw(name) for each in seen for name in each.rows) - len(wrong)
-    if differ:
+    other_differences = sum(
+        observation.rows[name] != observation.step.saw(name)
+        for observation in observations
+        for name in observation.rows
+    ) - len(wrong_rows)
+    if other_differences:
         output.report_line(
-            f"batchyard: {differ} of the others differ from the guide; examples/refarch/README.md explains why"
+            f"batchyard: {other_differences} of the other rows differ from the guide; examples/refarch/README.md"
+            " explains why"
         )
-    if wrong or (whole and unfinished):
-        output.fail(f"batchyard: differs from the guide: {', '.join(wrong) or 'some Jobs did not end'}")
+    if wrong_rows or (is_complete and unfinished):
+        message = f"rows that differ from the guide: {', '.join(wrong_rows)}" if wrong_rows else "some Jobs did not end"
+        output.fail(f"batchyard: {message}")
 
 
-# --- guide ---
-#
-# The reference architecture's guide on a platform.yaml: renders the platform and plays the guide on it.
+# --- guide on a platform.yaml ---
 
 
 def run_for_platform(
-    file: str, manifests: Path | None, step: str | None, form: Output, live: float | None, report: Path | None
+    file: str, manifests: Path | None, step: str | None, output_format: Output, live: float | None, report: Path | None
 ) -> None:
-    """Play the guide on a platform.yaml, or on the platform of the manifests folder; exits with 1 on failure."""
+    """Play the guide on a platform.yaml, or without one on the platform of the manifests folder."""
     if not file:
-        run(manifests, step, form, live, report)
+        run(manifests, step, output_format, live, report)
         return
-    with _rendered(sound_platform(read_source(file), "")) as folder:
-        run(manifests, step, form, live, report, folder)
+    with _render_temporarily(sound_platform(read_source(file), "")) as folder:
+        run(manifests, step, output_format, live, report, folder)
 
 
-def play(platform: PlatformModel, form: Output) -> None:
+def play(platform: PlatformModel, output_format: Output) -> None:
     """Simulate the whole guide on a platform."""
-    with _rendered(platform) as folder:
-        run(None, None, form, None, rendered=folder)
+    with _render_temporarily(platform) as folder:
+        run(None, None, output_format, None, rendered=folder)
 
 
 @contextmanager
-def _rendered(platform: PlatformModel) -> Iterator[Path]:
-    """A temporary folder with the rendered platform."""
+def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
+    """Render a platform into a temporary folder, which exists while the context is active."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write(render(platform), Path(name), overwrite=False)
         yield Path(name)
 
 
-# --- guide ---
-#
-# The options of `batchyard guide`.
+# --- command ---
 
 
 def guide(
@@ -333,6 +362,6 @@ def guide(
     Exits with 1 if a row that quota alone decides differs, a Job does not end, or a live row differs without a reason.
     """
     if live and report is not None:
-        raise typer.BadParameter("--report is for simulations: leave out --live, whose platform has a dashboard")
+        raise typer.BadParameter("--report is for simulations: remove --live, or remove --report")
 
     run_for_platform(platform, manifests, step, output, speed if live else None, report)

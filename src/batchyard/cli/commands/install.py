@@ -1,4 +1,4 @@
-"""`batchyard install`: the operator's manifests, printed or written as a kustomization."""
+"""The command `batchyard install`: prints the operator's manifests, or writes them as a kustomization."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,62 +14,60 @@ from batchyard.cli.kueue_configuration import kept_in
 from batchyard.cli.options import Scraped, chosen_of_operator
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests, parts
 
-_KUSTOMIZATION: Final = "kustomization"
+_KUSTOMIZATION_FILE: Final = "kustomization"
 
 
-class _Plain(yaml.SafeDumper):
-    """Dumps YAML without anchors, so that each manifest is readable on its own."""
+class _PlainDumper(yaml.SafeDumper):
+    """A YAML dumper without anchors, so that each manifest is readable on its own."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def faults_of(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
-    """The problems of each option: invalid names, a missing image."""
+    """Yield the problems of each option: an invalid namespace or name, or a missing image."""
     if problems := rules.dns_label(settings.namespace):
         yield "namespace", problems
     if problems := rules.dns1035_label(settings.name) or rules.dns1035_label(settings.webhook_service):
         yield "name", problems
     if not settings.image or any(letter.isspace() for letter in settings.image):
-        yield "image", ("use the form REGISTRY/NAME:TAG",)
+        yield "image", (f"{settings.image!r} is not a valid image: use the form REGISTRY/NAME:TAG",)
 
 
 def run(settings: InstallSettings, out: Path | None) -> None:
-    """Print the manifests, or write the files."""
+    """Print the manifests, or write the files of the kustomization to a folder."""
     if out is None:
-        output.write(_text(manifests(settings)))
+        output.write(_dump_objects(manifests(settings)))
         return
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files(settings).items():
         (out / name).write_text(text, "utf-8")
-    output.report_line(f"batchyard: written to {out}: kubectl apply --server-side -k {out}")
+    output.report_line(f"batchyard: manifests written to {out}; apply them with: kubectl apply --server-side -k {out}")
 
 
 def text_of(file: Path) -> str:
-    """The text of a Configuration; ends the command if an operator does not support it."""
+    """Return the text of a Kueue Configuration file; exit if the operator does not support it."""
     kept_in(file)
     return file.read_text("utf-8")
 
 
 def files(settings: InstallSettings) -> dict[str, str]:
-    """The files of a kustomization by name."""
-    found = parts(settings)
-    texts = {f"{name}.yaml": _text(objects) for name, objects in found.items()}
+    """Return the texts of the kustomization's files by file name."""
+    objects_by_file = parts(settings)
+    texts_by_name = {f"{name}.yaml": _dump_objects(objects) for name, objects in objects_by_file.items()}
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [f"{name}.yaml" for name in found],
+        "resources": [f"{name}.yaml" for name in objects_by_file],
     }
-    return texts | {f"{_KUSTOMIZATION}.yaml": _text([kustomization])}
+    return texts_by_name | {f"{_KUSTOMIZATION_FILE}.yaml": _dump_objects([kustomization])}
 
 
-def _text(objects: Iterable[Obj]) -> str:
-    return "---\n".join(yaml.dump(obj, Dumper=_Plain, sort_keys=False, width=120) for obj in objects)
+def _dump_objects(objects: Iterable[Obj]) -> str:
+    return "---\n".join(yaml.dump(obj, Dumper=_PlainDumper, sort_keys=False, width=120) for obj in objects)
 
 
-# --- install ---
-#
-# The options of `batchyard install`.
+# --- command ---
 
 
 def install(

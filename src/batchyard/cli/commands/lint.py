@@ -1,4 +1,4 @@
-"""`batchyard lint`: prints the problems of manifests before they are applied."""
+"""The command `batchyard lint`: reports problems of manifests before they are applied."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,14 +12,14 @@ from batchyard.cli import output
 from batchyard.cli.options import Output, Severities
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.lint.findings import LintFinding, Severity
-from batchyard.lint.registry import BY_NAME, LintReport, lint
+from batchyard.lint.registry import RULES_BY_NAME, LintReport, lint
 
-_ORDER: Final = tuple(Severity)
+_SEVERITY_ORDER: Final = tuple(Severity)
 
 
 @dataclass(frozen=True, slots=True)
 class LintRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard lint`."""
 
     paths: Sequence[str]
     output: Output
@@ -29,45 +29,51 @@ class LintRequest:
 
 
 def run(request: LintRequest) -> None:
-    """Print the findings; ends the command with 1 for errors, with `strict` also for warnings."""
+    """Print the findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
     for name in request.rules:
-        if name not in BY_NAME:
-            close = nearest(name, BY_NAME)
-            output.fail(f"batchyard: unknown rule {name}; {f'did you mean {close}?' if close else 'see docs/lint.md'}")
+        if name not in RULES_BY_NAME:
+            suggestion = nearest(name, RULES_BY_NAME)
+            output.fail(
+                f"batchyard: unknown rule {name}; {f'did you mean {suggestion}?' if suggestion else 'see docs/lint.md'}"
+            )
     report = lint(request.paths, request.rules)
-    shown = [f for f in report.findings if _ORDER.index(f.severity) <= _ORDER.index(Severity(request.severity))]
+    shown_findings = [
+        finding
+        for finding in report.findings
+        if _SEVERITY_ORDER.index(finding.severity) <= _SEVERITY_ORDER.index(Severity(request.severity))
+    ]
     match request.output:
         case Output.JSON:
-            output.write(render_json(_document(shown, report)))
+            output.write(render_json(_document(shown_findings, report)))
         case Output.YAML:
-            output.write(render_yaml(_document(shown, report)))
+            output.write(render_yaml(_document(shown_findings, report)))
         case Output.TABLE | Output.WIDE:
-            output.write("".join(f"{text}\n" for text in map(_format_finding, shown)))
+            output.write("".join(f"{text}\n" for text in map(_format_finding, shown_findings)))
     output.report_line(summary(report))
-    wrong = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
-    if wrong:
+    failing_findings = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
+    if failing_findings:
         raise SystemExit(1)
 
 
 def summary(report: LintReport) -> str:
-    """The numbers of documents and findings, in one line."""
-    read = _counted(report.documents, "document")
+    """Return the numbers of documents and findings in one line."""
+    document_count = _format_count(report.documents, "document")
     if not report.findings:
-        return f"batchyard: no findings in {read}"
-    counts = ", ".join(_counted(report.count(severity), severity.value) for severity in Severity)
-    return f"batchyard: {counts} in {read}"
+        return f"batchyard: no findings in {document_count}"
+    counts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
+    return f"batchyard: {counts} in {document_count}"
 
 
 def _format_finding(finding: LintFinding) -> str:
-    """A finding as text: a line with the place, then the problem, fix and link."""
-    return "\n".join(_lines(finding))
+    """Format a finding: a line with its location, then the problem, fix and link."""
+    return "\n".join(_finding_lines(finding))
 
 
-def _lines(finding: LintFinding) -> Iterator[str]:
-    place = f"{finding.source}:{finding.line}" if finding.line else finding.source
-    who = "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)
-    where = " ".join(part for part in (who, finding.path) if part)
-    yield f"{place}: {finding.severity.value} {finding.rule}{f': {where}' if where else ''}"
+def _finding_lines(finding: LintFinding) -> Iterator[str]:
+    location = f"{finding.source}:{finding.line}" if finding.line else finding.source
+    object_name = "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)
+    object_and_field = " ".join(part for part in (object_name, finding.path) if part)
+    yield f"{location}: {finding.severity.value} {finding.rule}{f': {object_and_field}' if object_and_field else ''}"
     yield f"    {finding.problem}"
     if finding.fix:
         yield f"    fix: {finding.fix}"
@@ -75,7 +81,7 @@ def _lines(finding: LintFinding) -> Iterator[str]:
 
 
 def _document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
-    """The report as a document."""
+    """Return the lint report as a JSON document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",
@@ -90,13 +96,11 @@ def _row(finding: LintFinding) -> Mapping[str, Any]:
     return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
-# --- lint ---
-#
-# The options of `batchyard lint`.
+# --- command ---
 
 
 def lint_command(

@@ -1,4 +1,4 @@
-"""`batchyard monitoring`: starts and stops Prometheus and Grafana for a platform."""
+"""The command `batchyard monitoring`: runs Prometheus and Grafana for a platform, with generated configurations."""
 
 import http.client
 import json
@@ -33,14 +33,14 @@ from batchyard.server.platform.data_dir import LOOPBACK, beginning_of, write_pri
 #
 # The generated files of Prometheus and Grafana, in the folder `monitoring` of a data directory.
 #
-# All files except the programs' own data are rewritten at each start, from `deploy/monitoring`.
+# All files except the data of both programs are rewritten at each start, from `deploy/monitoring`.
 
 
-_SHIPPED: Final = "deploy/monitoring"
-#: Prometheus' user and group on the platform; the group may only read /metrics and the health endpoints.
-USER: Final = "system:batchyard:prometheus"
-GROUP: Final = "system:monitoring"
-_VALID_FOR: Final[Duration] = 365 * 24 * HOUR
+_SHIPPED_FOLDER: Final = "deploy/monitoring"
+#: The user of Prometheus on the platform; its group may only read /metrics and the health endpoints.
+PROMETHEUS_USER: Final = "system:batchyard:prometheus"
+PROMETHEUS_GROUP: Final = "system:monitoring"
+_CERTIFICATE_LIFETIME: Final[Duration] = 365 * 24 * HOUR
 _GRAFANA_SETTINGS: Final = """\
 # Written by `batchyard monitoring` at each start.
 [server]
@@ -61,141 +61,141 @@ check_for_plugin_updates = false
 
 
 class MonitoringFolder(NamedTuple):
-    """The paths of the monitoring folder."""
+    """The paths of the generated files and data in the monitoring folder of a data directory."""
 
     path: Path
 
     @property
     def state(self) -> Path:
-        """The state file of the running processes."""
+        """The state file, which records the running processes."""
         return self.path / "monitoring.json"
 
     @property
     def prometheus(self) -> Path:
-        """Prometheus' folder."""
+        """The folder of Prometheus."""
         return self.path / "prometheus"
 
     @property
     def configuration(self) -> Path:
-        """Prometheus' configuration."""
+        """The configuration file of Prometheus."""
         return self.prometheus / "prometheus.yml"
 
     @property
     def grafana(self) -> Path:
-        """Grafana's folder."""
+        """The folder of Grafana."""
         return self.path / "grafana"
 
     @property
     def settings(self) -> Path:
-        """Grafana's settings."""
+        """The settings file of Grafana."""
         return self.grafana / "grafana.ini"
 
     @property
     def provisioning(self) -> Path:
-        """Grafana's provisioning of the data source and the dashboards."""
+        """The folder that provisions Grafana's data source and dashboards."""
         return self.grafana / "provisioning"
 
     @property
     def dashboards(self) -> Path:
-        """The dashboards."""
+        """The folder of the Grafana dashboards."""
         return self.grafana / "dashboards"
 
 
 def monitoring_folder(data_dir: Path) -> MonitoringFolder:
-    """The folder of a platform's data directory."""
+    """Return the paths of the monitoring folder of a data directory."""
     return MonitoringFolder(data_dir.resolve() / "monitoring")
 
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
-    """Write the rules, the configuration for the platform at `url`, and a client certificate for /metrics."""
-    own = folder.prometheus
-    own.mkdir(parents=True, exist_ok=True)
+    """Write Prometheus' rules, its configuration for the platform at `url`, and its client certificate."""
+    prometheus_folder = folder.prometheus
+    prometheus_folder.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
     if is_secure:
         authority = CertificateAuthority(data_dir, wall_clock())
-        signed = authority.client(USER, [GROUP], _VALID_FOR)
-        write_private(own / "ca.crt", (data_dir / AUTHORITY).read_bytes())
-        write_private(own / "client.crt", signed.certificate)
-        write_private(own / "client.key", signed.key)
-    rules = read_folder(f"{_SHIPPED}/prometheus", ".rules.yml")
+        signed = authority.client(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
+        write_private(prometheus_folder / "ca.crt", (data_dir / AUTHORITY).read_bytes())
+        write_private(prometheus_folder / "client.crt", signed.certificate)
+        write_private(prometheus_folder / "client.key", signed.key)
+    rules = read_folder(f"{_SHIPPED_FOLDER}/prometheus", ".rules.yml")
     for name, text in rules.items():
-        write_private(own / name, text.encode())
-    text = read_folder(f"{_SHIPPED}/prometheus", "prometheus.yml")["prometheus.yml"]
-    write_private(folder.configuration, _dumped(_prometheus(text, url, list(rules))))
+        write_private(prometheus_folder / name, text.encode())
+    text = read_folder(f"{_SHIPPED_FOLDER}/prometheus", "prometheus.yml")["prometheus.yml"]
+    write_private(folder.configuration, _dump_yaml(_prometheus_configuration(text, url, list(rules))))
 
 
-def _prometheus(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
-    """The configuration of `deploy/monitoring`, adapted to a platform at this URL."""
-    place = urlsplit(url)
+def _prometheus_configuration(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
+    """Return the Prometheus configuration of `deploy/monitoring`, changed to scrape the platform at `url`."""
+    url_parts = urlsplit(url)
     configuration: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     configuration["rule_files"] = rules
     for job in configuration["scrape_configs"]:
         del job["authorization"], job["tls_config"]
-        job["scheme"] = place.scheme
-        if place.scheme == "https":
+        job["scheme"] = url_parts.scheme
+        if url_parts.scheme == "https":
             job["tls_config"] = {"ca_file": "ca.crt", "cert_file": "client.crt", "key_file": "client.key"}
-        job["static_configs"] = [{"targets": [place.netloc]}]
+        job["static_configs"] = [{"targets": [url_parts.netloc]}]
     return configuration
 
 
 def write_grafana_files(folder: MonitoringFolder, prometheus: str, port: int) -> None:
-    """Write Grafana's settings, dashboards and data source; `prometheus` is the URL of the latter."""
+    """Write Grafana's settings, dashboards and data source; `prometheus` is the URL of the data source."""
     folder.dashboards.mkdir(parents=True, exist_ok=True)
     for kind in ("datasources", "dashboards"):
         (folder.provisioning / kind).mkdir(parents=True, exist_ok=True)
-        for name, text in read_folder(f"{_SHIPPED}/grafana/provisioning/{kind}", ".yml").items():
-            found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
-            for source in found.get("datasources", ()):
+        for name, text in read_folder(f"{_SHIPPED_FOLDER}/grafana/provisioning/{kind}", ".yml").items():
+            document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
+            for source in document.get("datasources", ()):
                 source["url"] = prometheus
-            for provider in found.get("providers", ()):
+            for provider in document.get("providers", ()):
                 provider["options"]["path"] = str(folder.dashboards)
-            write_private(folder.provisioning / kind / name, _dumped(found))
-    for name, text in read_folder(f"{_SHIPPED}/grafana/dashboards", ".json").items():
+            write_private(folder.provisioning / kind / name, _dump_yaml(document))
+    for name, text in read_folder(f"{_SHIPPED_FOLDER}/grafana/dashboards", ".json").items():
         write_private(folder.dashboards / name, text.encode())
     settings = _GRAFANA_SETTINGS.format(address=LOOPBACK, port=port, folder=folder.grafana)
     write_private(folder.settings, settings.encode())
 
 
-def _dumped(document: Mapping[str, Any]) -> bytes:
+def _dump_yaml(document: Mapping[str, Any]) -> bytes:
     head = "# Written by `batchyard monitoring` at each start.\n"
     return (head + yaml.safe_dump(document, sort_keys=False)).encode()
 
 
 # --- processes ---
 #
-# Local HTTP programs: start, readiness check and end, and a state file of those that run.
+# Local programs that serve HTTP: start, readiness check, termination, and the state file of running processes.
 
 
-#: The time limits for a program to become ready, and to end.
-ANSWERS_WITHIN: Final = 60  # seconds
-ENDS_WITHIN: Final = 30  # seconds
-_LOOKS_EVERY: Final = 0.1  # seconds
-_TAIL: Final = 4  # lines of a log
+#: The time limits for a program to become ready, and to end after SIGTERM.
+READY_TIMEOUT: Final = 60  # seconds
+END_TIMEOUT: Final = 30  # seconds
+_POLL_INTERVAL: Final = 0.1  # seconds
+_TAIL_LINES: Final = 4  # lines of a log
 
 
 class ProgramError(Exception):
-    """A program failed; the message has the reason and the remedy."""
+    """Prometheus or Grafana failed; the message has the reason and the remedy."""
 
 
-class Program(NamedTuple):
-    """A program to start."""
+class HttpProgram(NamedTuple):
+    """A program to start: its command line, port, readiness path and log file."""
 
-    #: The display name.
+    #: The name in messages.
     name: str
     command: Sequence[str]
     port: int
-    #: The path that returns 200 once the program is ready.
+    #: The URL path that returns status 200 once the program is ready.
     ready: str
     log: Path
 
     @property
     def url(self) -> str:
-        """The URL that it serves."""
+        """The URL at which the program serves HTTP."""
         return url_of(self.port)
 
 
-class Served(NamedTuple):
-    """A running process that serves HTTP."""
+class ServedProcess(NamedTuple):
+    """A running process that serves HTTP: its pid, URL and start time."""
 
     pid: int
     url: str
@@ -204,22 +204,22 @@ class Served(NamedTuple):
 
 
 def url_of(port: int) -> str:
-    """The URL of a loopback port."""
+    """Return the URL of a port on the loopback address."""
     return f"http://{LOOPBACK}:{port}"
 
 
 def free_port(port: int, option: str) -> int:
-    """The port, or a free one for 0; ProgramError if the port is in use."""
+    """Return the port, or a free port for 0; raise ProgramError if the port is in use."""
     try:
-        with socket.create_server((LOOPBACK, port)) as listening:
-            found: int = listening.getsockname()[1]
-            return found
+        with socket.create_server((LOOPBACK, port)) as server_socket:
+            port_in_use: int = server_socket.getsockname()[1]
+            return port_in_use
     except OSError as error:
         problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 
-def start(program: Program) -> "subprocess.Popen[bytes]":
+def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
     """Start a program in its own session, so that Ctrl-C does not reach it."""
     with program.log.open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - Prometheus or Grafana, with fixed arguments
@@ -227,28 +227,28 @@ def start(program: Program) -> "subprocess.Popen[bytes]":
         )
 
 
-def wait_until_ready(program: Program, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a program is ready; ProgramError if it times out or ends."""
-    for _ in range(round(ANSWERS_WITHIN / _LOOKS_EVERY)):
+def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a program is ready; raise ProgramError if it ends or is not ready in time."""
+    for _ in range(round(READY_TIMEOUT / _POLL_INTERVAL)):
         if _is_ready(program):
             return
         try:
-            process.wait(_LOOKS_EVERY)
+            process.wait(_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
         raise ended_error(program, process.returncode)
-    raise ProgramError(f"{program.name} was not ready within {ANSWERS_WITHIN} s; see {program.log}")
+    raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
 
 
-def ended_error(program: Program, code: int) -> ProgramError:
-    """The error for a program that ended unexpectedly."""
-    lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL:]
+def ended_error(program: HttpProgram, code: int) -> ProgramError:
+    """Return the error for a program that ended unexpectedly, with its last log lines."""
+    lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
-    return ProgramError(f"{program.name} ended with code {code}; see {program.log}{message}")
+    return ProgramError(f"{program.name} ended with exit code {code}; the end of its log {program.log}:{message}")
 
 
-def _is_ready(program: Program) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=ENDS_WITHIN)
+def _is_ready(program: HttpProgram) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=END_TIMEOUT)
     try:
         connection.request("GET", program.ready)
         return connection.getresponse().status == http.client.OK
@@ -258,69 +258,69 @@ def _is_ready(program: Program) -> bool:
         connection.close()
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate a process; kill it if it does not end in time."""
+def end_process(process: "subprocess.Popen[bytes]") -> None:
+    """Send SIGTERM to a process; kill it if it does not end in time."""
     process.terminate()
     try:
-        process.wait(ENDS_WITHIN)
+        process.wait(END_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def served(process: "subprocess.Popen[bytes]", program: Program) -> Served:
-    """The state of a process that is ready."""
-    return Served(process.pid, program.url, beginning_of(process.pid))
+def served_process(process: "subprocess.Popen[bytes]", program: HttpProgram) -> ServedProcess:
+    """Return the state file entry of a process that is ready."""
+    return ServedProcess(process.pid, program.url, beginning_of(process.pid))
 
 
 # --- state file of running processes ---
 
 
-def write_served(state: Path, found: Mapping[str, Served]) -> None:
+def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) -> None:
     """Write the state file: the running processes by name."""
-    write_private(state, json.dumps({name: each._asdict() for name, each in found.items()}).encode())
+    write_private(state, json.dumps({name: process._asdict() for name, process in processes.items()}).encode())
 
 
-def served_in(state: Path) -> Mapping[str, Served]:
-    """The processes of the state file that still run, by name."""
+def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
+    """Return the processes of the state file that are still running, by name."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
-        found = {name: Served(int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
+        processes = {
+            name: ServedProcess(int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
-    return {name: each for name, each in found.items() if not _has_ended(each, 0)}
+    return {name: process for name, process in processes.items() if not _has_ended(process, 0)}
 
 
-def end_served(each: Served) -> bool:
-    """Terminate a process of another command; return whether it ended in time."""
+def end_served_process(process: ServedProcess) -> bool:
+    """Terminate a process that another command started; return whether it ended in time."""
     with suppress(ProcessLookupError):
-        os.kill(each.pid, signal.SIGTERM)
-    return _has_ended(each, ENDS_WITHIN)
+        os.kill(process.pid, signal.SIGTERM)
+    return _has_ended(process, END_TIMEOUT)
 
 
-def _has_ended(each: Served, within: float) -> bool:
-    """Whether a process has ended, or ends within some seconds; a zombie counts as ended."""
+def _has_ended(process: ServedProcess, timeout_seconds: float) -> bool:
+    """Return whether a process has ended, or ends within some seconds; a zombie counts as ended."""
     try:
-        handle = os.pidfd_open(each.pid)
+        process_fd = os.pidfd_open(process.pid)
     except (ProcessLookupError, OverflowError, ValueError):
         return True
     try:
-        is_another = beginning_of(each.pid) != each.began
-        return is_another or bool(select.select([handle], [], [], within)[0])
+        is_reused_pid = beginning_of(process.pid) != process.began
+        return is_reused_pid or bool(select.select([process_fd], [], [], timeout_seconds)[0])
     finally:
-        os.close(handle)
+        os.close(process_fd)
 
 
 # --- command ---
-#
-# `batchyard monitoring`: starts and ends Prometheus and Grafana for a platform.
 
 
 _PROMETHEUS: Final = "Prometheus"
 _GRAFANA: Final = "Grafana"
-_COMMAND_LOOKS_EVERY: Final = 0.5  # seconds
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-_MISSING: Final = (
+_WATCH_INTERVAL: Final = 0.5  # seconds
+_END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_PROMETHEUS_MISSING: Final = (
     "batchyard: Prometheus is not installed; run apt-get install prometheus, "
     "or put the program `prometheus` of https://prometheus.io/download on the PATH"
 )
@@ -329,7 +329,7 @@ _GRAFANA_HOME: Final = "/usr/share/grafana"
 
 
 class MonitoringRequest(NamedTuple):
-    """The arguments of the command; port 0 is any free port."""
+    """The arguments of `batchyard monitoring`; port 0 selects any free port."""
 
     data_dir: Path
     port: int
@@ -337,18 +337,18 @@ class MonitoringRequest(NamedTuple):
     #: Whether Grafana is started if it is installed.
     starts_grafana: bool
     detach: bool
-    form: DocumentFormat | None
+    output_format: DocumentFormat | None
 
 
-_Processes = list[tuple[Program, "subprocess.Popen[bytes]"]]
+_ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
     """Write the files and start the programs; return when they end, or with `detach` once they are ready."""
     running = process_of(request.data_dir)
-    found = shutil.which("prometheus")
-    if found is None:
-        output.fail(_MISSING)
+    prometheus_path = shutil.which("prometheus")
+    if prometheus_path is None:
+        output.fail(_PROMETHEUS_MISSING)
     folder = monitoring_folder(request.data_dir)
     _fail_if_running(folder, request.data_dir)
     os.umask(0o077)
@@ -359,9 +359,9 @@ def start_monitoring(request: MonitoringRequest) -> None:
         )
         write_prometheus_files(folder, request.data_dir, running.url)
         write_grafana_files(folder, url_of(port), grafana_port)
-        programs = [_prometheus_program(found, folder, port)]
-        programs += [_grafana(folder, grafana_port)] if _starts_grafana(request) else []
-        _run(programs, folder, running.url, request)
+        programs = [_prometheus_program(prometheus_path, folder, port)]
+        programs += [_grafana_program_definition(folder, grafana_port)] if _starts_grafana(request) else []
+        _run_programs(programs, folder, running.url, request)
     except (ProgramError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -369,35 +369,35 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End the programs that another `batchyard monitoring` started."""
+    """End the programs that another `batchyard monitoring` command started."""
     folder = monitoring_folder(data_dir)
-    found = served_in(folder.state)
-    if not found:
+    processes = read_served_processes(folder.state)
+    if not processes:
         output.fail(f"batchyard: no monitoring runs in {data_dir}; start it with `batchyard monitoring`")
-    for name, each in found.items():
-        if not end_served(each):
-            output.fail(f"batchyard: {name}, pid {each.pid}, did not end; kill -9 {each.pid} ends it")
-        output.report_line(f"batchyard: {name} at {each.url} has ended, its data is kept in {folder.path}")
+    for name, process in processes.items():
+        if not end_served_process(process):
+            output.fail(f"batchyard: {name}, pid {process.pid}, did not end; kill it with: kill -9 {process.pid}")
+        output.report_line(f"batchyard: {name} at {process.url} has ended, its data is kept in {folder.path}")
     folder.state.unlink(missing_ok=True)
 
 
 def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
-    for name, each in served_in(folder.state).items():
-        message = f"batchyard: {name} of {data_dir} already runs, pid {each.pid}, {each.url}"
+    for name, process in read_served_processes(folder.state).items():
+        message = f"batchyard: {name} of {data_dir} already runs, pid {process.pid}, {process.url}"
         output.fail(f"{message}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
 
 
-# --- the programs ---
+# --- program definitions ---
 
 
-def _prometheus_program(found: str, folder: MonitoringFolder, port: int) -> Program:
+def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
     options = {
         "config.file": folder.configuration,
         "storage.tsdb.path": folder.prometheus / "data",
         "web.listen-address": f"{LOOPBACK}:{port}",
     }
-    words = [f"--{name}={value}" for name, value in options.items()]
-    return Program(_PROMETHEUS, [found, *words], port, "/-/ready", folder.prometheus / "prometheus.log")
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
 
 
 def _starts_grafana(request: MonitoringRequest) -> bool:
@@ -405,89 +405,97 @@ def _starts_grafana(request: MonitoringRequest) -> bool:
 
 
 def _grafana_program() -> Sequence[str]:
-    """The command that runs Grafana's server; empty if it is not installed."""
-    if (found := shutil.which("grafana")) is not None:
-        return [found, "server"]
-    older = shutil.which("grafana-server")
-    return [] if older is None else [older]
+    """Return the command that runs Grafana's server; empty if Grafana is not installed."""
+    if (program_path := shutil.which("grafana")) is not None:
+        return [program_path, "server"]
+    old_program_path = shutil.which("grafana-server")
+    return [] if old_program_path is None else [old_program_path]
 
 
-def _grafana(folder: MonitoringFolder, port: int) -> Program:
-    return Program(_GRAFANA, _grafana_command(folder), port, "/api/health", folder.grafana / "grafana.log")
+def _grafana_program_definition(folder: MonitoringFolder, port: int) -> HttpProgram:
+    return HttpProgram(_GRAFANA, _grafana_command(folder), port, "/api/health", folder.grafana / "grafana.log")
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
-    """The command line of Grafana with our settings; if it is not installed, that of its packages."""
-    words = _grafana_program() or ("grafana", "server")
-    return [*words, f"--homepath={_grafana_home(words[0])}", f"--config={folder.settings}"]
+    """Return the command line of Grafana with the generated settings, even if Grafana is not installed."""
+    program = _grafana_program() or ("grafana", "server")
+    return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.settings}"]
 
 
 def _grafana_home(program: str) -> Path:
-    """The folder of Grafana's own files: beside the program in an archive, else that of its packages."""
-    beside = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
-    return beside if (beside / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
+    """Return the folder of Grafana's own files: beside the program if it has them, else the folder of the packages."""
+    archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
+    return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
 
 
 # --- running ---
 
 
-def _run(programs: Sequence[Program], folder: MonitoringFolder, platform: str, request: MonitoringRequest) -> None:
-    """Start the programs in order, print their URLs, and wait for their end unless detached."""
-    with _raise_on_signal(), _ended_with_us(folder, request) as processes:
+def _run_programs(
+    programs: Sequence[HttpProgram], folder: MonitoringFolder, platform: str, request: MonitoringRequest
+) -> None:
+    """Start the programs in order, print their URLs, and wait until one ends unless detached."""
+    with _raise_on_signal(), _end_processes_on_exit(folder, request) as processes:
         for program in programs:
             process = start(program)
             processes.append((program, process))
             wait_until_ready(program, process)
-            write_served(folder.state, {each.name: served(running, each) for each, running in processes})
+            write_served_processes(
+                folder.state,
+                {
+                    started_program.name: served_process(running, started_program)
+                    for started_program, running in processes
+                },
+            )
         _print_result(_document(processes, folder, platform), request)
         if not request.detach:
-            _wait(processes)
+            _wait_until_one_ends(processes)
 
 
 class _TerminationRequested(BaseException):
-    """The command received a termination signal."""
+    """The command received SIGINT or SIGTERM."""
 
 
 @contextmanager
 def _raise_on_signal() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the command in order, with exit code 0."""
+    """Convert SIGINT and SIGTERM into an orderly end of the command with exit code 0."""
 
-    def reported(_signal: int, _frame: FrameType | None) -> None:
-        for number in _ENDING:  # ignore further signals while the programs end
+    def handle_signal(_signal: int, _frame: FrameType | None) -> None:
+        for number in _END_SIGNALS:  # ignore further signals while the programs end
             signal.signal(number, signal.SIG_IGN)
         raise _TerminationRequested
 
-    before = {number: signal.signal(number, reported) for number in _ENDING}
+    old_handlers = {number: signal.signal(number, handle_signal) for number in _END_SIGNALS}
     try:
         yield
     except _TerminationRequested:
         output.report_line("batchyard: monitoring has ended, its data is kept")
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _ended_with_us(folder: MonitoringFolder, request: MonitoringRequest) -> Iterator[_Processes]:
-    """Processes that end with this block; with `detach` only if the block fails."""
-    processes: _Processes = []
-    goes_on = False
+def _end_processes_on_exit(folder: MonitoringFolder, request: MonitoringRequest) -> Iterator[_ProgramProcesses]:
+    """Terminate the started processes at the end of the block; with `detach` only if the block fails."""
+    processes: _ProgramProcesses = []
+    keeps_running = False
     try:
         yield processes
-        goes_on = request.detach
+        keeps_running = request.detach
     finally:
-        if not goes_on:
+        if not keeps_running:
             for _, process in reversed(processes):
-                end(process)
+                end_process(process)
             folder.state.unlink(missing_ok=True)
 
 
-def _wait(processes: _Processes) -> None:
-    """Wait until a process ends, then raise ProgramError."""
+def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
+    """Wait until one of the processes ends, then raise ProgramError."""
     while True:
         for program, process in processes:
             try:
-                process.wait(_COMMAND_LOOKS_EVERY)
+                process.wait(_WATCH_INTERVAL)
             except subprocess.TimeoutExpired:
                 continue
             raise ended_error(program, process.returncode)
@@ -496,8 +504,8 @@ def _wait(processes: _Processes) -> None:
 # --- output ---
 
 
-def _document(processes: _Processes, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
-    """The JSON document about the processes."""
+def _document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
+    """Return the JSON document about the processes: URLs, pids and files."""
     by_name = {program.name: (program, process.pid) for program, process in processes}
     prometheus, pid = by_name[_PROMETHEUS]
     grafana = by_name.get(_GRAFANA)
@@ -524,21 +532,21 @@ def _document(processes: _Processes, folder: MonitoringFolder, platform: str) ->
 def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> None:
     prometheus, grafana = document["prometheus"], document["grafana"]
     message = f"batchyard: Prometheus listening on {prometheus['url']}, pid {prometheus['pid']}"
-    output.report_line(f"{message}, scrapes {document['platform']}; its data in {prometheus['data']}")
+    output.report_line(f"{message}, scrapes {document['platform']}; its data is in {prometheus['data']}")
     if grafana["url"] is not None:
         output.report_line(
             f"batchyard: Grafana listening on {grafana['url']}, pid {grafana['pid']}; log in as admin, admin"
         )
     else:
-        is_there = "is not started" if _grafana_program() else "is not installed"
-        output.report_line(f"batchyard: Grafana {is_there}; this starts it with our data source and dashboards:")
+        grafana_state = "is not started" if _grafana_program() else "is not installed"
+        output.report_line(f"batchyard: Grafana {grafana_state}; start it with our data source and dashboards:")
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))
         output.report_line(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
-    if request.form is DocumentFormat.JSON:
+    if request.output_format is DocumentFormat.JSON:
         output.write(render_json(document))
-    elif request.form is DocumentFormat.YAML:
+    elif request.output_format is DocumentFormat.YAML:
         output.write(render_yaml(document))
 
 
@@ -565,7 +573,7 @@ def monitoring(
 ) -> None:
     """Run the installed Prometheus and Grafana for a platform until a termination signal."""
     if end and detach:
-        raise typer.BadParameter("--end and --detach exclude each other")
+        raise typer.BadParameter("--end and --detach exclude each other: remove one of them")
 
     if end:
         end_monitoring(data_dir)

@@ -1,4 +1,4 @@
-"""`batchyard operator`: runs the controllers against an external API server, in the foreground."""
+"""The command `batchyard operator`: runs the controllers, or shadow mode, against an external API server."""
 
 import asyncio
 import os
@@ -44,9 +44,9 @@ from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import ShadowSettings
 from batchyard.wiring import PlatformSettings
 
-# --- shadow ---
+# --- shadow mode ---
 #
-# `batchyard operator --shadow`: reports divergences between another scheduler's decisions and ours.
+# `batchyard operator --shadow`: reports divergences between Kueue's decisions and ours.
 #
 # Each divergence is one line of JSON on standard output, followed by a summary, or text lines with `-o text`.
 # Everything else goes to standard error. The exit code is 1 after a divergence.
@@ -55,13 +55,15 @@ from batchyard.wiring import PlatformSettings
 _encode = msgspec.json.Encoder().encode
 
 
-def shadow(wanted: ShadowConfig, form: ProgressFormat) -> None:
-    """Observe until a termination signal or the end of the requested duration."""
+def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
+    """Run shadow mode until a termination signal or for the requested duration; exit with 1 after a divergence."""
     try:
-        counts = uvloop.run(_run_until_signal(wanted, _write_text if form is ProgressFormat.TEXT else _write))
+        counts = uvloop.run(
+            _run_until_signal(config, _write_text if output_format is ProgressFormat.TEXT else _write_json)
+        )
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
-    if form is ProgressFormat.TEXT:
+    if output_format is ProgressFormat.TEXT:
         output.write(summary(counts) + "\n")
     else:
         output.write(_encode(counts.document()).decode() + "\n")
@@ -71,22 +73,22 @@ def shadow(wanted: ShadowConfig, form: ProgressFormat) -> None:
 
 
 def summary(counts: ComparisonCounts) -> str:
-    """The result in one line."""
-    agreed = sum(counts.agreed.values())
-    parted = ", ".join(f"{count} {name}" for name, count in sorted(counts.parted.items()))
-    message = f"{agreed} decisions of upstream as predicted, {counts.divergences} divergences"
-    return f"{message}: {parted}" if parted else message
+    """Return the result of shadow mode in one line."""
+    agreements = sum(counts.agreed.values())
+    divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.parted.items()))
+    message = f"{agreements} decisions of Kueue as predicted, {counts.divergences} divergences"
+    return f"{message}: {divergences_by_kind}" if divergences_by_kind else message
 
 
-async def _run_until_signal(wanted: ShadowConfig, write: Callable[[Divergence], None]) -> ComparisonCounts:
+async def _run_until_signal(config: ShadowConfig, write: Callable[[Divergence], None]) -> ComparisonCounts:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    return await compare_with_kueue(wanted, write, output.report_line, end)
+    return await compare_with_kueue(config, write, output.report_line, end)
 
 
-def _write(finding: Divergence) -> None:
+def _write_json(finding: Divergence) -> None:
     output.write(_encode(finding.document()).decode() + "\n")
 
 
@@ -117,36 +119,40 @@ Output: TypeAlias = Annotated[
 ]
 
 
-def is_shadow(shadow: bool, lasts: Duration | None, patience: Duration | None, form: ProgressFormat | None) -> bool:
-    """Whether shadow mode is on; BadParameter if its options are given without it."""
-    if not shadow and any(each is not None for each in (lasts, patience, form)):
+def is_shadow(
+    shadow: bool, lasts: Duration | None, patience: Duration | None, output_format: ProgressFormat | None
+) -> bool:
+    """Return whether shadow mode is on; raise BadParameter if its options are set without `--shadow`."""
+    if not shadow and any(option is not None for option in (lasts, patience, output_format)):
         raise typer.BadParameter("--for, --patience and --output require --shadow")
     return shadow
 
 
 def run_shadow(
-    where: tuple[str, str],
-    listens: tuple[str, int],
+    kubeconfig_and_context: tuple[str, str],
+    address_and_port: tuple[str, int],
     lasts: Duration | None,
     patience: Duration | None,
     *,
     kueue: tuple[Path | None, bool],
     form: ProgressFormat | None,
 ) -> None:
-    """Run shadow mode beside a Kueue; `kueue`: its Configuration, and whether it uses fair sharing."""
-    terms = (
+    """Run shadow mode beside a Kueue; `kueue` is its Configuration file and whether it uses fair sharing."""
+    settings = (
         ShadowSettings() if patience is None else ShadowSettings(min(ShadowSettings().settle, patience // 2), patience)
     )
     config, fair_sharing = kueue
-    stated = None if config is None else beside(config)
+    kueue_settings = None if config is None else beside(config)
     shadow(
-        ShadowConfig(KubeconfigSource(*where), stated, fair_sharing, terms, lasts, *listens),
+        ShadowConfig(
+            KubeconfigSource(*kubeconfig_and_context), kueue_settings, fair_sharing, settings, lasts, *address_and_port
+        ),
         form or ProgressFormat.JSON,
     )
 
 
 class LeaseOptions(NamedTuple):
-    """The Lease of leader election; namespace '' for that of the context."""
+    """The leader election options; namespace '' selects the namespace of the kubeconfig context."""
 
     name: str
     namespace: str
@@ -156,7 +162,7 @@ class LeaseOptions(NamedTuple):
 
 
 class OperatorOptions(NamedTuple):
-    """The arguments of the command."""
+    """The arguments of `batchyard operator`."""
 
     kubeconfig: str
     context: str
@@ -164,7 +170,7 @@ class OperatorOptions(NamedTuple):
     lease: LeaseOptions | None
     qps: float
     burst: int
-    #: Kueue's Configuration.
+    #: The file with Kueue's Configuration.
     config: Path | None = None
     fair_sharing: bool = False
     installs: bool = False
@@ -177,44 +183,44 @@ class OperatorOptions(NamedTuple):
 
 
 def start(options: OperatorOptions) -> None:
-    """Run until a termination signal."""
+    """Run the operator until a termination signal."""
     begin_logs(options.logs)
     try:
-        uvloop.run(_run_operator_until_signal(_wanted(options)))
+        uvloop.run(_run_operator_until_signal(_operator_config(options)))
     except (OperatorError, KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
-    output.report_line("batchyard: ended")
+    output.report_line("batchyard: the operator has ended")
 
 
-def _wanted(options: OperatorOptions) -> OperatorConfig:
-    named = Installed(controllers=options.controllers)
+def _operator_config(options: OperatorOptions) -> OperatorConfig:
+    installed = Installed(controllers=options.controllers)
     settings = PlatformSettings(
-        _kueue(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
+        _kueue_settings(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
     )
     return OperatorConfig(
         KubeconfigSource(options.kubeconfig, options.context),
         replace(settings, with_nodes=True, with_costs=True, is_endless=True),
-        None if options.lease is None else _terms(options.lease),
+        None if options.lease is None else _lease_settings(options.lease),
         ClientRateLimits(options.qps, options.burst),
         options.installs,
         options.address,
         options.port,
         options.traces_to,
-        options.webhooks._replace(definitions=definition_names(named, converted=True)),
+        options.webhooks._replace(definitions=definition_names(installed, converted=True)),
         options.beside_upstream,
     )
 
 
-def _kueue(options: OperatorOptions) -> KueueSettings:
-    """Kueue's settings: defaults, or those of its Configuration. Workloads without a job must become ready too."""
+def _kueue_settings(options: OperatorOptions) -> KueueSettings:
+    """Return the Kueue settings, with the PodsReady timeout also applied to Workloads without a job."""
     kueue = KueueSettings() if options.config is None else settings_in(options.config)
     if kueue.pods_ready is not None:
         kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
     return kueue.sharing_fairly() if options.fair_sharing else kueue
 
 
-def _terms(lease: LeaseOptions) -> LeaseSettings:
-    """The terms of the leader election, with a unique identity for this process."""
+def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
+    """Return the settings of leader election, with a unique identity of this process."""
     host = socket.gethostname()
     identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
     return LeaseSettings(
@@ -222,17 +228,17 @@ def _terms(lease: LeaseOptions) -> LeaseSettings:
     )
 
 
-async def _run_operator_until_signal(wanted: OperatorConfig) -> None:
+async def _run_operator_until_signal(config: OperatorConfig) -> None:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    await operate(wanted, output.report_line, end)
+    await operate(config, output.report_line, end)
 
 
-def _lease_option(name: str, reported: str, default: str) -> Any:
+def _lease_option(name: str, description: str, default: str) -> Any:
     option = f"--leader-elect-{name}"
-    return typer.Option(option, parser=duration, metavar="DURATION", help=reported, show_default=default)
+    return typer.Option(option, parser=duration, metavar="DURATION", help=description, show_default=default)
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -319,11 +325,14 @@ def operator(
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal."""
     if is_shadow(shadow, lasts, patience, form):
-        where, kueue = (kubeconfig, context), (config, fair_sharing)
-        run_shadow(where, (listen, port), lasts, patience, kueue=kueue, form=form)
+        kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing)
+        run_shadow(kubeconfig_and_context, (listen, port), lasts, patience, kueue=kueue, form=form)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
-        raise typer.BadParameter("the lease duration must exceed the renew deadline, and that 1.2 retry periods")
+        raise typer.BadParameter(
+            "--leader-elect-lease-duration must exceed --leader-elect-renew-deadline,"
+            " which must exceed 1.2 times --leader-elect-retry-period"
+        )
     chosen = chosen_of_operator(controllers)
 
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)

@@ -1,4 +1,4 @@
-"""`batchyard page`: prints a link to the dashboard page."""
+"""The command `batchyard page`: prints a link to the dashboard, with a read-only token."""
 
 import webbrowser
 from collections.abc import Sequence
@@ -17,36 +17,32 @@ from batchyard.cli.options import DATA_DIR
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import ADMIN, CredentialsError, SigningKey
 
-# --- page ---
-#
-# `batchyard page`: a link to the dashboard with a read-only token.
-
 
 class PageViewer(NamedTuple):
-    """The user of the link; '' for the owner."""
+    """The user of the link, its groups and the hours of validity; name '' selects the platform's owner."""
 
     name: str
     groups: Sequence[str]
     hours: int
 
 
-def print_link(folder: Path, looker: PageViewer, *, open_it: bool) -> None:
+def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
     """Print the link, or open it in a browser."""
     running = process_of(folder)
     link = f"{running.url}{FILES}/"
     if running.url.startswith("https:"):
-        name, groups = (looker.name, looker.groups) if looker.name else (ADMIN, (MASTERS,))
+        name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN, (MASTERS,))
         now = wall_clock()
         try:
             key = SigningKey(folder)
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
-        link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
-        message = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
+        link += f"#token={page_token(key, name, groups, now, now + viewer.hours * HOUR)}"
+        message = f"valid for {viewer.hours} h as {name}, read-only; treat the link like a password"
         output.report_line(f"batchyard: {message}")
-    elif looker.name:
+    elif viewer.name:
         output.fail(
-            "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"
+            "batchyard: --user has no effect with --insecure-loopback, where all users of this machine are the owner"
         )
     if open_it and webbrowser.open(link):
         return
@@ -67,7 +63,7 @@ def page(
 ) -> None:
     """Print a link to the platform's dashboard with a read-only token."""
     if user is not None and not user:  # such as an unset variable in a script: it must not select the owner
-        raise typer.BadParameter("--user must not be empty")
+        raise typer.BadParameter("--user must not be empty: set a name, or remove the option to use the owner")
     if group and not user:
         raise typer.BadParameter("--group requires --user")
 

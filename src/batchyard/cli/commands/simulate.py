@@ -1,4 +1,4 @@
-"""`batchyard simulate`: runs manifests in virtual time and prints the result."""
+"""The command `batchyard simulate`: runs manifests or a cluster trace in virtual time and prints the result."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,115 +38,115 @@ from batchyard.sim.world import EPOCH, ignore_record
 
 # --- accounting tables ---
 #
-# The accounting of a run: machine costs, gang recoveries, unscheduled pods; as tables, and as a document.
+# The accounting of a run as tables and as a document: machine costs, gang recoveries, unscheduled pods.
 
 
-_FIGURES: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
-#: The decimal places of hours: exact to a hundredth of a second.
-_DIGITS: Final = 6
+_COST_COLUMNS: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
+#: The decimal places of hours, which make them exact to a hundredth of a second.
+_HOUR_DIGITS: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """The costs of each pool and then of each team, by use; hours that no team used are listed as (unused)."""
-    pools = [["POOL", "PROVISIONING", *_FIGURES]]
-    pools += [[line.pool, line.provisioning, *_figures(lines)] for line, lines in _grouped(statement.by_pool)]
-    teams = [["TEAM", *_FIGURES]]
-    teams += [[line.team or "(unused)", *_figures(lines)] for line, lines in _grouped(statement.by_team)]
-    teams.append(["all", *_figures(statement.by_team)])
-    return f"{_table(pools)}\n{_table(teams)}"
+    """Return the cost tables by pool and by team; the costs of unused machine hours are listed as (unused)."""
+    pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
+    pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
+    teams = [["TEAM", *_COST_COLUMNS]]
+    teams += [[line.team or "(unused)", *_cost_cells(lines)] for line, lines in _group_lines(statement.by_team)]
+    teams.append(["all", *_cost_cells(statement.by_team)])
+    return f"{_table_without_empty_columns(pools)}\n{_table_without_empty_columns(teams)}"
 
 
 def losses_table(losses: Sequence[Loss], now: Instant) -> str:
-    """The gangs that lost a machine: time to recovery, lost work, and preempted gangs."""
+    """Return the table of gangs that lost a machine: time to recovery, lost pod time, and preempted gangs."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
-    return format_table([header, *(_loss(loss, now) for loss in losses)])
+    return format_table([header, *(_loss_row(loss, now) for loss in losses)])
 
 
 def unplaced_table(pods: Iterable[Obj]) -> str:
-    """The pods without a node and the reasons; empty if all have one."""
+    """Return the table of pods without a node and the reasons; empty if all pods have a node."""
     views = [pod_view(pod) for pod in pods]
     rows = [[pod.namespace, pod.name, pod.unplaced] for pod in views if pod.awaits_node and pod.unplaced]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
 def books_of(result: Result) -> dict[str, Any]:
-    """The same as a document, if the world has machines: dollars as exact text, times in seconds."""
+    """Return costs and recoveries as a document, if the run has machines: dollars as exact text, times in seconds."""
     if result.costs is None:
         return {}
     costs = {
         "currency": "USD",
-        "total": _amount(result.costs.cents),
+        "total": _exact_dollars(result.costs.cents),
         "pools": [
-            {"pool": line.pool, "provisioning": line.provisioning, **_use(line)} for line in result.costs.by_pool
+            {"pool": line.pool, "provisioning": line.provisioning, **_use_fields(line)} for line in result.costs.by_pool
         ],
-        "teams": [{"team": line.team, **_use(line)} for line in result.costs.by_team],
+        "teams": [{"team": line.team, **_use_fields(line)} for line in result.costs.by_team],
     }
     return {"costs": costs, "recoveries": [loss.document(EPOCH) for loss in result.losses]}
 
 
-def _use(line: StatementLine) -> dict[str, Any]:
+def _use_fields(line: StatementLine) -> dict[str, Any]:
     return {
         "use": line.use,
-        "machineHours": round(line.machine_hours, _DIGITS),
-        "acceleratorHours": round(line.accelerator_hours, _DIGITS),
-        "cost": _amount(line.cents),
+        "machineHours": round(line.machine_hours, _HOUR_DIGITS),
+        "acceleratorHours": round(line.accelerator_hours, _HOUR_DIGITS),
+        "cost": _exact_dollars(line.cents),
     }
 
 
-def _amount(cents: int) -> str:
+def _exact_dollars(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02}"
 
 
-def _table(rows: Table) -> str:
-    """A table without its empty columns."""
+def _table_without_empty_columns(rows: Table) -> str:
+    """Format a table without its empty columns."""
     header, *body = rows
-    kept = [index for index in range(len(header)) if any(row[index] for row in body)]
-    return format_table([[row[index] for index in kept] for row in rows])
+    used_columns = [index for index in range(len(header)) if any(row[index] for row in body)]
+    return format_table([[row[index] for index in used_columns] for row in rows])
 
 
-def _grouped(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
-    """The lines of each pool or team, with the first line of each."""
+def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
+    """Return the cost lines of each pool or team, with the first line of each group."""
     groups: dict[tuple[str, str, str], list[StatementLine]] = {}
     for line in lines:
         groups.setdefault((line.pool, line.provisioning, line.team), []).append(line)
     return [(group[0], group) for group in groups.values()]
 
 
-def _figures(lines: Sequence[StatementLine]) -> list[str]:
-    """Total hours, then the cost of each use, then the sum."""
+def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
+    """Return the cells of a cost row: total hours, the cost of each use, and the total cost."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
     costs = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [
-        *(f"{each:,.2f}" for each in hours),
-        *(_dollars(cents) if cents else "" for cents in costs),
-        _dollars(sum(costs)),
+        *(f"{hour_count:,.2f}" for hour_count in hours),
+        *(_format_dollars(cents) if cents else "" for cents in costs),
+        _format_dollars(sum(costs)),
     ]
 
 
-def _dollars(cents: int) -> str:
+def _format_dollars(cents: int) -> str:
     return f"${cents // 100:,}.{cents % 100:02}"
 
 
-def _loss(loss: Loss, now: Instant) -> list[str]:
-    took = format_age((now if loss.whole_at is None else loss.whole_at) - loss.lost_at)
+def _loss_row(loss: Loss, now: Instant) -> list[str]:
+    duration = format_age((now if loss.whole_at is None else loss.whole_at) - loss.lost_at)
     victims = ", ".join(victim.gang for victim in loss.victims)
     return [
         loss.gang,
         format_age(loss.lost_at - EPOCH),
-        took if loss.whole_at is not None else f"not after {took}",
+        duration if loss.whole_at is not None else f"not after {duration}",
         format_age(loss.lost_work),
         victims or "none",
     ]
 
 
-#: The most lines of one sort that are printed; the rest is counted.
-LINES_MAX: Final = 20
+#: The maximum number of remarks of one kind that are printed; further remarks are counted.
+REMARKS_SHOWN_MAX: Final = 20
 _YEAR: Final = 365 * 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard simulate`."""
 
     paths: Sequence[str]
     cluster: Path | None
@@ -155,14 +155,14 @@ class SimulateRequest:
     events: str | None = None
     on_loop: LoopAction = LoopAction.CONTINUE
     output: Output = Output.TABLE
-    #: The file of the HTML report.
+    #: The file to which the HTML report is written.
     report: Path | None = None
-    #: The run time of pods for which nothing else sets one.
+    #: The run time of pods without any other run time setting.
     runtime: Duration | None = None
 
 
 def run(request: SimulateRequest) -> None:
-    """Run the simulation; ends the command with 1 on failure."""
+    """Run the simulation and print its result; exit with 1 on failure."""
     scenario, state = begun(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
@@ -177,31 +177,35 @@ def run(request: SimulateRequest) -> None:
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
-    """Write a report; ends the command if that fails."""
+    """Write an HTML report; the command exits if that fails. `option` is the option that names the file."""
     try:
         path.write_text(html, "utf-8")
-    except OSError as wrong:
-        output.fail(f"{path}: cannot write the report: {wrong.strerror}; choose another file with {option}")
+    except OSError as error:
+        output.fail(f"{path}: cannot write the report: {error.strerror}; choose another file with {option}")
 
 
 def requested_scenario(request: SimulateRequest) -> Scenario:
-    """The scenario given by the arguments."""
+    """Return the scenario that the arguments describe; exit with 1 if it is invalid."""
     scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
-        output.fail(f"{request.cluster}: no Cluster of cloud.batchyard.dev/v1alpha1 in this file")
+        output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
     return replace(scenario, runtime=request.runtime)
 
 
 def begun(request: SimulateRequest) -> tuple[Scenario, State | None]:
-    """The scenario to run, and the state it starts from, if any. Manifests beside a state are applied to it."""
+    """Return the scenario to run, and the state it starts from, if any; manifests beside a state are applied to it."""
     states = [path for path in request.paths if is_state(path)]
     if not states:
         return requested_scenario(request), None
     if len(states) > 1:
-        output.fail(f"batchyard: {' and '.join(states)} are more than one state: give one, and manifests beside it")
+        output.fail(f"batchyard: {' and '.join(states)} are several states: give one state, and optionally manifests")
     state = with_explicit_runtimes(state_in(states[0]))
-    rest = [path for path in request.paths if path not in states]
-    scenario = read([*rest, *([str(request.cluster)] if request.cluster else ())]) if rest or request.cluster else None
+    manifest_paths = [path for path in request.paths if path not in states]
+    scenario = (
+        read([*manifest_paths, *([str(request.cluster)] if request.cluster else ())])
+        if manifest_paths or request.cluster
+        else None
+    )
     start = start_of(state)
     if scenario is None:
         return replace(start.scenario, runtime=request.runtime), state
@@ -212,14 +216,14 @@ def begun(request: SimulateRequest) -> tuple[Scenario, State | None]:
 
 @contextmanager
 def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
-    """The options of a run, with the event log open."""
+    """Yield the options of a run while its event log is open."""
     until = UNTIL if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
         yield SimulationOptions(until, request.seed, WhenLooping(request.on_loop), sink, state)
 
 
 def conclude(result: Result) -> None:
-    """Print the remarks on a run; ends the command with 1 if a loop ended it."""
+    """Print the remarks on a run; exit with 1 if a preemption loop ended it."""
     for line in run_remarks(result):
         output.report_line(line)
     if result.ending is RunEnding.LOOP:
@@ -227,7 +231,7 @@ def conclude(result: Result) -> None:
 
 
 def read(paths: Sequence[str]) -> Scenario:
-    """The scenario of the paths; prints warnings, and ends the command on faults."""
+    """Return the scenario of the given paths; print warnings, and exit on invalid manifests."""
     try:
         scenario, warnings = read_scenario(paths)
     except InvalidScenario as invalid:
@@ -239,17 +243,17 @@ def read(paths: Sequence[str]) -> Scenario:
 
 def print_warnings(warnings: Sequence[str]) -> None:
     """Print warnings about valid manifests."""
-    for line in _first(warnings, "warning"):
+    for line in _first_lines(warnings, "warning"):
         output.report_line(line)
 
 
-def shown(result: Result, form: Output) -> str:
-    """Format the objects and accounting tables; ClusterQueues with all columns, which have the counts."""
-    if form in (Output.JSON, Output.YAML):
-        return render(result.objects, form, now=result.now, besides=books_of(result))
+def shown(result: Result, output_format: Output) -> str:
+    """Format the final objects and the accounting tables; ClusterQueues are shown with all columns."""
+    if output_format in (Output.JSON, Output.YAML):
+        return render(result.objects, output_format, now=result.now, besides=books_of(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
-    others = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
-    tables = [render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)]
+    other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
+    tables = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
     tables.append(unplaced_table(result.objects[scheme.POD]))
     if result.losses:
         tables.append(losses_table(result.losses, result.now))
@@ -259,15 +263,17 @@ def shown(result: Result, form: Output) -> str:
 
 
 def run_remarks(result: Result) -> Iterator[str]:
-    """Remarks on a run: rejected writes, loops, and a summary."""
-    yield from _first([str(refusal) for refusal in result.refused], "rejected")
-    yield from _first([f"{fault.path}: it matched no object when it was due" for fault in result.missed], "fault")
-    yield from _first(list(_loops(result.loops)), "loop")
+    """Yield remarks on a run: rejected writes, missed faults, preemption loops, and a summary."""
+    yield from _first_lines([str(refusal) for refusal in result.refused], "rejected")
+    yield from _first_lines(
+        [f"{fault.path}: the fault matched no object at its time and had no effect" for fault in result.missed], "fault"
+    )
+    yield from _first_lines(list(_loop_messages(result.loops)), "loop")
     if result.loops:
-        ended = result.ending is RunEnding.LOOP
-        yield f"batchyard: {'the run was ended there' if ended else 'the run continued in spite of them'}"
+        is_stopped = result.ending is RunEnding.LOOP
+        yield f"batchyard: {'the run stopped at the loop' if is_stopped else 'the run continued after the loops'}"
     if result.ending is RunEnding.BOUND:
-        yield f"batchyard: the run was ended after {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
+        yield f"batchyard: the run was stopped at the maximum of {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
     counts = result.counts
     yield (
         f"batchyard: {in_words(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
@@ -277,28 +283,32 @@ def run_remarks(result: Result) -> Iterator[str]:
 
 def in_words(seconds: float) -> str:
     """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
-    whole = round(seconds * SECOND)
+    total = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
-        if 0 < whole < unit * 1000:
-            return f"{whole / unit:g}{name}"
-    hours, rest = divmod(whole, HOUR)
-    minutes, rest = divmod(rest, MINUTE)
-    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest / SECOND:.9g}s" if rest else ""]
-    return "".join(parts) or "0s"
+        if 0 < total < unit * 1000:
+            return f"{total / unit:g}{name}"
+    hours, remainder = divmod(total, HOUR)
+    minutes, remainder = divmod(remainder, MINUTE)
+    components = [
+        f"{hours}h" if hours else "",
+        f"{minutes}m" if minutes else "",
+        f"{remainder / SECOND:.9g}s" if remainder else "",
+    ]
+    return "".join(components) or "0s"
 
 
 def finished(simulation: Simulation) -> Result:
-    """The result of a run to its end, with progress output."""
+    """Run a simulation to its end with progress output, and return its result."""
     try:
         watched(simulation)
-    except EndlessInstant as endless:
-        output.fail(f"batchyard: {endless}")
+    except EndlessInstant as error:
+        output.fail(f"batchyard: {error}")
     return simulation.result()
 
 
 @contextmanager
 def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
-    """A writer of event log records, one line of compact JSON each."""
+    """Yield a function that writes event log records as lines of compact JSON; it does nothing without a file."""
     if name is None:
         yield ignore_record
         return
@@ -307,8 +317,8 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
             yield _line_writer(stream)
     except BrokenPipeError:
         output.end_with_closed_pipe()
-    except OSError as wrong:
-        output.fail(f"{name}: cannot write the event log: {wrong.strerror}; choose another file with --events")
+    except OSError as error:
+        output.fail(f"{name}: cannot write the event log: {error.strerror}; choose another file with --events")
 
 
 def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
@@ -320,161 +330,180 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
     return write
 
 
-def _loops(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
-    """Each distinct loop once, with the number of detections."""
-    times: dict[str, int] = {}
+def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
+    """Yield the message of each distinct loop once, with the number of detections."""
+    detections: dict[str, int] = {}
     for loop in loops:
-        times[loop.message] = times.get(loop.message, 0) + 1
-    for message, count in times.items():
+        detections[loop.message] = detections.get(loop.message, 0) + 1
+    for message, count in detections.items():
         yield f"{message}{f' (found {count} times)' if count > 1 else ''}"
 
 
-def _first(lines: Sequence[str], sort: str) -> Iterator[str]:
-    """The first lines of a sort, and the number of the rest."""
-    yield from (f"{sort}: {line}" for line in lines[:LINES_MAX])
-    if len(lines) > LINES_MAX:
-        yield f"{sort}: and {len(lines) - LINES_MAX} more"
+def _first_lines(lines: Sequence[str], label: str) -> Iterator[str]:
+    """Yield the first lines with their kind as prefix, and the number of further lines."""
+    yield from (f"{label}: {line}" for line in lines[:REMARKS_SHOWN_MAX])
+    if len(lines) > REMARKS_SHOWN_MAX:
+        yield f"{label}: and {len(lines) - REMARKS_SHOWN_MAX} more"
 
 
 # --- traces ---
 
 
-#: Without `-o wide`, only one in this many points of time is printed.
-_STRIDE: Final = 10
-_NEVER_KNOWN: Final = "-"
+#: Without `-o wide`, the table over time has only every tenth point.
+_POINT_STRIDE: Final = 10
+_UNKNOWN: Final = "-"
 
 
 def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
-    """Run the trace with a factor on its load; ends the command with 1 on failure."""
-    trace = _read(folder, load)
-    with_more = bool(request.paths or request.cluster)
-    scenario = with_manifests(trace, requested_scenario(request)) if with_more else None
+    """Replay a cluster trace with a load factor and print its report; exit with 1 on failure."""
+    trace = _read_trace_or_exit(folder, load)
+    has_manifests = bool(request.paths or request.cluster)
+    scenario = with_manifests(trace, requested_scenario(request)) if has_manifests else None
     with options_of(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = finished(replay.simulation)
     if request.events != "-":
-        output.write(_shown(replay.report(), _without_trace(result) if with_more else None, request.output))
+        output.write(
+            _format_trace_report(replay.report(), _without_trace(result) if has_manifests else None, request.output)
+        )
     conclude(result)
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """The report as tables, separated by empty lines."""
-    parts = {
-        "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods(report),
-        "waits of pods scheduled in both, from creation to binding": _waits(report),
-        "reasons of pods that were never scheduled": _reasons(report),
-        "requested share of the allocatable resources": [_USAGE_HEADER, *map(_usage, report.usage)],
-        "free GPU share that a typical pod cannot use": _fragmentation(report),
-        "over time": _points(report, 1 if wide else _STRIDE),
+    """Return the trace report as tables, separated by empty lines."""
+    tables_by_title = {
+        "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
+        "waits of pods scheduled in both, from creation to binding": _waits_table(report),
+        "reasons of pods that were never scheduled": _reasons_table(report),
+        "requested share of the allocatable resources": [_USAGE_HEADER, *map(_usage_row, report.usage)],
+        "free GPU share that a typical pod cannot use": _fragmentation_table(report),
+        "over time": _points_table(report, 1 if wide else _POINT_STRIDE),
     }
-    return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in parts.items() if len(rows) > 1)
+    return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in tables_by_title.items() if len(rows) > 1)
 
 
-def _read(folder: Path, load: Fraction) -> Trace:
+def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
     try:
         return read_trace(folder, load)
     except InvalidScenario as invalid:
-        lines = [str(fault) for fault in invalid.faults[:LINES_MAX]]
-        if len(invalid.faults) > LINES_MAX:
-            lines.append(f"and {len(invalid.faults) - LINES_MAX} more")
+        lines = [str(fault) for fault in invalid.faults[:REMARKS_SHOWN_MAX]]
+        if len(invalid.faults) > REMARKS_SHOWN_MAX:
+            lines.append(f"and {len(invalid.faults) - REMARKS_SHOWN_MAX} more")
         faults = len(invalid.faults)
         lines.append(f"batchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
         output.fail("\n".join(lines))
 
 
-def _shown(report: TraceReport, result: Result | None, form: Output) -> str:
-    """The report, and the objects of the manifests that ran beside the trace."""
-    if form not in (Output.JSON, Output.YAML):
-        tables = report_tables(report, wide=form is Output.WIDE)
-        return tables if result is None else f"{tables}\n{shown(result, form)}"
+def _format_trace_report(report: TraceReport, result: Result | None, output_format: Output) -> str:
+    """Format the trace report, and the objects of manifests that ran beside the trace."""
+    if output_format not in (Output.JSON, Output.YAML):
+        tables = report_tables(report, wide=output_format is Output.WIDE)
+        return tables if result is None else f"{tables}\n{shown(result, output_format)}"
     document: dict[str, Any] = report.api_document()
     if result is not None:
         document["objects"] = {kind: list(objs) for kind, objs in result.objects.items() if objs}
-    return render_json(document) if form is Output.JSON else render_yaml(document)
+    return render_json(document) if output_format is Output.JSON else render_yaml(document)
 
 
 def _without_trace(result: Result) -> Result:
-    """Remove the nodes and pods of the trace, which would be thousands of uniform lines."""
+    """Return the result without the nodes and pods of the trace, which would be thousands of uniform rows."""
     pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 
 
-# --- tables ---
+# --- trace tables ---
 
 _USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK AT", "MEAN THERE", "PEAK THERE"]
 
 
-def _pods(report: TraceReport) -> Table:
+def _pods_table(report: TraceReport) -> Table:
     pods = report.pods
     header = ["PODS", "PLACED HERE", "PLACED THERE", "IN BOTH", "WAITING", "NOT CREATED"]
     numbers = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
     return [header, list(map(str, numbers))]
 
 
-def _waits(report: TraceReport) -> Table:
+def _waits_table(report: TraceReport) -> Table:
     waits = report.waits
-    both = report.pods.placed_in_both
+    pods_in_both = report.pods.placed_in_both
     rows = [
         ["", "PODS", "MEAN", "P50", "P90", "P99", "MAX"],
-        ["here", str(both), *_seconds(waits.here)],
-        ["in the trace", str(both), *_seconds(waits.there)],
-        ["longer here, by", str(waits.longer_here), *_seconds(waits.excess_here)],
-        ["longer in the trace, by", str(waits.longer_there), *_seconds(waits.excess_there)],
+        ["here", str(pods_in_both), *_statistics_cells(waits.here)],
+        ["in the trace", str(pods_in_both), *_statistics_cells(waits.there)],
+        ["longer here, by", str(waits.longer_here), *_statistics_cells(waits.excess_here)],
+        ["longer in the trace, by", str(waits.longer_there), *_statistics_cells(waits.excess_there)],
     ]
     return rows + [[f"alike within {agreed.within}s", str(agreed.pods), *[""] * 5] for agreed in waits.agree]
 
 
-def _seconds(spread: DurationStatistics) -> list[str]:
-    return [f"{amount:.1f}s" for amount in (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)]
+def _statistics_cells(statistics: DurationStatistics) -> list[str]:
+    return [
+        f"{amount:.1f}s" for amount in (statistics.mean, statistics.p50, statistics.p90, statistics.p99, statistics.max)
+    ]
 
 
-def _reasons(report: TraceReport) -> Table:
+def _reasons_table(report: TraceReport) -> Table:
     rows = [[str(row.pods), row.reason] for row in report.unplaced]
-    return [["PODS", "REASON"], *rows[:LINES_MAX]]
+    return [["PODS", "REASON"], *rows[:REMARKS_SHOWN_MAX]]
 
 
-def _usage(row: Usage) -> list[str]:
-    there = [_NEVER_KNOWN if share is None else _percent(share) for share in (row.mean_there, row.peak_there)]
-    mean, peak = _percent(row.mean), _percent(row.peak)
-    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _age(row.peak_at), *there]
+def _usage_row(row: Usage) -> list[str]:
+    trace_shares = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
+    mean, peak = _format_percent(row.mean), _format_percent(row.peak)
+    return [
+        row.model or "any GPU",
+        str(row.nodes),
+        row.resource,
+        mean,
+        peak,
+        _format_seconds(row.peak_at),
+        *trace_shares,
+    ]
 
 
-def _fragmentation(report: TraceReport) -> Table:
-    found = report.fragmentation
-    shares = [_percent(share) for share in (found.mean, found.peak)]
-    return [["MEAN", "PEAK", "PEAK AT", "AT LEAST"], [*shares, _age(found.peak_at), _percent(found.least)]]
+def _fragmentation_table(report: TraceReport) -> Table:
+    fragmentation = report.fragmentation
+    shares = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
+    return [
+        ["MEAN", "PEAK", "PEAK AT", "AT LEAST"],
+        [*shares, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)],
+    ]
 
 
-def _points(report: TraceReport, stride: int) -> Table:
+def _points_table(report: TraceReport, stride: int) -> Table:
     rows = [
-        [_age(p.at), *map(_percent, (p.cpu, p.memory, p.gpu, p.fragmentation)), str(p.waiting)]
-        for p in report.points[::stride]
+        [
+            _format_seconds(point.at),
+            *map(_format_percent, (point.cpu, point.memory, point.gpu, point.fragmentation)),
+            str(point.waiting),
+        ]
+        for point in report.points[::stride]
     ]
     return [["AFTER", "CPU", "MEMORY", "GPU", "FRAGMENTATION", "WAITING"], *rows]
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share:.3%}"
 
 
-def _age(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return format_age(round(seconds * SECOND))
 
 
 def length(text: str) -> Duration:
-    """Parse the length of a run."""
+    """Parse the maximum virtual time of a run; raise BadParameter if it is malformed."""
     try:
         return run_length(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def load_factor(text: str) -> Fraction:
-    """Parse the factor of a load."""
+    """Parse the factor on a trace's arrival rate; raise BadParameter if it is malformed."""
     try:
         return load_of(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def simulate(
@@ -512,7 +541,7 @@ def simulate(
 ) -> None:
     """Run manifests in virtual time; print the final state of queues, Workloads and Jobs."""
     if events == "-" and output is not None:
-        raise typer.BadParameter("--events - writes the event log to standard output: leave out --output")
+        raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
         raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:

@@ -1,7 +1,7 @@
-"""`batchyard snapshot`: writes the state of a live cluster to a file for `why`, `eta`, `whatif` and other commands.
+"""The command `batchyard snapshot`: writes the state of a live cluster to a file for `why`, `eta` and `whatif`.
 
-The file is a List in JSON, one object per line, and so also YAML. It is written page by page; an incomplete file is
-removed.
+The file is a List in JSON with one object per line, so it is also valid YAML. It is written page by page; an incomplete
+file is removed.
 """
 
 import asyncio
@@ -31,110 +31,111 @@ from batchyard.sim.whatif import consequences_of
 
 STANDARD_OUTPUT: Final = "-"
 #: The suffix of batchyard's own API groups, which other clusters are not expected to serve.
-_OURS: Final = ".batchyard.dev"
+_OWN_GROUP_SUFFIX: Final = ".batchyard.dev"
 _KEY_LENGTH: Final = 32
-_BEGINNING: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
+_LIST_START: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard snapshot`."""
 
-    where: ClusterSource
+    source: ClusterSource
     file: str
     redacts: bool
-    #: The key of the name hashes, to compare several snapshots; '': a random key.
+    #: The key of the name hashes, to compare several snapshots; '' selects a random key.
     key: str
 
 
 def run(request: SnapshotRequest) -> None:
-    """Write the snapshot; ends the command with 1 on failure."""
-    redaction = Redaction(_key(request.key)) if request.redacts else None
+    """Write the snapshot and print remarks on it; exit with 1 on failure."""
+    redaction = Redaction(_hash_key(request.key)) if request.redacts else None
     try:
-        with _opened(request.file) as stream, Counting("reading", len(KINDS)) as counting:
-            reading = asyncio.run(_written(request.where, stream, redaction, counting))
+        with _open_output(request.file) as stream, Counting("reading", len(KINDS)) as progress:
+            snapshot_result = asyncio.run(_write_snapshot(request.source, stream, redaction, progress))
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as error:
-        output.fail(f"batchyard: {request.file}: {error.strerror or error}")
+        output.fail(f"batchyard: cannot write the snapshot {request.file}: {error.strerror or error}")
     except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    for line in snapshot_remarks(reading, request):
+    for line in snapshot_remarks(snapshot_result, request):
         output.report_line(f"batchyard: {line}")
 
 
-def snapshot_remarks(reading: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
-    """Remarks on a snapshot."""
-    for line in consequences_of(reading.forbidden):
+def snapshot_remarks(snapshot_result: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
+    """Yield remarks on a snapshot: missing kinds, later revisions, Kueue's Configuration, and object counts."""
+    for line in consequences_of(snapshot_result.forbidden):
         yield f"no permission to list {line}"
-    if reading.loose:
-        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in reading.loose))
-        yield f"read at a later revision, because the server no longer had the first: {names}"
-    others = [info.plural for info in map(kind_info, reading.unserved) if not info.group.endswith(_OURS)]
-    if others:
-        yield f"not served here: {', '.join(others)}"
-    if reading.of_configuration:
-        yield reading.of_configuration
-    yield from reading.beside
-    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in reading.counts.items() if count)
-    what = "names are hashed, " if request.redacts else ""
-    where = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
+    if snapshot_result.loose:
+        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot_result.loose))
+        yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
+    unserved_kinds = [
+        info.plural for info in map(kind_info, snapshot_result.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)
+    ]
+    if unserved_kinds:
+        yield f"kinds that the server does not serve: {', '.join(unserved_kinds)}"
+    if snapshot_result.of_configuration:
+        yield snapshot_result.of_configuration
+    yield from snapshot_result.beside
+    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot_result.counts.items() if count)
+    redaction_note = "names are hashed, " if request.redacts else ""
+    file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
-        f"{sum(reading.counts.values())} objects as of {format_time(reading.at)}, revision {reading.revision}{where}: "
-        f"{counts}; {what}environments and Secrets are left out"
+        f"{sum(snapshot_result.counts.values())} objects as of {format_time(snapshot_result.at)}, revision"
+        f" {snapshot_result.revision}{file_note}: "
+        f"{counts}; {redaction_note}environment variables and Secrets are omitted"
     )
 
 
-async def _written(
-    where: ClusterSource, stream: BinaryIO, redaction: Redaction | None, counting: Counting
+async def _write_snapshot(
+    source: ClusterSource, stream: BinaryIO, redaction: Redaction | None, progress: Counting
 ) -> SnapshotResult:
     encode = msgspec.json.Encoder(order="sorted").encode
-    separator = _BEGINNING
+    separator = _LIST_START
 
-    def take(kind: str, found: Sequence[Obj]) -> None:
+    def write_page(kind: str, page: Sequence[Obj]) -> None:
         nonlocal separator
-        for obj in found:
-            kept = without_secrets(obj)
-            stream.write(separator + encode(kept if redaction is None else redaction.redacted(kept)))
+        for obj in page:
+            public_object = without_secrets(obj)
+            stream.write(separator + encode(public_object if redaction is None else redaction.redacted(public_object)))
             separator = b",\n"
-        counting.note(kind_info(kind).plural, len(found))
+        progress.add(kind_info(kind).plural, len(page))
 
-    reading = await reading_of(where, take)
-    if reading.configuration is not None:
-        stream.write(separator + encode(reading.configuration))
-    metadata: dict[str, Any] = list_metadata(reading.at, reading.revision, reading.forbidden)
+    snapshot_result = await reading_of(source, write_page)
+    if snapshot_result.configuration is not None:
+        stream.write(separator + encode(snapshot_result.configuration))
+    metadata: dict[str, Any] = list_metadata(snapshot_result.at, snapshot_result.revision, snapshot_result.forbidden)
     stream.write(b'\n],"metadata":' + encode(metadata) + b"}\n")
-    return reading
+    return snapshot_result
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
-    """The output stream; a regular file appears under its name once complete, readable by its owner only."""
+def _open_output(name: str) -> Iterator[BinaryIO]:
+    """Yield the output stream; a regular file gets its name once complete and is readable only by its owner."""
     if name == STANDARD_OUTPUT:
         with output.bytes_out() as stream:
             yield stream
         return
-    place = Path(name).resolve()
-    if place.exists() and not place.is_file():
-        with place.open("wb") as stream:  # a device or pipe must not be replaced
+    target = Path(name).resolve()
+    if target.exists() and not target.is_file():
+        with target.open("wb") as stream:  # a device or pipe must not be replaced
             yield stream
         return
-    number, beginning = mkstemp(prefix=f"{place.name}.", dir=place.parent)
+    temporary_fd, temporary_path = mkstemp(prefix=f"{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(number, "wb") as stream:
+        with os.fdopen(temporary_fd, "wb") as stream:
             yield stream
-        Path(beginning).replace(place)
+        Path(temporary_path).replace(target)
     finally:
-        Path(beginning).unlink(missing_ok=True)
+        Path(temporary_path).unlink(missing_ok=True)
 
 
-def _key(text: str) -> bytes:
+def _hash_key(text: str) -> bytes:
     return text.encode()[:_KEY_LENGTH] if text else ssl.RAND_bytes(_KEY_LENGTH)
 
 
-# --- snapshot ---
-#
-# The options of `batchyard snapshot`.
+# --- command ---
 
 
 def snapshot(
@@ -156,5 +157,5 @@ def snapshot(
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
 
-    where = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-    run(SnapshotRequest(where, file, redact, redact_key))
+    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    run(SnapshotRequest(source, file, redact, redact_key))

@@ -1,4 +1,4 @@
-"""`batchyard status`: the status report of a running platform."""
+"""The command `batchyard status`: prints the status report of a running platform."""
 
 import http.client
 import json
@@ -17,29 +17,34 @@ from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
 from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
-_ANSWERS_WITHIN: Final = 10  # seconds
+_RESPONSE_TIMEOUT: Final = 10  # seconds
 
 
-def print_status(folder: Path, form: Output) -> None:
-    """Print the report; ends the command with 1 if no platform runs or it does not respond."""
+def print_status(folder: Path, output_format: Output) -> None:
+    """Print the status report; exit with 1 if no platform runs or it does not respond."""
     running = process_of(folder)
     try:
-        reported = fetch_status(running, folder)
+        status_report = fetch_status(running, folder)
     except KubeconfigError as error:
         output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: {running.url}, pid {running.pid}, does not respond: {error}")
-    document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **reported}
-    if form is Output.JSON:
+    document = {
+        "url": running.url,
+        "pid": running.pid,
+        "kubeconfig": str((folder / KUBECONFIG).resolve()),
+        **status_report,
+    }
+    if output_format is Output.JSON:
         output.write(render_json(document))
-    elif form is Output.YAML:
+    elif output_format is Output.YAML:
         output.write(render_yaml(document))
     else:
-        output.write(_lines(document))
+        output.write(_format_status(document))
 
 
 def fetch_status(running: PlatformProcess, folder: Path) -> dict[str, Any]:
-    """The status report, requested as the owner."""
+    """Request the status report of a platform as its owner."""
     connection = owner_connection(running, folder)
     try:
         return read_status(connection)
@@ -48,24 +53,26 @@ def fetch_status(running: PlatformProcess, folder: Path) -> dict[str, Any]:
 
 
 def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
-    """A connection to the platform as its owner; it reconnects on the next request after a close."""
-    place = urlsplit(running.url)
-    assert place.hostname is not None, "the URL of a platform has a host"
-    if place.scheme == "http":
-        return http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
-    secured = tls_of_owner(folder)
-    return http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
+    """Return a connection to the platform as its owner; it reconnects on the next request after a close."""
+    url_parts = urlsplit(running.url)
+    assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
+    if url_parts.scheme == "http":
+        return http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
+    tls_context = tls_of_owner(folder)
+    return http.client.HTTPSConnection(
+        url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
+    )
 
 
 def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
-    """The status report of the platform; raises OSError, HTTPException or ValueError on failure."""
+    """Return the status report of the platform; raise OSError, HTTPException or ValueError on failure."""
     return answer_to_owner(connection, STATUS_REPORT_PATH)
 
 
 def answer_to_owner(
     connection: http.client.HTTPConnection, path: str, put: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The document at a path, after a PUT of `put`; raises OSError, HTTPException or ValueError on failure."""
+    """Return the document at a path, after a PUT of `put`; raise OSError, HTTPException or ValueError on failure."""
     connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()
     content = response.read()
@@ -75,42 +82,42 @@ def answer_to_owner(
     return document
 
 
-def _lines(reported: Mapping[str, Any]) -> str:
-    """Format the report, one line per field."""
-    nodes, workloads = reported["nodes"], reported["workloads"]
+def _format_status(status_report: Mapping[str, Any]) -> str:
+    """Format the status report, one line per field."""
+    nodes, workloads = status_report["nodes"], status_report["workloads"]
     rows = {
-        "url": f"{reported['url']}  pid {reported['pid']}",
-        "kubeconfig": reported["kubeconfig"],
-        "health": reported["health"],
-        "version": reported["version"],
-        "up": f"{reported['uptimeSeconds']} s, since {reported['started']}",
-        "time": f"{reported['time']}, at {reported['speed']:g}x",
-        "revision": reported["revision"],
-        "journal": f"{reported['journalBytes'] / 1_000_000:.1f} MB, --sync {reported['sync']}",
+        "url": f"{status_report['url']}  pid {status_report['pid']}",
+        "kubeconfig": status_report["kubeconfig"],
+        "health": status_report["health"],
+        "version": status_report["version"],
+        "up": f"{status_report['uptimeSeconds']} s, since {status_report['started']}",
+        "time": f"{status_report['time']}, at {status_report['speed']:g}x",
+        "revision": status_report["revision"],
+        "journal": f"{status_report['journalBytes'] / 1_000_000:.1f} MB, --sync {status_report['sync']}",
         "nodes": f"{nodes['ready']} ready of {nodes['all']}",
         "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
-        "objects": ", ".join(f"{count} {kind}" for kind, count in reported["objects"].items()),
+        "objects": ", ".join(f"{count} {kind}" for kind, count in status_report["objects"].items()),
     }
-    rows |= _of_this_machine(reported["local"]) if "local" in reported else {}
+    rows |= _local_node_rows(status_report["local"]) if "local" in status_report else {}
     width = max(map(len, rows)) + 2
     return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())
 
 
-def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
-    """The rows of a local node: isolation of pods, GPUs, and missing features with remedies."""
-    apart = local["isolation"]
-    ways = {
-        f"bubblewrap {apart['bubblewrap']}": apart["bubblewrap"],
-        "a network for each pod": apart["podNetwork"],
-        f"cgroups {apart['cgroups']}": apart["cgroups"],
-        "a user namespace": apart["userNamespace"],
-        "a user for each pod": apart.get("usersOfPods"),
-        "seccomp": apart.get("seccomp"),
+def _local_node_rows(local: Mapping[str, Any]) -> dict[str, str]:
+    """Return the rows of a local node: isolation of pods, GPUs, and missing features with remedies."""
+    isolation = local["isolation"]
+    mechanisms = {
+        f"bubblewrap {isolation['bubblewrap']}": isolation["bubblewrap"],
+        "a network for each pod": isolation["podNetwork"],
+        f"cgroups {isolation['cgroups']}": isolation["cgroups"],
+        "a user namespace": isolation["userNamespace"],
+        "a user for each pod": isolation.get("usersOfPods"),
+        "seccomp": isolation.get("seccomp"),
     }
-    had = ", ".join(way for way, is_had in ways.items() if is_had)
-    rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
+    available = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
+    rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": available or "none"}
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
-    rows["images"] = _of_images(local)
+    rows["images"] = _describe_images(local)
     for number, gpu in enumerate(local["gpus"]):
         used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
         memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
@@ -120,22 +127,22 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _of_images(local: Mapping[str, Any]) -> str:
-    """Which images can run here, and which engine runs them."""
-    ways = [_way(engine) for engine in local["engines"]]
-    if not ways:
-        return "only those of --image; for others: apt-get install podman runc, or docker"
-    message = f"{ways[0]} images without --image"
+def _describe_images(local: Mapping[str, Any]) -> str:
+    """Return which container images can run on this machine, and which engine runs them."""
+    descriptions = [_describe_engine(engine) for engine in local["engines"]]
+    if not descriptions:
+        return "only images set by --image; for other images: apt-get install podman runc, or docker"
+    message = f"{descriptions[0]} images without --image"
     message += "".join(
-        f"; {way} images of --image NAME={engine['name']}:"
-        for way, engine in zip(ways[1:], local["engines"][1:], strict=True)
+        f"; {description} images of --image NAME={engine['name']}:"
+        for description, engine in zip(descriptions[1:], local["engines"][1:], strict=True)
     )
     return message + (f"; podman cannot run them itself: {local['runsNone']}" if local["runsNone"] else "")
 
 
-def _way(engine: Mapping[str, Any]) -> str:
-    named = f"{engine['name']} {engine['version']}"
-    return f"{named} pulls and runs" if engine["runs"] else f"{named} pulls, bubblewrap runs"
+def _describe_engine(engine: Mapping[str, Any]) -> str:
+    name_and_version = f"{engine['name']} {engine['version']}"
+    return f"{name_and_version} pulls and runs" if engine["runs"] else f"{name_and_version} pulls, bubblewrap runs"
 
 
 def status(

@@ -1,4 +1,4 @@
-"""`batchyard up`: starts the embedded platform, in the foreground or the background."""
+"""The command `batchyard up`: runs the embedded platform, in the foreground or the background."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,11 +49,11 @@ from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as Promise
 from batchyard.store.journal_file import JournalError
 
-_ENGINES: Final = ("podman", "docker")
-#: The options of `up` that need this machine as a node.
-_OF_PODS: Final = "--image, --host-path and --host-network"
+_CONTAINER_ENGINES: Final = ("podman", "docker")
+#: The options of `up` that require this machine as a node.
+_LOCAL_NODE_OPTIONS: Final = "--image, --host-path and --host-network"
 #: The value of `--cluster` for a Cluster whose only node is this machine.
-_LOCAL: Final = Path("local")
+_LOCAL_CLUSTER_NAME: Final = Path("local")
 _LOCAL_CLUSTER: Final = """\
 apiVersion: cloud.batchyard.dev/v1alpha1
 kind: Cluster
@@ -62,96 +62,108 @@ spec: {zones: [local], local: {}}
 """
 
 
-def start(wanted: UpOptions, *, detach: bool) -> None:
-    """Run the platform until a termination signal; with `detach` in the background, returning once it listens."""
+def start(options: UpOptions, *, detach: bool) -> None:
+    """Run the platform until a termination signal; with `detach`, start it in the background and return."""
     if detach:
-        _prepare(wanted.place.folder)
-        _run_behind(wanted)
+        _prepare_data_directory(options.platform_options.folder)
+        _run_in_background(options)
         return
-    cluster, place = cluster_of(wanted), configured(wanted)
-    _prepare(wanted.place.folder)
-    logs.begin(wanted.logs)
-    run(place, cluster, wanted.speed, partial(_print_ready, wanted.place))
+    cluster, platform_options = cluster_of(options), configured(options)
+    _prepare_data_directory(options.platform_options.folder)
+    logs.begin(options.logs)
+    run(platform_options, cluster, options.speed, partial(_print_ready, options.platform_options))
 
 
-def _prepare(folder: Path) -> None:
-    """Create a data directory; ends the command if that fails or a platform already runs in it."""
+def _prepare_data_directory(folder: Path) -> None:
+    """Create a data directory; the command exits if that fails or if a platform already runs in it."""
     try:
         prepare(folder)
     except DirectoryError as error:
         output.fail(f"batchyard: {error}")
     running = process_in(folder)
     if running is not None:
-        message = f"batchyard: {folder}: a platform already runs here, pid {running.pid}, {running.url}"
+        message = f"batchyard: a platform already runs in {folder}, pid {running.pid}, {running.url}"
         output.fail(f"{message}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
-def _run_behind(wanted: UpOptions) -> None:
-    """Start the same command in the background, and wait until it listens or ends."""
-    _, running = start_behind(wanted)
-    _print_ready(wanted.place, running.url)
-    output.report_line(f"batchyard: pid {running.pid}, in the background; log: {wanted.place.folder / LOG}")
-
-
-def _print_ready(place: PlatformOptions, url: str) -> None:
-    output.report_line(f"batchyard: listening on {url}, its data in {place.folder}")
-    if not place.is_insecure:
-        output.report_line(f"batchyard: export KUBECONFIG={quote(str((place.folder / KUBECONFIG).resolve()))}")
-
-
-def run(place: PlatformOptions, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
-    """Run a platform until a termination signal; call `ready` with its URL once it listens."""
-    answering = (
-        ForecastAnswers() if place.configuration is None else ForecastAnswers(parse_kueue_settings(place.configuration))
+def _run_in_background(options: UpOptions) -> None:
+    """Start the platform in the background, wait until it listens, and print its URL and pid."""
+    _, running = start_behind(options)
+    _print_ready(options.platform_options, running.url)
+    output.report_line(
+        f"batchyard: running in the background, pid {running.pid}; log: {options.platform_options.folder / LOG}"
     )
-    foresight = ForecastFunctions(answering.forecast_of, answering.samples_of, answering.warnings_for)
+
+
+def _print_ready(options: PlatformOptions, url: str) -> None:
+    output.report_line(f"batchyard: listening on {url}, its data is in {options.folder}")
+    if not options.is_insecure:
+        output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG).resolve()))}")
+
+
+def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
+    """Run a platform until a termination signal; call `report_ready` with its URL once it listens."""
+    forecast_answers = (
+        ForecastAnswers()
+        if options.configuration is None
+        else ForecastAnswers(parse_kueue_settings(options.configuration))
+    )
+    forecast_functions = ForecastFunctions(
+        forecast_answers.forecast_of, forecast_answers.samples_of, forecast_answers.warnings_for
+    )
     try:
-        uvloop.run(serve(place, cluster, speed, ready, foresight))
+        uvloop.run(serve(options, cluster, speed, report_ready, forecast_functions))
     except (JournalError, PortError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        message = f"{error.filename or place.folder}: {error.strerror}"
+        message = f"{error.filename or options.folder}: {error.strerror}"
         output.fail(f"batchyard: {message}; check its free disk space and permissions")
-    output.report_line("batchyard: ended, its data is kept")
+    output.report_line("batchyard: the platform has ended, its data is kept")
 
 
-def configured(wanted: UpOptions) -> PlatformOptions:
-    """The place with Kueue's Configuration added; ends the command if the file is invalid."""
-    return wanted.place if wanted.config is None else replace(wanted.place, configuration=kept_in(wanted.config))
+def configured(options: UpOptions) -> PlatformOptions:
+    """Return the platform options with Kueue's Configuration added; exit if its file is invalid."""
+    return (
+        options.platform_options
+        if options.config is None
+        else replace(options.platform_options, configuration=kept_in(options.config))
+    )
 
 
-def cluster_of(wanted: UpOptions) -> Obj | None:
-    """The requested Cluster, None if none was requested; ends the command if it is invalid."""
-    is_about_pods = bool(wanted.images or wanted.host_paths or wanted.host_network)
-    if wanted.cluster is None:
-        if is_about_pods:
-            output.fail(f"batchyard: {_OF_PODS} are for pods of this machine: add --cluster local")
+def cluster_of(options: UpOptions) -> Obj | None:
+    """Return the Cluster of `--cluster`, None without the option; exit if it is invalid."""
+    has_local_options = bool(options.images or options.host_paths or options.host_network)
+    if options.cluster is None:
+        if has_local_options:
+            output.fail(f"batchyard: {_LOCAL_NODE_OPTIONS} require this machine as a node: add --cluster local")
         return None
-    cluster = _read(wanted.cluster)
+    cluster = _read_cluster(options.cluster)
     local = cluster["spec"].get("local")
     if local is None:
-        if is_about_pods:
-            message = f"batchyard: {wanted.cluster}: {_OF_PODS} are for pods of this machine"
-            output.fail(f"{message}, which is not a node of this Cluster; add spec.local to it")
+        if has_local_options:
+            message = f"batchyard: {options.cluster}: {_LOCAL_NODE_OPTIONS} require this machine as a node"
+            output.fail(f"{message}: add spec.local to the Cluster")
         return cluster
-    if wanted.speed != 1:
-        output.fail("batchyard: real processes cannot be sped up: leave out --speed if this machine is a node")
-    images = [*map(_image, wanted.images), *(local.get("images") or ())]
-    paths = [*(str(path.expanduser().resolve()) for path in wanted.host_paths), *(local.get("hostPaths") or ())]
-    own = {**local, "images": images, "hostPaths": paths}
-    return with_path(cluster, ("spec", "local"), {**own, "hostNetwork": True} if wanted.host_network else own)
+    if options.speed != 1:
+        output.fail("batchyard: --speed must be 1x if this machine is a node, because its pods are real processes")
+    images = [*map(_parse_image, options.images), *(local.get("images") or ())]
+    paths = [*(str(path.expanduser().resolve()) for path in options.host_paths), *(local.get("hostPaths") or ())]
+    local_spec = {**local, "images": images, "hostPaths": paths}
+    return with_path(
+        cluster, ("spec", "local"), {**local_spec, "hostNetwork": True} if options.host_network else local_spec
+    )
 
 
-def _image(text: str) -> dict[str, object]:
-    """A row of `spec.local.images`."""
-    name, equals, place = text.partition("=")
-    if not equals or not name or not place:
+def _parse_image(text: str) -> dict[str, object]:
+    """Return the entry of `spec.local.images` for an `--image` value; exit if it is malformed."""
+    name, equals, replacement = text.partition("=")
+    if not equals or not name or not replacement:
         examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
         output.fail(f"batchyard: --image {text}: use NAME=DIRECTORY, {examples}")
-    engine, colon, image = place.partition(":")
-    if colon and engine in _ENGINES:
+    engine, colon, image = replacement.partition(":")
+    if colon and engine in _CONTAINER_ENGINES:
         return {"match": name, "engine": engine, **({"image": image} if image else {})}
-    path = Path(place).expanduser().resolve()
+    path = Path(replacement).expanduser().resolve()
     if path == Path("/"):
         return {"match": name, "machine": True}
     if not path.is_dir():
@@ -159,20 +171,20 @@ def _image(text: str) -> dict[str, object]:
     return {"match": name, "environment" if (path / "pyvenv.cfg").exists() else "root": str(path)}
 
 
-def _read(path: Path) -> Obj:
-    """The Cluster of a file, or for `local` the built-in Cluster of this machine."""
+def _read_cluster(path: Path) -> Obj:
+    """Return the Cluster of a file, or the built-in Cluster with this machine as its node for `local`."""
     try:
-        text = _LOCAL_CLUSTER if path == _LOCAL else path.read_text("utf-8")
+        text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
         output.fail(f"batchyard: {path}: {error.strerror}; give a file with a Cluster to --cluster")
     except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {path}: {error}")
+        output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
     clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
     if manifests.faults:
         output.fail("\n".join(map(str, manifests.faults)))
     if len(clusters) != 1:
-        output.fail(f"batchyard: {path}: contains {len(clusters)} Clusters; give a file with exactly one")
+        output.fail(f"batchyard: {path}: the file contains {len(clusters)} Clusters instead of exactly one")
     return clusters[0]
 
 
@@ -240,9 +252,9 @@ def up(
 ) -> None:
     """Run the platform on this machine until it receives a termination signal; use kubectl to talk to it."""
     if insecure_loopback and listen is not None:
-        raise typer.BadParameter("--insecure-loopback serves this machine only: leave out --listen")
+        raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
 
-    place = PlatformOptions(
+    options = PlatformOptions(
         data_dir,
         port,
         insecure_loopback,
@@ -255,5 +267,5 @@ def up(
         runtime=runtime,
     )
     logs = LogSettings(log_level.value, log_form is LogFormat.JSON)
-    wanted = UpOptions(place, cluster, speed, image or (), host_path or (), logs, config, host_network)
-    start(wanted, detach=detach)
+    up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)
+    start(up_options, detach=detach)

@@ -1,4 +1,4 @@
-"""`batchyard user`: writes a kubeconfig for another user, with a short-lived certificate."""
+"""The command `batchyard user`: writes a kubeconfig for another user, with a short-lived certificate."""
 
 import os
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import NAME_MAX, CertificateAuthority, CredentialsError, kubeconfig
 from batchyard.server.platform.data_dir import process_in, write_private
 
-USERS: Final = "users"
-#: The prefix of names that are reserved for the platform.
-_RESERVED: Final = "system:"
+USERS_FOLDER: Final = "users"
+#: The prefix of user and group names that are reserved for the platform.
+_RESERVED_PREFIX: Final = "system:"
 
 
 class NewUser(NamedTuple):
-    """The user to create: name, groups, default namespace, days of validity."""
+    """The user to create: name, groups, default namespace, and days of validity."""
 
     name: str
     groups: Sequence[str]
@@ -29,50 +29,53 @@ class NewUser(NamedTuple):
 
 
 def create(folder: Path, new: NewUser) -> None:
-    """Write a user's kubeconfig and print how to use it."""
+    """Write the kubeconfig of a new user and print how to use it; exit with 1 on failure."""
     for name in (new.name, *new.groups):
         if not name:
-            output.fail("batchyard: a name must not be empty")
+            output.fail("batchyard: the names of users and groups must not be empty")
         if not name.isprintable():
             output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
-        if name.startswith(_RESERVED):
-            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED} is reserved")
+        if name.startswith(_RESERVED_PREFIX):
+            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_PREFIX} is reserved")
     if len(new.name) > NAME_MAX:
-        output.fail(f"batchyard: {new.name!r} is not a valid name: a certificate allows at most {NAME_MAX} characters")
+        output.fail(f"batchyard: {new.name!r} is not a valid name: certificates allow at most {NAME_MAX} characters")
     if "/" in new.name or new.name.startswith("."):
-        output.fail(f"batchyard: {new.name!r} is not a valid name: it must also be a valid file name")
+        output.fail(f"batchyard: {new.name!r} is not a valid name: it contains / or starts with a dot")
     running = process_in(folder)
     if running is None:
-        output.fail(
-            f"batchyard: no platform runs in {folder}; start it first, because the kubeconfig needs its address"
-        )
+        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
     if running.url.startswith("http:"):
-        output.fail(
-            "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"
-        )
+        output.fail("batchyard: the platform runs with --insecure-loopback, so every user of this machine is its owner")
     try:
-        path = _written(folder, running.url, new)
+        path = _write_kubeconfig(folder, running.url, new)
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; check that {folder / USERS} is writable")
+        output.fail(
+            f"batchyard: {error.filename or folder}: {error.strerror}; check that {folder / USERS_FOLDER} is writable"
+        )
     output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {new.days} days; treat it like a password"
     )
-    output.report_line(f"batchyard: RoleBindings grant {new.name}'s rights, for example:")
-    where, to = new.namespace or "NAMESPACE", f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
-    output.report_line(f"  kubectl create rolebinding {new.name} --clusterrole=edit {to} --namespace={where}")
+    output.report_line(f"batchyard: RoleBindings grant {new.name}'s permissions, for example:")
+    namespace, subject_option = (
+        new.namespace or "NAMESPACE",
+        f"--group={new.groups[0]}" if new.groups else f"--user={new.name}",
+    )
+    output.report_line(
+        f"  kubectl create rolebinding {new.name} --clusterrole=edit {subject_option} --namespace={namespace}"
+    )
 
 
-def _written(folder: Path, url: str, new: NewUser) -> Path:
-    """Write the kubeconfig of a new user; return its path."""
+def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
+    """Write the kubeconfig of a new user and return its path."""
     os.umask(0o077)
-    (folder / USERS).mkdir(exist_ok=True)
-    path = folder / USERS / f"{new.name}.kubeconfig"
+    (folder / USERS_FOLDER).mkdir(exist_ok=True)
+    path = folder / USERS_FOLDER / f"{new.name}.kubeconfig"
     authority = CertificateAuthority(folder, wall_clock())
     signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
-    known = authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig(url, known, new.name, signed, new.namespace).encode())
+    authority_certificate = authority.certificate_file.read_bytes()
+    write_private(path, kubeconfig(url, authority_certificate, new.name, signed, new.namespace).encode())
     return path
 
 
@@ -89,5 +92,5 @@ def user(
     ] = 30,
     data_dir: PlatformDir = DATA_DIR,
 ) -> None:
-    """Write a kubeconfig for another user of the platform; RoleBindings grant the user's rights."""
+    """Write a kubeconfig for another user of the platform; RoleBindings grant the user's permissions."""
     create(data_dir, NewUser(name, group or [], namespace, days))

@@ -1,4 +1,4 @@
-"""`batchyard whatif`: runs a state with and without a change, and prints the differences."""
+"""The command `batchyard whatif`: simulates a state with and without a change, and prints the differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ _NEVER: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class WhatifRequest:
-    """The arguments of the command."""
+    """The arguments of `batchyard whatif`."""
 
     paths: Sequence[str]
     changes: Sequence[str]
@@ -58,105 +58,130 @@ class WhatifRequest:
     at: Duration
     until: Duration | None
     state: str | None
-    where: ClusterSource
+    source: ClusterSource
     fair_sharing: bool
     seed: int
-    form: Output
+    output_format: Output
 
 
 def run(request: WhatifRequest) -> None:
-    """Run both; ends the command with 1 on failure."""
-    start = _start(request)
+    """Simulate the state with and without the change and print the differences; exit with 1 on failure."""
+    start = _starting_state(request)
     try:
-        deleted = [_key(text) for text in request.deleted]
+        deleted = [_parse_object_key(text) for text in request.deleted]
         change, warnings = read_change(request.changes, deleted, start)
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
     print_warnings(warnings)
-    began = EPOCH + request.at if start.state is None else start.state.at
+    started_at = EPOCH + request.at if start.state is None else start.state.at
     until = UNTIL if request.until is None and start.state is not None else request.until
     try:
-        difference = difference_of(compare(start, change, until, request.seed), began)
-    except EndlessInstant as endless:
-        output.fail(f"batchyard: {endless}")
-    for refusal in difference.comparison.refused:
-        output.report_line(f"refused: {refusal}")
-    output.write(shown(difference, request.form))
+        difference = difference_of(compare(start, change, until, request.seed), started_at)
+    except EndlessInstant as error:
+        output.fail(f"batchyard: {error}")
+    for rejection in difference.comparison.refused:
+        output.report_line(f"rejected write: {rejection}")
+    output.write(shown(difference, request.output_format))
     if difference.comparison.refused:
         raise SystemExit(1)
 
 
-def shown(difference: Difference, form: Output) -> str:
-    """Format the differences."""
-    if form is Output.JSON:
+def shown(difference: Difference, output_format: Output) -> str:
+    """Format the differences in one of the output formats."""
+    if output_format is Output.JSON:
         return render_json(document_of(difference))
-    if form is Output.YAML:
+    if output_format is Output.YAML:
         return render_yaml(document_of(difference))
-    parts = [f"{difference.summary}\n"]
+    sections = [f"{difference.summary}\n"]
     if difference.workloads:
         header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
-        parts.append(format_table([header, *map(_workload, difference.workloads)]))
+        sections.append(format_table([header, *map(_workload_row, difference.workloads)]))
     if difference.queues:
         header = ["QUEUE", "MEAN WAIT", "WITH IT", "PENDING", "WITH IT"]
-        parts.append(format_table([header, *map(_queue, difference.queues)]))
-    parts += _machines(document_of(difference))
-    return "\n".join(parts)
+        sections.append(format_table([header, *map(_queue_row, difference.queues)]))
+    sections += _machines_table(document_of(difference))
+    return "\n".join(sections)
 
 
-def _start(request: WhatifRequest) -> RunStart:
+def _starting_state(request: WhatifRequest) -> RunStart:
     if request.paths:
         return RunStart(read(request.paths), at=request.at)
-    state = with_explicit_runtimes(requested_state(request.state, request.where), "they keep running in both runs")
+    state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
     return start_of(state, fair_sharing=request.fair_sharing)
 
 
-def _key(text: str) -> Key:
-    """The key of an object to delete, from KIND/NAME or KIND/NAMESPACE/NAME; InvalidScenario if malformed."""
-    kind, *rest = text.split("/")
-    names = kind.lower()
+def _parse_object_key(text: str) -> Key:
+    """Return the key of an object to delete from KIND[/NAMESPACE]/NAME; raise InvalidScenario if it is malformed."""
+    kind, *path_parts = text.split("/")
+    kind_name = kind.lower()
     for info in KINDS:
-        if names in {info.singular, info.plural, *info.short_names, info.kind.lower(), f"{info.plural}.{info.group}"}:
-            if len(rest) == 1 and rest[0]:
-                return Key(info.constant, "default" if info.namespaced else "", rest[0])
-            if len(rest) == 2 and info.namespaced:
-                return Key(info.constant, *rest)
+        if kind_name in {
+            info.singular,
+            info.plural,
+            *info.short_names,
+            info.kind.lower(),
+            f"{info.plural}.{info.group}",
+        }:
+            if len(path_parts) == 1 and path_parts[0]:
+                return Key(info.constant, "default" if info.namespaced else "", path_parts[0])
+            if len(path_parts) == 2 and info.namespaced:
+                return Key(info.constant, *path_parts)
             break
     else:
         raise InvalidScenario(
-            [FileFault("--delete", FieldError("", f"{kind!r} is not a known kind", "use a kind such as node"))]
+            [
+                FileFault(
+                    "--delete",
+                    FieldError("", f"{kind!r} is not a known kind", "use a kind such as node, job or clusterqueue"),
+                )
+            ]
         )
     remedy = f"use {kind}/NAMESPACE/NAME" if info.namespaced else f"use {kind}/NAME"
     raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} is not an object name", remedy))])
 
 
-def _workload(row: WorkloadDifference) -> list[str]:
-    old, new = row.without, row.changed
+def _workload_row(row: WorkloadDifference) -> list[str]:
+    timeline_without, timeline_with = row.without, row.changed
     effect = row.effect
     if row.sooner and effect in {"sooner", "later"}:
         effect = f"{in_words(abs(row.sooner))} {effect}"
-    by = "" if new is None or (old is not None and old.preemptions == new.preemptions) else new.by
-    return [row.name, row.queue, effect, _start_of(old), _start_of(new), _end_of(old), _end_of(new), by]
+    preemptor = (
+        ""
+        if timeline_with is None
+        or (timeline_without is not None and timeline_without.preemptions == timeline_with.preemptions)
+        else timeline_with.by
+    )
+    return [
+        row.name,
+        row.queue,
+        effect,
+        _format_start(timeline_without),
+        _format_start(timeline_with),
+        _format_end(timeline_without),
+        _format_end(timeline_with),
+        preemptor,
+    ]
 
 
-def _start_of(story: WorkloadTimeline | None) -> str:
-    if story is None or story.starts is None:
+def _format_start(timeline: WorkloadTimeline | None) -> str:
+    if timeline is None or timeline.starts is None:
         return _NEVER
-    return "running" if story.starts < 0 else in_words(story.starts) if story.starts else "at once"
+    return "running" if timeline.starts < 0 else in_words(timeline.starts) if timeline.starts else "at once"
 
 
-def _end_of(story: WorkloadTimeline | None) -> str:
-    return _NEVER if story is None or story.ends is None else in_words(story.ends)
+def _format_end(timeline: WorkloadTimeline | None) -> str:
+    return _NEVER if timeline is None or timeline.ends is None else in_words(timeline.ends)
 
 
-def _queue(row: QueueDifference) -> list[str]:
+def _queue_row(row: QueueDifference) -> list[str]:
     waits = (row.waited_without, row.waited_changed)
     return [row.name, *(in_words(round(wait)) for wait in waits), str(row.pending_without), str(row.pending_changed)]
 
 
-def _machines(reported: dict[str, Any]) -> list[str]:
-    """Nodes and costs, if they differ."""
-    nodes, costs = reported["nodes"], reported["costs"]
+def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
+    """Return the table of node counts, machine hours and costs; empty if both runs have the same."""
+    nodes, costs = comparison_document["nodes"], comparison_document["costs"]
     if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
         return []
     rows = [["", "WITHOUT", "WITH IT"]]
@@ -166,9 +191,7 @@ def _machines(reported: dict[str, Any]) -> list[str]:
     return [format_table(rows)]
 
 
-# --- whatif ---
-#
-# The options of `batchyard whatif`.
+# --- command ---
 
 
 def whatif(
@@ -203,13 +226,15 @@ def whatif(
     seed: Seed = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare two runs of the same state, with and without a change. Nothing is changed."""
+    """Compare two simulated runs of the same state, with and without a change. The cluster is not changed."""
     if not change and not delete:
         raise typer.BadParameter("give a change with -f FILE, or an object to delete with --delete KIND/NAME")
     if paths and state is not None:
-        raise typer.BadParameter("PATH and --state are two states: leave out one")
+        raise typer.BadParameter("PATH and --state give two starting states: remove one of them")
     if at and not paths:
-        raise typer.BadParameter("--at is for scenarios: a state starts at its own time")
+        raise typer.BadParameter(
+            "--at is for scenarios, as a state starts at its own time: remove --at, or give manifests as PATH"
+        )
 
-    where = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-    run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, where, fair_sharing, seed, output))
+    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

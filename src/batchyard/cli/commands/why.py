@@ -1,4 +1,4 @@
-"""`batchyard why`: asks a cluster or a simulation for the reason of an object's state, and prints it."""
+"""The command `batchyard why`: explains the state of a Workload, pod or queue, in a cluster or a simulation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -19,19 +19,19 @@ from batchyard.cli.output import render_json, render_yaml
 from batchyard.client.transport import path_of, path_of_kind
 from batchyard.sim.scenario import run_length
 
-# --- rendering of the why document ---
+# --- text output ---
 #
-# Rendering of the `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
+# The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
 
 
 Document: TypeAlias = Mapping[str, Any]
 
-WIDTH: Final = 120
-_CELL_MAX: Final = 44
+LINE_WIDTH: Final = 120
+_CELL_WIDTH_MAX: Final = 44
 _ROWS_MAX: Final = 18
-_LABEL: Final = 13
+_LABEL_WIDTH: Final = 13
 
-_VERDICTS: Final = {
+_VERDICT_TEXTS: Final = {
     "fits": "fits",
     "short": "short of quota",
     "nobodyToPreempt": "short, no usable victims",
@@ -44,168 +44,188 @@ _VERDICTS: Final = {
 }
 
 
-def lines_of(found: Document, *, is_wide: bool) -> Iterator[str]:
-    """The lines of the text; `is_wide` includes every level of every flavor."""
-    subject = found["subject"]
+def lines_of(document: Document, *, is_wide: bool) -> Iterator[str]:
+    """Yield the lines of a `why` document as text; with `is_wide`, every level of every flavor."""
+    subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
-    yield f"{subject['kind']} {name}: {found['state']}"
-    yield from wrap(found["summary"], WIDTH)
+    yield f"{subject['kind']} {name}: {document['state']}"
+    yield from wrap(document["summary"], LINE_WIDTH)
     yield ""
-    yield from _facts(found)
-    for part in (_quota(found, is_wide=is_wide), _quotas(found), _holders(found), _nodes(found), _changes(found)):
-        lines = list(part)
+    yield from _fact_lines(document)
+    for section in (
+        _quota_lines(document, is_wide=is_wide),
+        _queue_quota_lines(document),
+        _holder_lines(document),
+        _node_lines(document),
+        _change_lines(document),
+    ):
+        lines = list(section)
         if lines:
             yield ""
             yield from lines
 
 
-def _facts(found: Document) -> Iterator[str]:
-    binding = found.get("binding")
+def _fact_lines(document: Document) -> Iterator[str]:
+    binding = document.get("binding")
     if binding:
-        where = binding.get("where") or {}
-        at = f" at {where['kind']} {where['name']}" if where.get("kind") else ""
-        what = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
-        missing = f"; missing {binding['missing']} {what}" if binding.get("missing") else ""
-        yield from _fact("limit", f"{binding['limit']}{at}{missing}")
-    if found.get("clusterQueue"):
-        cohort = f" in Cohort {found['cohort']}" if found.get("cohort") else ""
-        yield from _fact("queue", f"{found['clusterQueue']}{cohort}")
-    line = found.get("line") or {}
+        limit_location = binding.get("where") or {}
+        location_note = f" at {limit_location['kind']} {limit_location['name']}" if limit_location.get("kind") else ""
+        resource_and_flavor = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
+        missing = f"; missing {binding['missing']} {resource_and_flavor}" if binding.get("missing") else ""
+        yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing}")
+    if document.get("clusterQueue"):
+        cohort = f" in Cohort {document['cohort']}" if document.get("cohort") else ""
+        yield from _labelled_lines("queue", f"{document['clusterQueue']}{cohort}")
+    line = document.get("line") or {}
     if line.get("position"):
-        before = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
-        more = line["position"] - 1 - len(line.get("ahead") or ())
-        yield from _fact("in line", f"{line['position']} of {line['of']}{before}{f' and {more} more' if more else ''}")
-    for share in found.get("shares") or ():
-        yield from _fact("share", f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}")
-    for number, text in enumerate((found.get("preemption") or {}).get("alternatives") or ()):
-        yield from _fact("instead" if number == 0 else "", text)
-    for check in found.get("checks") or ():
+        ahead_note = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
+        other_count = line["position"] - 1 - len(line.get("ahead") or ())
+        yield from _labelled_lines(
+            "in line",
+            f"{line['position']} of {line['of']}{ahead_note}{f' and {other_count} more' if other_count else ''}",
+        )
+    for share in document.get("shares") or ():
+        yield from _labelled_lines(
+            "share", f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
+        )
+    for number, text in enumerate((document.get("preemption") or {}).get("alternatives") or ()):
+        yield from _labelled_lines("instead" if number == 0 else "", text)
+    for check in document.get("checks") or ():
         message = f": {check['message']}" if check.get("message") else ""
-        yield from _fact("check", f"{check['name']} is {check['state']}{message}")
-    for request in found.get("requests") or ():
-        yield from _fact("request", f"{request['name']}: {request['told']}")
-    for label, text in (found.get("facts") or {}).items():
-        yield from _fact(label, text)
+        yield from _labelled_lines("check", f"{check['name']} is {check['state']}{message}")
+    for request in document.get("requests") or ():
+        yield from _labelled_lines("request", f"{request['name']}: {request['told']}")
+    for label, text in (document.get("facts") or {}).items():
+        yield from _labelled_lines(label, text)
 
 
-def _fact(label: str, text: str) -> Iterator[str]:
-    for number, line in enumerate(wrap(text, WIDTH - _LABEL) or [""]):
-        yield f"{(label if number == 0 else ''):<{_LABEL}}{line}".rstrip()
+def _labelled_lines(label: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
+        yield f"{(label if number == 0 else ''):<{_LABEL_WIDTH}}{line}".rstrip()
 
 
-def _quota(found: Document, *, is_wide: bool) -> Iterator[str]:
-    rows = list(_rows(found))
+def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
+    rows = list(_quota_rows(document))
     if not rows:
         return
-    binding = found.get("binding") or {}
+    binding = document.get("binding") or {}
     if len(rows) > _ROWS_MAX and not is_wide:
-        kept = [row for row in rows if row[1] == binding.get("flavor") or not row[6]]
-        left = len(rows) - len(kept[:_ROWS_MAX])
-        rows = kept[:_ROWS_MAX]
+        relevant_rows = [row for row in rows if row[1] == binding.get("flavor") or not row[6]]
+        omitted_count = len(rows) - len(relevant_rows[:_ROWS_MAX])
+        rows = relevant_rows[:_ROWS_MAX]
     else:
-        left = 0
+        omitted_count = 0
     header = ("POD SET", "FLAVOR", "RESOURCE", "ASKED", "MISSING", "VERDICT", "LEVEL")
-    figures = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
-    yield from _table([(*header, *figures), *rows])
-    if left:
-        yield f"... and {left} more rows: -o wide"
+    amount_columns = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
+    yield from _table_lines([(*header, *amount_columns), *rows])
+    if omitted_count:
+        yield f"... and {omitted_count} more rows: -o wide"
 
 
-def _quotas(found: Document) -> Iterator[str]:
-    """The quotas of a ClusterQueue: nominal, used, borrowed, lent and available."""
+def _queue_quota_lines(document: Document) -> Iterator[str]:
+    """Yield the quota table of a ClusterQueue: nominal, used, borrowed, lent and available amounts."""
     fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
-    rows = [tuple(each[field] for field in fields) for each in found.get("quotas") or ()]
+    rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
     if rows:
-        yield from _table([("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE"), *rows[:_ROWS_MAX]])
+        yield from _table_lines(
+            [("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE"), *rows[:_ROWS_MAX]]
+        )
     if len(rows) > _ROWS_MAX:
         yield f"... and {len(rows) - _ROWS_MAX} more rows: -o yaml"
 
 
-def _rows(found: Document) -> Iterator[tuple[str, ...]]:
-    """A row per level of each resource, flavor and pod set; repeated cells are empty."""
-    for pod_set in found.get("podSets") or ():
+def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each quota level of each resource, flavor and pod set; repeated cells are empty."""
+    for pod_set in document.get("podSets") or ():
         if pod_set.get("unavailable"):
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
         for flavor in pod_set.get("flavors") or ():
-            verdict = _VERDICTS.get(flavor["verdict"], flavor["verdict"])
+            verdict_text = _VERDICT_TEXTS.get(flavor["verdict"], flavor["verdict"])
             for number, resource in enumerate(flavor.get("resources") or ()):
-                about = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                stated = (*about, resource.get("missing", ""), verdict if number == 0 else "")
-                yield from _levels(stated, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
+                subject_cells = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
+                row_start = (*subject_cells, resource.get("missing", ""), verdict_text if number == 0 else "")
+                yield from _level_rows(row_start, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
-def _levels(stated: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool) -> Iterator[tuple[str, ...]]:
+def _level_rows(
+    row_start: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool
+) -> Iterator[tuple[str, ...]]:
     if is_ruled_out:
-        yield *stated, *[""] * 6
+        yield *row_start, *[""] * 6
         return
     for number, level in enumerate(levels):
-        figures = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
+        amounts = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
-        start = stated if number == 0 else ("", stated[1], "", "", "", "")
-        yield *start, name, *figures
+        level_start = row_start if number == 0 else ("", row_start[1], "", "", "", "")
+        yield *level_start, name, *amounts
 
 
-def _holders(found: Document) -> Iterator[str]:
-    holders = found.get("holders") or ()
+def _holder_lines(document: Document) -> Iterator[str]:
+    holders = document.get("holders") or ()
     if not holders:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        holds = ", ".join(f"{each['amount']} {each['resource']} {each['flavor']}".rstrip() for each in holder["holds"])
-        fate = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
+        holds = ", ".join(
+            f"{amount['amount']} {amount['resource']} {amount['flavor']}".rstrip() for amount in holder["holds"]
+        )
+        reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         borrows = " (borrows)" if holder["borrows"] else ""
-        rows.append((holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), holds, fate))
-    yield from _table(rows, last_is_free=True)
-    if found.get("holdersMore"):
-        yield f"... and {found['holdersMore']} more"
+        rows.append((holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), holds, reason))
+    yield from _table_lines(rows, last_is_free=True)
+    if document.get("holdersMore"):
+        yield f"... and {document['holdersMore']} more"
 
 
-def _nodes(found: Document) -> Iterator[str]:
-    nodes = found.get("nodes") or {}
+def _node_lines(document: Document) -> Iterator[str]:
+    nodes = document.get("nodes") or {}
     for text in nodes.get("text") or ():
-        yield from wrap(text, WIDTH, subsequent_indent="  ")
+        yield from wrap(text, LINE_WIDTH, subsequent_indent="  ")
 
 
-def _changes(found: Document) -> Iterator[str]:
-    changes = found.get("changes") or ()
+def _change_lines(document: Document) -> Iterator[str]:
+    changes = document.get("changes") or ()
     if changes:
-        does = "place its pods" if found.get("nodes") else "admit it"
-        yield f"Any one of these changes would {does}. Each was verified and is minimal:"
+        effect = "place its pods" if document.get("nodes") else "admit it"
+        yield f"Any one of these changes would {effect}. Each was verified and is minimal:"
     for change in changes:
-        given = f" ({change['given']})" if change.get("given") else ""
-        yield from wrap(f"{change['text']}{given}", WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
+        condition = f" ({change['given']})" if change.get("given") else ""
+        yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
 
 
-def _table(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -> Iterator[str]:
-    """Aligned columns; empty columns are omitted, long cells are cut."""
-    kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+def _table_lines(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -> Iterator[str]:
+    """Yield the lines of a table with aligned columns; empty columns are omitted, long cells are cut."""
+    columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
-        [_cut(row[column]) if not (last_is_free and column == len(row) - 1) else row[column] for column in kept]
+        [
+            _truncate_cell(row[column]) if not (last_is_free and column == len(row) - 1) else row[column]
+            for column in columns
+        ]
         for row in rows
     ]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(kept))]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 3]}..."
+def _truncate_cell(text: str) -> str:
+    return text if len(text) <= _CELL_WIDTH_MAX else f"{text[: _CELL_WIDTH_MAX - 3]}..."
 
 
 if TYPE_CHECKING:
     from batchyard.sim.state import State
     from batchyard.sim.world import World
 
-FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
-_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
-_SHORT: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
-#: Answers of a server without the `why` subresource; 403 without rights for it.
-_NO_SUCH_PART: Final = (404, 403)
-_NEAR_MAX: Final = 5
+SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
+_EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+_SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
+#: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
+_MISSING_SUBRESOURCE_CODES: Final = (404, 403)
+_SIMILAR_NAMES_MAX: Final = 5
 
 
 class Subject(NamedTuple):
-    """The object to explain; without a namespace in that of the kubeconfig."""
+    """The object to explain; namespace '' selects the kubeconfig's namespace."""
 
     kind: str
     namespace: str
@@ -213,131 +233,136 @@ class Subject(NamedTuple):
 
     @staticmethod
     def read(text: str, namespace: str) -> "Subject | None":
-        """Parse `kind/name` in kubectl's notation; None if malformed or of another kind."""
-        word, _, name = text.partition("/")
-        kind = _by_word().get(word.lower().partition(".")[0])
+        """Parse `kind/name` in kubectl's notation; None if it is malformed or the kind is not supported."""
+        kind_name, _, name = text.partition("/")
+        kind = _kinds_by_name().get(kind_name.lower().partition(".")[0])
         if kind is None or not name or "/" in name:
             return None
         return Subject(kind, namespace if kind_info(kind).namespaced else "", name)
 
     @property
     def info(self) -> ServedKind:
-        """The kind's registration."""
+        """The registered API kind of the object."""
         return kind_info(self.kind)
 
 
-class Simulated(NamedTuple):
-    """The simulation to ask."""
+class SimulatedQuestion(NamedTuple):
+    """The simulation in which the object is explained: its manifests, instant and seed."""
 
     paths: Sequence[str]
     at: Duration | None
     seed: int
 
 
-def of_cluster(subject: Subject, target: ClusterTarget, form: Output) -> None:
-    """Ask a cluster and print the answer; ends the command with 1 on failure."""
+def of_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
+    """Explain an object of a cluster and print the answer; exit with 1 on failure."""
     info = subject.info
-    part = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
+    version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
 
     def path_in(namespace: str) -> str:
-        return path_of(info, part, subject.namespace or namespace, quote(subject.name), "why")
+        return path_of(info, version, subject.namespace or namespace, quote(subject.name), "why")
 
     try:
-        found = answered(target, path_in)
+        document = answered(target, path_in)
     except UnreachableError as error:
-        names = _names_in_cluster(subject, target) if error.code in _NO_SUCH_PART else []
+        names = _names_in_cluster(subject, target) if error.code in _MISSING_SUBRESOURCE_CODES else []
         if subject.name in names:
-            _worked_out_here(subject, target, form)
+            _explain_locally(subject, target, output_format)
             return
-        output.fail(f"batchyard: {error}{_near(subject.name, names)}")
+        output.fail(f"batchyard: {error}{_similar_names_hint(subject.name, names)}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    output.write(_written(found, form))
+    output.write(_format_answer(document, output_format))
 
 
-def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
-    """Run manifests up to an instant and explain the object; ends the command with 1 if it does not exist.
+def of_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
+    """Run manifests up to an instant, explain an object and print the answer; exit with 1 if it does not exist.
 
-    A state file is explained as is, unless a later instant is given.
+    An object of a state file is explained without a run, unless a later instant is given.
     """
     from batchyard.cli.cluster_access import state_in  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, begun  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
 
-    if simulated.at is None and len(simulated.paths) == 1 and is_state(simulated.paths[0]):
-        of_state(subject, state_in(simulated.paths[0]), form)
+    if question.at is None and len(question.paths) == 1 and is_state(question.paths[0]):
+        of_state(subject, state_in(question.paths[0]), output_format)
         return
-    scenario, state = begun(SimulateRequest(simulated.paths, None, simulated.at, simulated.seed))
-    simulation = Simulation(scenario, SimulationOptions(simulated.at, simulated.seed, state=state))
+    scenario, state = begun(SimulateRequest(question.paths, None, question.at, question.seed))
+    simulation = Simulation(scenario, SimulationOptions(question.at, question.seed, state=state))
     simulation.advance()
     simulation.result()
-    ask(simulation.world, subject, form)
+    ask(simulation.world, subject, output_format)
 
 
-def of_state(subject: Subject, state: "State", form: Output) -> None:
-    """Explain an object of a state as is, without running the controllers."""
+def of_state(subject: Subject, state: "State", output_format: Output) -> None:
+    """Explain an object of a state as it is, without running the controllers."""
     from batchyard.sim.whatif import start_of  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 
-    ask(World(start_of(state).scenario, state=state), subject, form)
+    ask(World(start_of(state).scenario, state=state), subject, output_format)
 
 
-def ask(world: "World", subject: Subject, form: Output) -> None:
-    """Explain an object of a world; ends the command with 1 if it does not exist."""
-    key = _found_in(world, subject)
-    found = world.platform.explainer.why(key, world.kernel.now())
-    assert found is not None, "the object exists"
-    output.write(_written(found, form))
+def ask(world: "World", subject: Subject, output_format: Output) -> None:
+    """Explain an object of a simulated world and print the answer; exit with 1 if it does not exist."""
+    key = _resolve_key(world, subject)
+    document = world.platform.explainer.why(key, world.kernel.now())
+    assert document is not None, f"{key} exists, so it can be explained"
+    output.write(_format_answer(document, output_format))
 
 
-def _found_in(world: "World", subject: Subject) -> Key:
-    """The key of the subject; without a namespace its name must be unique."""
-    every = [obj["metadata"] for obj in world.objects(subject.kind)]
-    found = [each for each in every if each["name"] == subject.name]
+def _resolve_key(world: "World", subject: Subject) -> Key:
+    """Return the key of the object; without a namespace, its name must be unique. Exit if it does not exist."""
+    all_metadata = [obj["metadata"] for obj in world.objects(subject.kind)]
+    matches = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
     if subject.namespace:
-        found = [each for each in found if each.get("namespace", "") == subject.namespace]
-    if len(found) == 1:
-        return Key(subject.kind, found[0].get("namespace", ""), subject.name)
-    if found:
-        homes = sorted(each.get("namespace", "") for each in found)
+        matches = [metadata for metadata in matches if metadata.get("namespace", "") == subject.namespace]
+    if len(matches) == 1:
+        return Key(subject.kind, matches[0].get("namespace", ""), subject.name)
+    if matches:
+        namespaces = sorted(metadata.get("namespace", "") for metadata in matches)
         output.fail(
-            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(homes)}: use --namespace {homes[0]}"
+            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
+            f" {namespaces[0]}"
         )
-    names = [_full_name(each) for each in every]
-    where = f" in namespace {subject.namespace}" if subject.namespace else ""
-    near = _near(subject.name, names)
-    return output.fail(f"batchyard: not found: {subject.info.singular} {subject.name}{where}{near}")
+    names = [_full_name(metadata) for metadata in all_metadata]
+    namespace_note = f" in namespace {subject.namespace}" if subject.namespace else ""
+    similar_names_note = _similar_names_hint(subject.name, names)
+    return output.fail(
+        f"batchyard: not found: {subject.info.singular} {subject.name}{namespace_note}{similar_names_note}"
+    )
 
 
-def _worked_out_here(subject: Subject, target: ClusterTarget, form: Output) -> None:
-    """Explain locally for a server that does not serve `why`, from its current objects."""
+def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
+    """Explain an object locally, from the current objects of a server that does not serve `why`."""
     from batchyard.cli.cluster_access import ClusterSource, requested_state  # noqa: PLC0415 - loads the simulator
 
-    of_state(subject, requested_state(None, ClusterSource(*target)), form)
+    of_state(subject, requested_state(None, ClusterSource(*target)), output_format)
 
 
 def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
-    """The names of the kind's objects, as far as the user may list them."""
+    """Return the names of all objects of the kind that the user may list."""
     info = subject.info
     for version in reversed(info.versions):
 
         def path_in(namespace: str, version: str = version) -> str:
-            within = subject.namespace or namespace
-            return path_of(info, version, within) if info.namespaced else path_of_kind(info, version)
+            selected_namespace = subject.namespace or namespace
+            return path_of(info, version, selected_namespace) if info.namespaced else path_of_kind(info, version)
 
         try:
-            return [each["metadata"]["name"] for each in answered(target, path_in).get("items") or ()]
+            return [obj["metadata"]["name"] for obj in answered(target, path_in).get("items") or ()]
         except REFUSALS:
             continue
     return []
 
 
-def _near(name: str, names: Sequence[str]) -> str:
-    """The existing names most similar to a missing one."""
-    parts = [each for each in names if name in each]
-    near = list(dict.fromkeys([*parts, *get_close_matches(name, names, _NEAR_MAX, 0.5)]))[:_NEAR_MAX]
-    return f"; similar names: {', '.join(near)}" if near else ""
+def _similar_names_hint(name: str, names: Sequence[str]) -> str:
+    """Return a hint with the existing names that are most similar to a missing name."""
+    containing = [candidate for candidate in names if name in candidate]
+    similar = list(dict.fromkeys([*containing, *get_close_matches(name, names, _SIMILAR_NAMES_MAX, 0.5)]))[
+        :_SIMILAR_NAMES_MAX
+    ]
+    return f"; similar names: {', '.join(similar)}" if similar else ""
 
 
 def _full_name(metadata: Mapping[str, Any]) -> str:
@@ -345,34 +370,31 @@ def _full_name(metadata: Mapping[str, Any]) -> str:
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
 
 
-def _by_word() -> dict[str, str]:
-    """The kinds by their singular, plural and short names."""
-    words = dict(_SHORT)
-    for kind in _KINDS:
+def _kinds_by_name() -> dict[str, str]:
+    """Return the supported kinds by their singular, plural and short names."""
+    kinds = dict(_SHORT_KIND_NAMES)
+    for kind in _EXPLAINED_KINDS:
         info = kind_info(kind)
-        words |= {info.singular: kind, info.plural: kind}
-    return words
+        kinds |= {info.singular: kind, info.plural: kind}
+    return kinds
 
 
-def _written(found: Mapping[str, Any], form: Output) -> str:
-    if form is Output.JSON:
-        return render_json(found)
-    if form is Output.YAML:
-        return render_yaml(found)
-    return "\n".join(lines_of(found, is_wide=form is Output.WIDE)) + "\n"
+def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
+    if output_format is Output.JSON:
+        return render_json(document)
+    if output_format is Output.YAML:
+        return render_yaml(document)
+    return "\n".join(lines_of(document, is_wide=output_format is Output.WIDE)) + "\n"
 
 
-# --- why ---
-#
-# The options of `batchyard why`.
+# --- command ---
 
 
-def _moment(text: str) -> Duration:
-
+def _parse_moment(text: str) -> Duration:
     try:
         return run_length(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def why(
@@ -392,7 +414,7 @@ def why(
     ] = None,
     at: Annotated[
         Duration | None,
-        typer.Option(parser=_moment, metavar="DURATION", help="With -f: at this virtual time; default: the end."),
+        typer.Option(parser=_parse_moment, metavar="DURATION", help="With -f: at this virtual time; default: the end."),
     ] = None,
     seed: Annotated[int, typer.Option(help="With -f: seed of all random values, such as uids.")] = 0,
     kubeconfig: Kubeconfig = "",
@@ -402,13 +424,13 @@ def why(
 ) -> None:
     """Show why a Workload or pod waits, what holds the missing quota, and the smallest change that would admit it."""
     if at is not None and not paths:
-        raise typer.BadParameter("--at requires a simulation: give manifests with -f")
+        raise typer.BadParameter("--at requires a simulation: add manifests with -f PATH")
 
     subject = Subject.read(about, namespace)
     if subject is None:
-        raise typer.BadParameter(f"{about!r}: use {FORMS}")
+        raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        of_simulation(subject, Simulated(paths, at, seed), output)
+        of_simulation(subject, SimulatedQuestion(paths, at, seed), output)
     else:
         target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         of_cluster(subject, target, output)

@@ -1,1 +1,1 @@
-"""The implementation of the `batchyard platform` commands."""
+"""The commands `batchyard platform`: plan, render, create, status and destroy a whole platform from one file."""

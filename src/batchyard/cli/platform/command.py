@@ -1,4 +1,4 @@
-"""`batchyard platform`: the options of its commands."""
+"""The Typer commands of `batchyard platform` and their options; a command's implementation is imported when it runs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ FILE = "platform.yaml"
 
 app = typer.Typer(
     name="platform",
-    help="One file for a whole platform: plan, price and lint it, then create it.",
+    help="Describe a whole platform in one file: plan, price and lint it, then create it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -23,7 +23,7 @@ _Project: TypeAlias = Annotated[str, typer.Option(metavar="ID", help="The Google
 
 
 class Example(StrEnum):
-    """The example platforms."""
+    """The example platforms that `batchyard platform init` can write."""
 
     REFARCH = "refarch"
     MULTISLICE = "multislice"
@@ -156,6 +156,6 @@ def destroy(
     settings = StepRunnerSettings(skipped=frozenset(skip or ()))
     cluster = ClusterOptions(kubeconfig, context)
     request = drive.PlatformRequest(
-        file, out, project, cluster, is_yes=yes, is_dry=dry_run, reporting=output, settings=settings
+        file, out, project, cluster, is_confirmed=yes, is_dry_run=dry_run, reporting=output, settings=settings
     )
     drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)

@@ -1,4 +1,4 @@
-"""`batchyard platform create`, `status` and `destroy`: render a platform and run its steps."""
+"""The commands `batchyard platform create`, `status` and `destroy`: render a platform and run its steps."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ from batchyard.provision.system_pods import system_pod_faults
 if TYPE_CHECKING:
     from rich.status import Status
 
-_MARKS: Final = {
+_KIND_TEXTS: Final = {
     ProgressKind.PASSED: "ok",
     ProgressKind.SKIPPED: "not needed",
     ProgressKind.DONE: "done",
@@ -56,7 +56,7 @@ _MARKS: Final = {
     ProgressKind.WAITING: "waiting",
     ProgressKind.BEGUN: "...",
 }
-_COLORS: Final = {
+_KIND_STYLES: Final = {
     ProgressKind.PASSED: "dim",
     ProgressKind.SKIPPED: "dim",
     ProgressKind.DONE: "green",
@@ -65,156 +65,164 @@ _COLORS: Final = {
     ProgressKind.INTERRUPTED: "yellow",
     ProgressKind.RETRIED: "yellow",
 }
-#: Kinds that are soon followed by a result.
-_PASSING: Final = frozenset({ProgressKind.BEGUN, ProgressKind.WAITING})
+#: Kinds of events that are shown in the status line only, because a result follows.
+_TRANSIENT_KINDS: Final = frozenset({ProgressKind.BEGUN, ProgressKind.WAITING})
 
 
 def display_for(reporting: ProgressFormat) -> Display:
-    """The display that suits the output option and standard error."""
+    """Return the display for an output format; text is formatted for a terminal or for a file."""
     if reporting is ProgressFormat.JSON:
         return JsonDisplay()
     return TerminalDisplay() if sys.stderr.isatty() else LineDisplay()
 
 
-def line_of(happening: ProgressEvent) -> str:
-    """A progress event as a line: `[12/31] terraform-apply: done (8m40s)`."""
-    step = happening.step
-    head = f"[{happening.number:>{len(str(happening.total))}}/{happening.total}] {step.name}: "
-    if happening.kind is ProgressKind.BEGUN:
-        return head + step.purpose + (f" ({happening.what})" if happening.what else "")
-    mark = "already done" if happening.kind is ProgressKind.PASSED and step.commands else _MARKS[happening.kind]
-    message = mark + (f": {happening.what}" if happening.what else "")
-    is_long = (
-        happening.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
-        and happening.seconds >= 1
+def line_of(progress_event: ProgressEvent) -> str:
+    """Format a progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
+    step = progress_event.step
+    prefix = f"[{progress_event.number:>{len(str(progress_event.total))}}/{progress_event.total}] {step.name}: "
+    if progress_event.kind is ProgressKind.BEGUN:
+        return prefix + step.purpose + (f" ({progress_event.what})" if progress_event.what else "")
+    result_text = (
+        "already done"
+        if progress_event.kind is ProgressKind.PASSED and step.commands
+        else _KIND_TEXTS[progress_event.kind]
     )
-    return head + message + (f" ({duration_text(happening.seconds)})" if is_long else "")
+    text = result_text + (f": {progress_event.what}" if progress_event.what else "")
+    is_long = (
+        progress_event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
+        and progress_event.seconds >= 1
+    )
+    return prefix + text + (f" ({duration_text(progress_event.seconds)})" if is_long else "")
 
 
-def lines_of_failure(happening: ProgressEvent) -> list[str]:
-    """The last output of a failed command, its log file, and the remedy."""
-    lines = [f"    {line}" for line in happening.tail]
-    if happening.log:
-        lines.append(f"  full log: {happening.log}")
-    if happening.step.remedy:
-        lines.append(f"  remedy: {happening.step.remedy}")
+def lines_of_failure(progress_event: ProgressEvent) -> list[str]:
+    """Return the last output lines of a failed command, its log file, and the remedy of its step."""
+    lines = [f"    {line}" for line in progress_event.tail]
+    if progress_event.log:
+        lines.append(f"  full log: {progress_event.log}")
+    if progress_event.step.remedy:
+        lines.append(f"  remedy: {progress_event.step.remedy}")
     return lines
 
 
 class LineDisplay:
-    """Prints one line per event."""
+    """Prints each progress event as one line, for output to a file."""
 
-    def show(self, happening: ProgressEvent) -> None:
-        """Print an event; a failure also with its details."""
-        output.report_line(line_of(happening))
-        if happening.kind is ProgressKind.FAILED:
-            for line in lines_of_failure(happening):
+    def show(self, progress_event: ProgressEvent) -> None:
+        """Print an event; for a failure, also print its output and remedy."""
+        output.report_line(line_of(progress_event))
+        if progress_event.kind is ProgressKind.FAILED:
+            for line in lines_of_failure(progress_event):
                 output.report_line(line)
 
-    def tick(self, line: str, seconds: float) -> None:
-        """Ignore a tick: it would fill a file."""
+    def show_progress(self, line: str, seconds: float) -> None:
+        """Ignore the progress of a running command: it would fill the output file."""
 
     def report(self, line: str) -> None:
-        """Print a line."""
+        """Print a line to standard error."""
         output.report_line(line)
 
-    def quiet(self) -> None:
-        """Do nothing: there is no status line."""
+    def clear_status(self) -> None:
+        """Do nothing, because this display has no status line."""
 
 
 class TerminalDisplay:
-    """Prints lines, and below them a status line while a command runs."""
+    """Prints finished events as lines, and shows the running command in a status line below them."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - slow to load
 
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
-        self._now = ""
+        self._current_line = ""
 
-    def show(self, happening: ProgressEvent) -> None:
-        """Print a finished event; show one that has just begun in the status line."""
-        if happening.kind in _PASSING:
-            self._now = line_of(happening)
-            self._moves(self._now)
+    def show(self, progress_event: ProgressEvent) -> None:
+        """Print a finished event; show a started event in the status line."""
+        if progress_event.kind in _TRANSIENT_KINDS:
+            self._current_line = line_of(progress_event)
+            self._update_status(self._current_line)
             return
-        self.quiet()
-        self._write(line_of(happening), _COLORS.get(happening.kind, ""))
-        if happening.kind is ProgressKind.FAILED:
-            for line in lines_of_failure(happening):
+        self.clear_status()
+        self._write(line_of(progress_event), _KIND_STYLES.get(progress_event.kind, ""))
+        if progress_event.kind is ProgressKind.FAILED:
+            for line in lines_of_failure(progress_event):
                 self._write(line, "")
 
-    def tick(self, line: str, seconds: float) -> None:
-        """Show the last line of a command and its run time in the status line."""
+    def show_progress(self, line: str, seconds: float) -> None:
+        """Show the last output line and the run time of the running command in the status line."""
         if seconds < 1:
             return
-        self._moves(f"{self._now}  {duration_text(seconds)}  {line}")
+        self._update_status(f"{self._current_line}  {duration_text(seconds)}  {line}")
 
     def report(self, line: str) -> None:
-        """Print a line."""
-        self.quiet()
+        """Remove the status line and print a line."""
+        self.clear_status()
         self._write(line, "")
 
-    def quiet(self) -> None:
+    def clear_status(self) -> None:
         """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
-    def _moves(self, text: str) -> None:
+    def _update_status(self, text: str) -> None:
         from rich.text import Text  # noqa: PLC0415 - slow to load
 
-        shown = Text(text, overflow="ellipsis", no_wrap=True)
+        status_text = Text(text, overflow="ellipsis", no_wrap=True)
         if self._status is None:
-            self._status = self._console.status(shown)
+            self._status = self._console.status(status_text)
             self._status.start()
         else:
-            self._status.update(shown)
+            self._status.update(status_text)
 
     def _write(self, line: str, style: str) -> None:
         self._console.print(line, style=style or None, markup=False, soft_wrap=True)
 
 
 class JsonDisplay:
-    """Prints events as JSON lines on standard output, and lines about the run on standard error."""
+    """Prints events as JSON lines to standard output, and other lines to standard error."""
 
-    def show(self, happening: ProgressEvent) -> None:
-        """Print an event."""
-        fields: dict[str, object] = {"event": happening.kind.value, "step": happening.step.name}
-        fields |= {"number": happening.number, "total": happening.total, "what": happening.what}
-        fields["seconds"] = round(happening.seconds, 1)
-        if happening.kind is ProgressKind.FAILED:
-            fields |= {"tail": list(happening.tail), "log": happening.log, "remedy": happening.step.remedy}
+    def show(self, progress_event: ProgressEvent) -> None:
+        """Print an event as one JSON line."""
+        fields: dict[str, object] = {"event": progress_event.kind.value, "step": progress_event.step.name}
+        fields |= {"number": progress_event.number, "total": progress_event.total, "what": progress_event.what}
+        fields["seconds"] = round(progress_event.seconds, 1)
+        if progress_event.kind is ProgressKind.FAILED:
+            fields |= {
+                "tail": list(progress_event.tail),
+                "log": progress_event.log,
+                "remedy": progress_event.step.remedy,
+            }
         output.write(json.dumps(fields) + "\n")
 
-    def tick(self, line: str, seconds: float) -> None:
-        """Ignore a tick: programs get completed events only."""
+    def show_progress(self, line: str, seconds: float) -> None:
+        """Ignore the progress of a running command: programs receive only events."""
 
     def report(self, line: str) -> None:
         """Print a line to standard error."""
         output.report_line(line)
 
-    def quiet(self) -> None:
-        """Do nothing: there is no status line."""
+    def clear_status(self) -> None:
+        """Do nothing, because this display has no status line."""
 
 
-# --- asking ---
+# --- confirmation ---
 #
-# Confirmation before steps that cost or destroy: at the terminal, by --yes, or denied.
+# Confirmation before steps that cost money or destroy resources: at the terminal, or by --yes.
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalConfirmation:
-    """Asks the user at the terminal."""
+    """Asks the user at the terminal to confirm a step."""
 
     #: The platform's name, which the user types to confirm a destruction.
     name: str
     #: Whether the user confirmed with --yes.
-    is_yes: bool
+    is_confirmed: bool
 
-    def agrees(self, question: str, destroys: bool) -> bool:
-        """Whether the user agrees; False without a terminal and --yes."""
-        if self.is_yes:
+    def confirm(self, question: str, destroys: bool) -> bool:
+        """Return whether the user confirms; False if there is neither a terminal nor --yes."""
+        if self.is_confirmed:
             output.report_line(f"{question} (--yes)")
             return True
         if not sys.stdin.isatty():
@@ -232,21 +240,21 @@ class TerminalConfirmation:
 
 
 INTERRUPTED: Final = 130
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformRequest:
-    """The arguments of the commands."""
+    """The arguments of the commands create, status and destroy."""
 
     file: str
-    #: The rendered folder; None: named after the platform, in the current folder.
+    #: The rendered folder; None selects ./NAME, where NAME is the platform's name.
     out: Path | None
     project: str
     cluster: ClusterOptions
-    is_yes: bool = False
-    is_dry: bool = False
-    #: Whether create removes objects that the file no longer contains, without asking.
+    is_confirmed: bool = False
+    is_dry_run: bool = False
+    #: Whether `create` removes objects that the file no longer contains, without asking.
     is_pruning: bool = False
     reporting: ProgressFormat = ProgressFormat.TEXT
     settings: StepRunnerSettings = field(default_factory=StepRunnerSettings)
@@ -254,23 +262,23 @@ class PlatformRequest:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPlatform:
-    """A platform, its rendered files, and their folder."""
+    """A platform, its rendered files by path, and the folder to write them to."""
 
     platform: PlatformModel
     files: Mapping[str, str]
     folder: Path
 
-    def create(self, reached: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
-        """The steps that create the platform."""
-        return create(self.platform, self.files, reached, is_pruning=is_pruning)
+    def create(self, connection: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
+        """Return the steps that create the platform."""
+        return create(self.platform, self.files, connection, is_pruning=is_pruning)
 
-    def destroy(self, reached: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
-        """The steps that remove the platform."""
-        return destroy(self.platform, self.files, reached, is_unprotecting=is_unprotecting)
+    def destroy(self, connection: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
+        """Return the steps that destroy the platform."""
+        return destroy(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
 
 
 def work_of(request: PlatformRequest) -> RenderedPlatform:
-    """The platform of a request; ends the command with 1 if the file is invalid or names no project."""
+    """Return the rendered platform of a request; the command exits if the file is invalid or sets no project."""
     platform = sound_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
         output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
@@ -278,147 +286,171 @@ def work_of(request: PlatformRequest) -> RenderedPlatform:
     return RenderedPlatform(platform, render(platform), folder)
 
 
-def run_create(work: RenderedPlatform, request: PlatformRequest) -> None:
-    """Create the platform or its missing parts; ends the command with 1 after a failed step, 130 after Ctrl-C."""
-    for fault in system_pod_faults(work.platform):
+def run_create(rendered: RenderedPlatform, request: PlatformRequest) -> None:
+    """Create the platform, or its missing parts; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    for fault in system_pod_faults(rendered.platform):
         output.report_line(f"batchyard: warning: {fault}")
-    prunes = request.is_pruning or (not request.is_yes and (request.is_dry or sys.stdin.isatty()))
-    if request.is_dry:
-        _print_dry(work, request, work.create(reached_by(work.platform, request.cluster), prunes))
+    is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
+    if request.is_dry_run:
+        _print_dry_run(rendered, request, rendered.create(reached_by(rendered.platform, request.cluster), is_pruning))
         return
     display = display_for(request.reporting)
-    with _locked(work, display) as (lock, journal):
-        reached = _settled(work, request, journal)
-        _write(work)
-        counts = _driven(work, request, (lock, journal, display), work.create(reached, prunes), "create")
-    passed = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
-    display.report(f"{work.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {passed} skipped")
-    for line in _how_to_look(work, reached):
+    with _lock_folder(rendered, display) as (lock, journal):
+        connection = _resolve_connection(rendered, request, journal)
+        _write(rendered)
+        counts = _run_steps(
+            rendered, request, (lock, journal, display), rendered.create(connection, is_pruning), "create"
+        )
+    skipped_count = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+    display.report(
+        f"{rendered.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped_count} skipped"
+    )
+    for line in _queue_commands(rendered, connection):
         display.report(f"  {line}")
 
 
-def run_destroy(work: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
-    """Destroy the platform and list what remains; ends the command with 1 after a failed step, 130 after Ctrl-C."""
-    if request.is_dry:
-        reached = reached_by(work.platform, request.cluster)
-        _print_dry(work, request, work.destroy(reached, is_unprotecting))
+def run_destroy(rendered: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
+    """Destroy the platform and list what remains; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    if request.is_dry_run:
+        connection = reached_by(rendered.platform, request.cluster)
+        _print_dry_run(rendered, request, rendered.destroy(connection, is_unprotecting))
         return
     display = display_for(request.reporting)
-    with _locked(work, display) as (lock, journal):
-        reached = _settled(work, request, journal)
-        _write(work)
-        _driven(work, request, (lock, journal, display), work.destroy(reached, is_unprotecting), "destroy")
-        stays = list(_staying(work, reached, CommandRunner(work.folder, lock, display.report), display))
-    display.report(f"{work.platform.name} is destroyed. Remaining resources:")
-    if request.reporting is ProgressFormat.JSON:
-        rows = [{"name": row.name, "what": row.purpose, "found": found, "remove": row.removal} for row, found in stays]
-        output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
-        return
-    for row, found in stays:
-        output.write(f"{row.name}: {row.purpose}\n")
-        output.write("".join(f"    {line}\n" for line in found))
-        output.write(f"  to remove: {shlex.join(row.removal)}\n")
-
-
-def run_status(work: RenderedPlatform, request: PlatformRequest) -> None:
-    """Print the state of each step's result; ends the command with 1 if one is missing."""
-    display = LineDisplay()
-    with _locked(work, display) as (lock, journal):
-        reached = _settled(work, request, journal)
-        _write(work)
-        found = probe_steps(CommandRunner(work.folder, lock, display.report), display, work.create(reached))
-    is_there = all(seen is not None and (seen.is_so or step.is_optional) for step, seen in found)
+    with _lock_folder(rendered, display) as (lock, journal):
+        connection = _resolve_connection(rendered, request, journal)
+        _write(rendered)
+        _run_steps(
+            rendered, request, (lock, journal, display), rendered.destroy(connection, is_unprotecting), "destroy"
+        )
+        remaining = list(
+            _found_leftovers(rendered, connection, CommandRunner(rendered.folder, lock, display.report), display)
+        )
+    display.report(f"{rendered.platform.name} is destroyed. Remaining resources:")
     if request.reporting is ProgressFormat.JSON:
         rows = [
-            {"step": step.name, "isThere": None if seen is None else seen.is_so, "what": seen.what if seen else ""}
-            for step, seen in found
+            {"name": leftover.name, "what": leftover.purpose, "found": found_lines, "remove": leftover.removal}
+            for leftover, found_lines in remaining
         ]
-        output.write(json.dumps({"platform": work.platform.name, "isThere": is_there, "steps": rows}, indent=4) + "\n")
+        output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
+        return
+    for leftover, found_lines in remaining:
+        output.write(f"{leftover.name}: {leftover.purpose}\n")
+        output.write("".join(f"    {line}\n" for line in found_lines))
+        output.write(f"  to remove: {shlex.join(leftover.removal)}\n")
+
+
+def run_status(rendered: RenderedPlatform, request: PlatformRequest) -> None:
+    """Print for each step whether its result is present; exit with 1 if a result is missing."""
+    display = LineDisplay()
+    with _lock_folder(rendered, display) as (lock, journal):
+        connection = _resolve_connection(rendered, request, journal)
+        _write(rendered)
+        probe_results = probe_steps(
+            CommandRunner(rendered.folder, lock, display.report), display, rendered.create(connection)
+        )
+    is_present = all(
+        probe_result is not None and (probe_result.is_so or step.is_optional) for step, probe_result in probe_results
+    )
+    if request.reporting is ProgressFormat.JSON:
+        rows = [
+            {
+                "step": step.name,
+                "isThere": None if probe_result is None else probe_result.is_so,
+                "what": probe_result.what if probe_result else "",
+            }
+            for step, probe_result in probe_results
+        ]
+        output.write(
+            json.dumps({"platform": rendered.platform.name, "isThere": is_present, "steps": rows}, indent=4) + "\n"
+        )
     else:
-        for step, seen in found:
-            word = "unknown" if seen is None else "present" if seen.is_so else "MISSING"
-            what = f"{step.name}: {seen.what}" if seen and seen.what else step.name
-            output.write(f"{word:<8} {what}\n")
-    if not is_there:
+        for step, probe_result in probe_results:
+            state = "unknown" if probe_result is None else "present" if probe_result.is_so else "MISSING"
+            description = f"{step.name}: {probe_result.what}" if probe_result and probe_result.what else step.name
+            output.write(f"{state:<8} {description}\n")
+    if not is_present:
         raise SystemExit(1)
 
 
-def _write(work: RenderedPlatform) -> None:
-    """Write the rendered files; ends the command if they would overwrite the user's own."""
-    in_the_way, _ = write(contents_of(work.platform), work.folder, overwrite=False)
-    if in_the_way:
-        message = "".join(f"\n  {path}" for path in in_the_way[:10])
+def _write(rendered: RenderedPlatform) -> None:
+    """Write the rendered files; the command exits if they would overwrite files that it did not render."""
+    conflicting, _ = write(contents_of(rendered.platform), rendered.folder, overwrite=False)
+    if conflicting:
+        message = "".join(f"\n  {path}" for path in conflicting[:10])
         output.fail(
-            f"batchyard: files in {work.folder} that were not rendered are in the way:{message}\nmove them, choose "
+            f"batchyard: would overwrite files in {rendered.folder} that were not rendered:{message}\nmove them,"
+            " choose "
             "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
         )
 
 
 @contextmanager
-def _locked(work: RenderedPlatform, display: Display) -> Iterator[tuple[Lock, StepJournal]]:
-    """Lock the folder; SIGTERM is handled as Ctrl-C."""
+def _lock_folder(rendered: RenderedPlatform, display: Display) -> Iterator[tuple[Lock, StepJournal]]:
+    """Lock the rendered folder and open its journal; SIGTERM is handled as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Lock(work.folder, display.report) as lock:
-            yield lock, StepJournal(work.folder)
+        with Lock(rendered.folder, display.report) as lock:
+            yield lock, StepJournal(rendered.folder)
     except BusyError as busy:
         output.fail(f"batchyard: {busy}")
-    except OSError as wrong:
-        message = f"batchyard: {wrong.filename or work.folder}: {wrong.strerror}"
-        if wrong.errno in _FULL:
-            output.fail(f"{message}; free some space and run the command again: it resumes from here")
+    except OSError as error:
+        message = f"batchyard: {error.filename or rendered.folder}: {error.strerror}"
+        if error.errno in _DISK_FULL_ERRORS:
+            output.fail(f"{message}; free disk space and run the command again to resume")
         output.fail(f"{message}; choose another folder with --out DIR")
 
 
-def _settled(work: RenderedPlatform, request: PlatformRequest, journal: StepJournal) -> ClusterConnection:
+def _resolve_connection(
+    rendered: RenderedPlatform, request: PlatformRequest, journal: StepJournal
+) -> ClusterConnection:
     try:
-        return settled(work.platform, request.cluster, journal)
-    except TargetError as wrong:
-        output.fail(f"batchyard: {wrong}")
+        return settled(rendered.platform, request.cluster, journal)
+    except TargetError as error:
+        output.fail(f"batchyard: {error}")
 
 
-def _driven(
-    work: RenderedPlatform,
+def _run_steps(
+    rendered: RenderedPlatform,
     request: PlatformRequest,
-    means: tuple[Lock, StepJournal, Display],
+    resources: tuple[Lock, StepJournal, Display],
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps; ends the command if one is not completed."""
-    lock, journal, display = means
+    """Run the steps and return the number of each outcome; the command exits if a step is not completed."""
+    lock, journal, display = resources
     unknown = sorted(request.settings.skipped - {step.name for step in steps})
     if unknown:
-        output.fail(f"batchyard: unknown step {', '.join(unknown)}; --dry-run lists all steps")
-    before = _unfinished(journal)
-    if before:
-        display.report(f"an earlier {before} did not finish: completed steps are skipped")
-    journal.note(event="run", verb=verb, platform=work.platform.name)
-    driver = StepRunner(
-        work.folder,
-        CommandRunner(work.folder, lock, display.report),
+        output.fail(f"batchyard: unknown step {', '.join(unknown)} in --skip; --dry-run lists all steps")
+    unfinished = _unfinished_command(journal)
+    if unfinished:
+        display.report(f"the previous {unfinished} did not finish: its completed steps are skipped")
+    journal.note(event="run", verb=verb, platform=rendered.platform.name)
+    runner = StepRunner(
+        rendered.folder,
+        CommandRunner(rendered.folder, lock, display.report),
         journal,
         display,
-        TerminalConfirmation(work.platform.name, request.is_yes),
+        TerminalConfirmation(rendered.platform.name, request.is_confirmed),
         request.settings,
     )
     try:
-        counts = driver.drive(steps)
+        counts = runner.run(steps)
     except StoppedError as stopped:
-        _end(stopped, verb, display)
+        _exit_stopped(stopped, verb, display)
     finally:
-        display.quiet()
+        display.clear_status()
     journal.note(event="finished", verb=verb)
     return counts
 
 
-def _end(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
-    display.quiet()
-    display.report(f"batchyard: {verb} ended at {stopped.step}; run the same command again to resume from there")
+def _exit_stopped(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
+    display.clear_status()
+    display.report(f"batchyard: {verb} stopped at step {stopped.step}; run the same command again to resume")
     raise SystemExit(INTERRUPTED if stopped.kind is ProgressKind.INTERRUPTED else 1)
 
 
-def _unfinished(journal: StepJournal) -> str:
-    """The verb of the last run if it did not finish, else ''."""
+def _unfinished_command(journal: StepJournal) -> str:
+    """Return the command of the last run if it did not finish, else ''."""
     verb = ""
     for entry in journal.entries():
         if entry.get("event") == "run":
@@ -428,52 +460,53 @@ def _unfinished(journal: StepJournal) -> str:
     return verb
 
 
-def _how_to_look(work: RenderedPlatform, reached: ClusterConnection) -> Iterator[str]:
-    """Commands that show the queues of the new cluster."""
-    if work.platform.google is not None:
-        place = Path(reached.kubeconfig)
-        yield f"export KUBECONFIG={shlex.quote(str(place if place.is_absolute() else work.folder / place))}"
+def _queue_commands(rendered: RenderedPlatform, connection: ClusterConnection) -> Iterator[str]:
+    """Yield the commands that show the queues of the new cluster."""
+    if rendered.platform.google is not None:
+        kubeconfig = Path(connection.kubeconfig)
+        path = kubeconfig if kubeconfig.is_absolute() else rendered.folder / kubeconfig
+        yield f"export KUBECONFIG={shlex.quote(str(path))}"
         yield "kubectl get clusterqueues"
     else:
-        yield _shell(reached.kubectl("get", "clusterqueues"))
+        yield _format_shell_command(connection.kubectl("get", "clusterqueues"))
 
 
-def _staying(
-    work: RenderedPlatform, reached: ClusterConnection, processes: CommandRunner, display: Display
+def _found_leftovers(
+    rendered: RenderedPlatform, connection: ClusterConnection, processes: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
-    """The resources that destroy keeps, with those found; a row whose probe finds nothing is omitted."""
-    for row in leftovers(work.platform, reached, str(work.folder)):
-        if row.look is None:
-            yield row, []
+    """Yield the resources that `destroy` keeps, with their probe output; skip those that the probe does not find."""
+    for leftover in leftovers(rendered.platform, connection, str(rendered.folder)):
+        if leftover.look is None:
+            yield leftover, []
             continue
-        answer = processes.look(row.look, display.tick)
-        found = [line.strip() for line in answer.printed.splitlines() if line.strip()]
-        if found:
-            yield row, found
+        answer = processes.run_probe(leftover.look, display.show_progress)
+        found_lines = [line.strip() for line in answer.printed.splitlines() if line.strip()]
+        if found_lines:
+            yield leftover, found_lines
 
 
-def _print_dry(work: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]) -> None:
+def _print_dry_run(rendered: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]) -> None:
     """Print every command that would run, in order, without running any."""
     if request.reporting is ProgressFormat.JSON:
-        rows = [_dry_row(step) for step in steps]
-        output.write(json.dumps({"folder": str(work.folder), "steps": rows}, indent=4) + "\n")
+        rows = [_dry_run_row(step) for step in steps]
+        output.write(json.dumps({"folder": str(rendered.folder), "steps": rows}, indent=4) + "\n")
         return
-    output.write(f"# the rendered files are written to this folder first\ncd {shlex.quote(str(work.folder))}\n")
+    output.write(f"# the rendered files are written to this folder first\ncd {shlex.quote(str(rendered.folder))}\n")
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.purpose}\n")
         if step.consent is not None:
             output.write(f"#   asks first: {step.consent.beforehand}\n")
         if step.only_if is not None:
-            output.write(f"#   only if this command confirms it: {_shell(step.only_if.command)}\n")
+            output.write(f"#   only if this command confirms it: {_format_shell_command(step.only_if.command)}\n")
         for probe in step.probes:
-            word = "unless" if step.commands else "until" if step.patience_seconds else "if"
-            output.write(f"#   {word} this command confirms it: {_shell(probe.command)}\n")
+            relation = "unless" if step.commands else "until" if step.patience_seconds else "if"
+            output.write(f"#   {relation} this command confirms it: {_format_shell_command(probe.command)}\n")
         for command in step.commands:
-            sent = " <<< FROM-PROBES" if step.sends else ""
-            output.write(f"{_shell(command)}{sent}\n")
+            input_note = " <<< FROM-PROBES" if step.sends else ""
+            output.write(f"{_format_shell_command(command)}{input_note}\n")
 
 
-def _dry_row(step: PlatformStep) -> dict[str, object]:
+def _dry_run_row(step: PlatformStep) -> dict[str, object]:
     return {
         "step": step.name,
         "tells": step.purpose,
@@ -483,8 +516,8 @@ def _dry_row(step: PlatformStep) -> dict[str, object]:
     }
 
 
-def _shell(command: StepCommand) -> str:
-    """Format a command for a shell."""
-    pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
-    sent = f" <<< {shlex.quote(command.sent)}" if command.sent else ""
-    return f"{pairs}{shlex.join(command.argv)}{sent}"
+def _format_shell_command(command: StepCommand) -> str:
+    """Format a command as a line for a shell."""
+    variables = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
+    input_text = f" <<< {shlex.quote(command.sent)}" if command.sent else ""
+    return f"{variables}{shlex.join(command.argv)}{input_text}"

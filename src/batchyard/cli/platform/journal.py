@@ -1,4 +1,7 @@
-"""The journal of a platform's folder: one JSON line per event, synced to disk before the next event."""
+"""The journal and the lock files of a rendered platform folder.
+
+The journal has one JSON line per event, which is synced to disk before the next event.
+"""
 
 import fcntl
 import json
@@ -11,23 +14,23 @@ from typing import IO, Any, Final, Self
 from batchyard.api.times import format_time
 from batchyard.server.clocks.wall import wall_clock
 
-#: The folder for our own files, below the rendered folder.
+#: The subfolder of the rendered folder for the journal, the locks and the logs.
 OWN_FOLDER: Final = ".batchyard"
-_FILE: Final = "steps.jsonl"
+_JOURNAL_FILE: Final = "steps.jsonl"
 
 
 class StepJournal:
-    """The journal of a rendered folder."""
+    """The journal of the steps that ran in a rendered folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / OWN_FOLDER / _FILE
+        self._path = folder / OWN_FOLDER / _JOURNAL_FILE
 
     def note(self, **fields: object) -> None:
-        """Append a line; it survives a power failure once this returns."""
+        """Append an event; it is synced to disk when this returns."""
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
         is_new = not self._path.exists()
         with self._path.open("ab") as file:
-            if file.tell() and not self._ends_whole():
+            if file.tell() and not self._ends_with_newline():
                 file.write(b"\n")  # an earlier write was cut off
             file.write(line.encode())
             file.flush()
@@ -36,7 +39,7 @@ class StepJournal:
             _sync_folder(self._path.parent)
 
     def entries(self) -> Iterator[Mapping[str, Any]]:
-        """All complete lines, oldest first."""
+        """Yield all complete journal entries, oldest first."""
         if not self._path.exists():
             return
         for line in self._path.read_text("utf-8", "replace").splitlines():
@@ -48,116 +51,116 @@ class StepJournal:
                 yield entry
 
     def target(self) -> Mapping[str, Any] | None:
-        """The cluster of this folder's platform.
+        """Return the recorded cluster of this folder's platform.
 
-        None before anything was created or found complete, and after the platform was destroyed.
+        None if no step has created anything or found it complete, and after the platform was destroyed.
         """
-        meant = target = None
+        latest_target = target = None
         for entry in self.entries():
-            what = entry.get("event"), entry.get("verb")
-            if what[0] == "target":
-                meant = entry
-            elif what[0] == "begun" or what == ("finished", "create"):
-                target = target or meant
-            elif what == ("finished", "destroy"):
+            event_and_verb = entry.get("event"), entry.get("verb")
+            if event_and_verb[0] == "target":
+                latest_target = entry
+            elif event_and_verb[0] == "begun" or event_and_verb == ("finished", "create"):
+                target = target or latest_target
+            elif event_and_verb == ("finished", "destroy"):
                 target = None
         return target
 
-    def _ends_whole(self) -> bool:
+    def _ends_with_newline(self) -> bool:
         with self._path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
 
 
 def _sync_folder(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY)
+    folder_fd = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(held)
+        os.fsync(folder_fd)
     finally:
-        os.close(held)
+        os.close(folder_fd)
 
 
 # --- lock ---
 #
-# The locks of a rendered folder: one is held by the driver, the other also by the commands that it starts.
+# The locks of a rendered folder: one is held by this process, the other also by the commands that it starts.
 #
-# The commands inherit the second lock. If a driver is killed and its command survives, the next driver waits for the
-# command to end before it runs the same steps.
+# The commands inherit the second lock. If this process is killed and its command survives, the next process waits for
+# the command to end before it runs the same steps.
 
 
 _POLL_SECONDS: Final = 0.2
 
 
 class BusyError(Exception):
-    """Another process drives this folder; the message names it."""
+    """Another process runs the steps of this folder; the message contains its process id."""
 
 
 class Lock:
-    """The locks of a rendered folder, held within `with`."""
+    """Locks a rendered folder within a `with` block, against other runs and their surviving commands."""
 
-    def __init__(self, folder: Path, waiting: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, report_waiting: Callable[[str], None]) -> None:
         self._folder = folder / OWN_FOLDER
-        self._waiting = waiting
-        self._drive: IO[str] | None = None
-        self._child: IO[str] | None = None
+        self._report_waiting = report_waiting
+        self._driver_lock: IO[str] | None = None
+        self._command_lock: IO[str] | None = None
 
     @property
-    def inherited(self) -> int:
-        """The file descriptor that commands inherit."""
-        assert self._child is not None, "the lock is held"
-        return self._child.fileno()
+    def inherited_fd(self) -> int:
+        """The file descriptor of the lock file that commands inherit."""
+        assert self._command_lock is not None, "the folder must be locked first"
+        return self._command_lock.fileno()
 
-    def started(self, pid: int, argv: tuple[str, ...]) -> None:
-        """Record the running command in the lock file, for the message of a waiting process."""
-        assert self._child is not None, "the lock is held"
-        _leave(self._child, {"pid": pid, "command": " ".join(argv[:6])})
+    def record_command(self, pid: int, argv: tuple[str, ...]) -> None:
+        """Record the running command in the lock file, so that a waiting process can name it."""
+        assert self._command_lock is not None, "the folder must be locked first"
+        _write_holder(self._command_lock, {"pid": pid, "command": " ".join(argv[:6])})
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._drive = (self._folder / "drive.lock").open("a+")
-        if not _taken(self._drive):
-            word = _word(self._drive)
-            self._drive.close()
-            raise BusyError(f"process {word.get('pid', '?')} is running the steps of this folder: wait until it ends")
-        _leave(self._drive, {"pid": os.getpid()})
-        self._child = (self._folder / "command.lock").open("a+")
-        reported = False
-        while not _taken(self._child):
-            if not reported:
-                word = _word(self._child)
-                self._waiting(
-                    f"`{word.get('command', '?')}` of an earlier run (process {word.get('pid', '?')}) is running: "
-                    "waiting for its end"
+        self._driver_lock = (self._folder / "drive.lock").open("a+")
+        if not _try_lock(self._driver_lock):
+            holder = _read_holder(self._driver_lock)
+            self._driver_lock.close()
+            raise BusyError(f"process {holder.get('pid', '?')} is using this folder: wait until it ends")
+        _write_holder(self._driver_lock, {"pid": os.getpid()})
+        self._command_lock = (self._folder / "command.lock").open("a+")
+        is_reported = False
+        while not _try_lock(self._command_lock):
+            if not is_reported:
+                holder = _read_holder(self._command_lock)
+                self._report_waiting(
+                    f"`{holder.get('command', '?')}` of an earlier run (process {holder.get('pid', '?')}) still runs: "
+                    "waiting until it ends"
                 )
-                reported = True
+                is_reported = True
             Event().wait(_POLL_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for held in (self._child, self._drive):
-            if held is not None:
-                held.close()
+        for lock_file in (self._command_lock, self._driver_lock):
+            if lock_file is not None:
+                lock_file.close()
 
 
-def _taken(file: IO[str]) -> bool:
+def _try_lock(lock_file: IO[str]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _leave(file: IO[str], word: Mapping[str, object]) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(json.dumps(word))
-    file.flush()
+def _write_holder(lock_file: IO[str], holder: Mapping[str, object]) -> None:
+    lock_file.seek(0)
+    lock_file.truncate()
+    lock_file.write(json.dumps(holder))
+    lock_file.flush()
 
 
-def _word(file: IO[str]) -> Mapping[str, Any]:
-    file.seek(0)
+def _read_holder(lock_file: IO[str]) -> Mapping[str, Any]:
+    lock_file.seek(0)
     try:
-        word = json.loads(file.read())
+        holder = json.loads(lock_file.read())
     except ValueError:
         return {}
-    return word if isinstance(word, dict) else {}
+    return holder if isinstance(holder, dict) else {}

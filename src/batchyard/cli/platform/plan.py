@@ -1,4 +1,4 @@
-"""`batchyard platform plan`: the objects, machines, costs and quotas of a platform.yaml, before anything is created."""
+"""The command `batchyard platform plan`: the objects, machines, costs, quotas and lint findings of a platform.yaml."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -26,45 +26,48 @@ from batchyard.provision.system_pods import ComputeQuota, Supply, quotas, suppli
 # Lint findings for the objects of a platform, mapped to lines of its platform.yaml.
 
 
-_ORDER: Final = tuple(Severity)
-#: Findings of this kind are reported at the queue's class.
-_QUEUE: Final = "ClusterQueue"
-_CLUSTER: Final = "Cluster"
-#: The rule for the room of the engine's own pods.
-_ROOM: Final = "engine-room"
+_SEVERITY_ORDER: Final = tuple(Severity)
+#: The kind whose findings are reported at the line of the queue's class.
+_CLUSTER_QUEUE_KIND: Final = "ClusterQueue"
+_CLUSTER_KIND: Final = "Cluster"
+#: The rule that the pods of Kueue and of other system components must fit on the nodes.
+_ROOM_RULE: Final = "engine-room"
 
 
 class MergedFinding(NamedTuple):
-    """Equal findings of one rule at one line of the file."""
+    """One finding for several objects: equal findings of a rule at the same line of the file."""
 
     finding: LintFinding
-    #: The objects, as `kind/name`.
+    #: The objects of the finding, as `kind/name`.
     objects: Sequence[str]
     line: int
 
 
 def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
-    """The findings, the most severe first; equal ones for several objects are merged."""
-    objects = [each for group in made(platform).values() for each in group if not _is_idle(each)]
+    """Lint the platform's objects and return the findings, the most severe first; equal findings are merged."""
+    objects = [rendered for group in made(platform).values() for rendered in group if not _is_idle(rendered)]
     if platform.cluster is not None:
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
-    report = lint(each.obj for each in objects)
+    report = lint(rendered.obj for rendered in objects)
     lines = lines_of(source)
-    alike: dict[tuple[str, str, int], list[LintFinding]] = {}
+    equal_findings: dict[tuple[str, str, int], list[LintFinding]] = {}
     for finding in report.findings:
-        whose = _whose(finding, objects)
-        line = _line(finding, whose, platform, lines)
-        alike.setdefault((finding.rule, finding.problem, line), []).append(finding)
-    reported = [MergedFinding(found[0], [_name(each) for each in found], key[2]) for key, found in alike.items()]
-    reported += _room_findings(source, platform, lines)
-    return sorted(reported, key=lambda each: (_ORDER.index(each.finding.severity), each.line))
+        rendered_object = _object_of_finding(finding, objects)
+        line = _line_of_finding(finding, rendered_object, platform, lines)
+        equal_findings.setdefault((finding.rule, finding.problem, line), []).append(finding)
+    merged = [
+        MergedFinding(group_findings[0], [_object_name(rendered) for rendered in group_findings], key[2])
+        for key, group_findings in equal_findings.items()
+    ]
+    merged += _room_findings(source, platform, lines)
+    return sorted(merged, key=lambda rendered: (_SEVERITY_ORDER.index(rendered.finding.severity), rendered.line))
 
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
-    """An error if the pods of the engine do not fit on the nodes."""
+    """Yield an error for each group of system pods that does not fit on the nodes."""
     for fault in system_pod_faults(platform):
         finding = LintFinding(
-            rule=_ROOM,
+            rule=_ROOM_RULE,
             severity=Severity.ERROR,
             source=source.name,
             document=1,
@@ -75,30 +78,32 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
             problem=fault.problem,
             fix=fault.remedy,
         )
-        yield MergedFinding(finding, [_name(finding)], lines.of(fault.path))
+        yield MergedFinding(finding, [_object_name(finding)], lines.of(fault.path))
 
 
-def _is_idle(each: RenderedObject) -> bool:
-    """Whether the object has no effect in the embedded platform; on a cluster it does."""
-    kind = find_kind(each.obj["apiVersion"], each.obj["kind"])
+def _is_idle(rendered: RenderedObject) -> bool:
+    """Return whether the embedded platform stores an object without acting on it; a real cluster does act on it."""
+    kind = find_kind(rendered.obj["apiVersion"], rendered.obj["kind"])
     return kind is not None and kind.is_idle
 
 
-def _whose(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
-    """The object of a finding; lint names object sources by their number, from 1."""
+def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
+    """Return the rendered object of a finding; lint numbers object sources from 1."""
     number = finding.source.removeprefix("<object ").removesuffix(">")
     return objects[int(number) - 1] if number.isdecimal() else None
 
 
-def _line(finding: LintFinding, whose: RenderedObject | None, platform: PlatformModel, lines: DocumentLines) -> int:
-    if whose is None:
+def _line_of_finding(
+    finding: LintFinding, rendered_object: RenderedObject | None, platform: PlatformModel, lines: DocumentLines
+) -> int:
+    if rendered_object is None:
         return 0
-    path = whose.path
-    of_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
-    if finding.kind == _QUEUE and of_class:
-        path = _class_path(of_class, platform)
+    path = rendered_object.path
+    queue_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
+    if finding.kind == _CLUSTER_QUEUE_KIND and queue_class:
+        path = _class_path(queue_class, platform)
     field = finding.path.removeprefix("spec.")
-    if finding.kind == _CLUSTER:
+    if finding.kind == _CLUSTER_KIND:
         return lines.of(f"{path}.{field}")
     return lines.of(f"{path}.{field.partition('.')[0]}") if field else lines.of(path)
 
@@ -107,23 +112,23 @@ def _class_path(name: str, platform: PlatformModel) -> str:
     return f"spec.queueClasses[{platform.queue_classes.index(name)}]"
 
 
-def _name(finding: LintFinding) -> str:
+def _object_name(finding: LintFinding) -> str:
     return "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)
 
 
-#: Formats names: all of them, or as many as fit.
-_Shown: TypeAlias = Callable[[Sequence[str]], str]
+#: A formatter of name lists: it shows all names, or as many as fit.
+_NamesFormatter: TypeAlias = Callable[[Sequence[str]], str]
 _NAMES_WIDTH: Final = 72
-_HOURS_A_MONTH: Final = 730
-_CENT: Final = 10_000
-_UNPRICED: Final = "Disks, network, the control plane and licences are not included."
+_HOURS_PER_MONTH: Final = 730
+_MICRODOLLARS_PER_CENT: Final = 10_000
+_UNPRICED_NOTE: Final = "Disks, network, the control plane and licences are not included."
 
 
 class _Plan(NamedTuple):
-    """The data of the plan."""
+    """The contents of the plan."""
 
     platform: PlatformModel
-    #: The names of Google Cloud resources by type, and of applied objects by kind.
+    #: The names of the Google Cloud resources by type; `objects` has the names of the applied objects by kind.
     google: Mapping[str, Sequence[str]]
     objects: Mapping[str, Sequence[str]]
     supplies: Sequence[Supply]
@@ -132,84 +137,89 @@ class _Plan(NamedTuple):
     source: str
 
 
-def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
-    """Print the plan; ends the command with 1 if the file is invalid or the guide differs."""
+def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
+    """Print the plan of a platform file; exit with 1 if the file is invalid or the guide's results differ."""
     source = read_source(file)
     platform = sound_platform(source, project)
-    found = _planned(source, platform)
-    match form:
+    plan = _make_plan(source, platform)
+    match output_format:
         case Output.JSON:
-            output.write(render_json(_document(found)))
+            output.write(render_json(_document(plan)))
         case Output.YAML:
-            output.write(render_yaml(_document(found)))
+            output.write(render_yaml(_document(plan)))
         case Output.TABLE | Output.WIDE:
-            output.write("".join(_sections(found, ", ".join if form is Output.WIDE else _cut)))
+            output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     counts = {
-        severity: sum(message.finding.severity is severity for message in found.findings) for severity in Severity
+        severity: sum(count_texts.finding.severity is severity for count_texts in plan.findings)
+        for severity in Severity
     }
-    message = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
-    output.report_line(f"batchyard: nothing has been created; lint: {message}")
+    count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
+    output.report_line(f"batchyard: nothing has been created; lint: {count_texts}")
     if guide:
-        play(platform, form)
+        play(platform, output_format)
 
 
-def _planned(source: PlatformSource, platform: PlatformModel) -> _Plan:
+def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
     objects: dict[str, list[str]] = {}
     for group in made(platform).values():
-        for each in group:
-            metadata = each.obj["metadata"]
+        for rendered in group:
+            metadata = rendered.obj["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
-            objects.setdefault(each.obj["kind"], []).append(name)
-    found = findings(source, platform)
-    return _Plan(platform, made_on_google(platform), objects, supplies(platform), quotas(platform), found, source.name)
+            objects.setdefault(rendered.obj["kind"], []).append(name)
+    merged_findings = findings(source, platform)
+    return _Plan(
+        platform, made_on_google(platform), objects, supplies(platform), quotas(platform), merged_findings, source.name
+    )
 
 
-# --- for people ---
+# --- text output ---
 
 
-def _sections(plan: _Plan, shown: _Shown) -> Iterator[str]:
+def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
     platform = plan.platform
-    where = [f"engine {platform.engine.value}"]
-    where += [f"region {platform.region}"] if platform.region else []
-    where += [f"project {platform.google.project or 'not set'}"] if platform.google else []
-    yield f"# Platform {platform.name}: {', '.join(where)}\n"
+    attributes = [f"engine {platform.engine.value}"]
+    attributes += [f"region {platform.region}"] if platform.region else []
+    attributes += [f"project {platform.google.project or 'not set'}"] if platform.google else []
+    yield f"# Platform {platform.name}: {', '.join(attributes)}\n"
     if plan.google:
-        yield format_table(_names_table("ON GOOGLE CLOUD", plan.google, shown))
+        yield format_table(_names_table("ON GOOGLE CLOUD", plan.google, format_names))
         yield "\n"
-    yield format_table(_names_table("KIND", plan.objects, shown))
+    yield format_table(_names_table("KIND", plan.objects, format_names))
     if plan.supplies:
-        yield "\n# Machines and dollars an hour: idle, without work, and full, with all nodes\n"
+        yield "\n# Machines and dollars per hour: idle (minimum nodes) and full (maximum nodes)\n"
         yield format_table(_supplies_table(plan.supplies))
         idle, full = _totals(plan.supplies)
-        yield f"{_a_month(idle)} dollars a month idle, {_a_month(full)} full. {_UNPRICED}\n"
+        yield f"{_dollars_per_month(idle)} dollars per month idle, {_dollars_per_month(full)} full. {_UNPRICED_NOTE}\n"
     if plan.quotas:
         yield "\n# Compute Engine quotas required for all nodes\n"
-        yield format_table(_quotas_table(plan.quotas, shown))
+        yield format_table(_quotas_table(plan.quotas, format_names))
     if plan.findings:
         yield "\n# Lint findings\n"
-        yield from (f"{text}\n" for reported in plan.findings for text in _finding_lines(reported, plan.source, shown))
+        yield from (
+            f"{text}\n" for merged in plan.findings for text in _finding_lines(merged, plan.source, format_names)
+        )
 
 
-def _names_table(what: str, named: Mapping[str, Sequence[str]], shown: _Shown) -> Table:
-    rows = [[kind, str(len(names)), shown(names)] for kind, names in named.items()]
-    return [[what, "COUNT", "NAMES"], *rows]
+def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format_names: _NamesFormatter) -> Table:
+    rows = [[kind, str(len(names)), format_names(names)] for kind, names in names_by_kind.items()]
+    return [[header, "COUNT", "NAMES"], *rows]
 
 
 def _supplies_table(rows: Sequence[Supply]) -> Table:
     idle, full = _totals(rows)
     header = ["POOL", "MACHINE", "TERMS", "ACCELERATORS", "NODES", "EACH", "IDLE", "FULL"]
-    shown = [
+    cells = [
         [
             row.name,
             row.machine.name,
             "reserved" if row.reserved else row.provisioning,
             _accelerators(row),
             str(row.most) if row.least == row.most else f"{row.least}-{row.most}",
-            *map(_dollars, (row.price, row.idle, row.full)),
+            *map(_format_dollars, (row.price, row.idle, row.full)),
         ]
         for row in rows
     ]
-    return [header, *shown, ["all", "", "", "", "", "", _dollars(idle), _dollars(full)]]
+    return [header, *cells, ["all", "", "", "", "", "", _format_dollars(idle), _format_dollars(full)]]
 
 
 def _accelerators(row: Supply) -> str:
@@ -217,49 +227,49 @@ def _accelerators(row: Supply) -> str:
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
 
-def _quotas_table(rows: Sequence[ComputeQuota], shown: _Shown) -> Table:
+def _quotas_table(rows: Sequence[ComputeQuota], format_names: _NamesFormatter) -> Table:
     return [
         ["REGION", "QUOTA", "NEEDED", "FOR"],
-        *([row.region, row.metric, str(row.needed), shown(row.used_by)] for row in rows),
+        *([row.region, row.metric, str(row.needed), format_names(row.used_by)] for row in rows),
     ]
 
 
-def _finding_lines(reported: MergedFinding, source: str, shown: _Shown) -> Iterator[str]:
-    finding, place = reported.finding, f"{source}:{reported.line}" if reported.line else source
-    yield f"{place}: {finding.severity.value} {finding.rule}: {shown(reported.objects)}"
+def _finding_lines(merged: MergedFinding, source: str, format_names: _NamesFormatter) -> Iterator[str]:
+    finding, location = merged.finding, f"{source}:{merged.line}" if merged.line else source
+    yield f"{location}: {finding.severity.value} {finding.rule}: {format_names(merged.objects)}"
     yield f"    {finding.problem}"
     if finding.fix:
         yield f"    fix: {finding.fix}"
     yield f"    see: {finding.link}"
 
 
-def _cut(names: Sequence[str]) -> str:
-    """As many names as fit, and the number of the others."""
-    shown: list[str] = []
+def _fit_names(names: Sequence[str]) -> str:
+    """Format as many names as fit on a line, and the number of omitted names."""
+    fitting: list[str] = []
     for name in names:
-        if shown and len(", ".join([*shown, name])) > _NAMES_WIDTH:
-            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
-        shown.append(name)
-    return ", ".join(shown)
+        if fitting and len(", ".join([*fitting, name])) > _NAMES_WIDTH:
+            return f"{', '.join(fitting)} and {len(names) - len(fitting)} more"
+        fitting.append(name)
+    return ", ".join(fitting)
 
 
 def _totals(rows: Sequence[Supply]) -> tuple[MicroDollars, MicroDollars]:
     return sum(row.idle for row in rows), sum(row.full for row in rows)
 
 
-def _dollars(amount: MicroDollars) -> str:
-    return dollars((amount + _CENT // 2) // _CENT)
+def _format_dollars(amount: MicroDollars) -> str:
+    return dollars((amount + _MICRODOLLARS_PER_CENT // 2) // _MICRODOLLARS_PER_CENT)
 
 
-def _a_month(amount: MicroDollars) -> str:
-    return str((amount * _HOURS_A_MONTH + 500_000) // 1_000_000)
+def _dollars_per_month(amount: MicroDollars) -> str:
+    return str((amount * _HOURS_PER_MONTH + 500_000) // 1_000_000)
 
 
-# --- for programs ---
+# --- JSON and YAML output ---
 
 
 def _document(plan: _Plan) -> dict[str, Any]:
-    """The plan as a document; money in dollars per hour."""
+    """Return the plan as a document, with costs in dollars per hour."""
     idle, full = _totals(plan.supplies)
     platform = plan.platform
     return {
@@ -269,44 +279,48 @@ def _document(plan: _Plan) -> dict[str, Any]:
         "engine": platform.engine.value,
         "region": platform.region,
         "project": platform.google.project if platform.google else "",
-        "google": {what: list(names) for what, names in plan.google.items()},
+        "google": {resource_type: list(names) for resource_type, names in plan.google.items()},
         "objects": {kind: list(names) for kind, names in plan.objects.items()},
         "machines": [_supply_row(row) for row in plan.supplies],
-        "dollarsAnHour": {"idle": _exact(idle), "full": _exact(full)},
+        "dollarsAnHour": {"idle": _exact_dollars(idle), "full": _exact_dollars(full)},
         "quotas": [
             {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
             for row in plan.quotas
         ],
-        "findings": [_finding_row(reported) for reported in plan.findings],
+        "findings": [_finding_row(merged) for merged in plan.findings],
     }
 
 
 def _supply_row(row: Supply) -> dict[str, Any]:
     accelerator = row.machine.accelerator
-    having = {"accelerator": {"type": accelerator.type, "count": accelerator.count}} if accelerator else {}
+    accelerator_field = {"accelerator": {"type": accelerator.type, "count": accelerator.count}} if accelerator else {}
     return {
         "name": row.name,
         "machineType": row.machine.name,
         "provisioning": row.provisioning,
         "reserved": row.reserved,
         "nodes": {"least": row.least, "most": row.most},
-        "dollarsAnHour": {"each": _exact(row.price), "idle": _exact(row.idle), "full": _exact(row.full)},
-        **having,
+        "dollarsAnHour": {
+            "each": _exact_dollars(row.price),
+            "idle": _exact_dollars(row.idle),
+            "full": _exact_dollars(row.full),
+        },
+        **accelerator_field,
     }
 
 
-def _finding_row(reported: MergedFinding) -> dict[str, Any]:
-    finding = reported.finding
+def _finding_row(merged: MergedFinding) -> dict[str, Any]:
+    finding = merged.finding
     return {
         "rule": finding.rule,
         "severity": finding.severity.value,
-        "line": reported.line,
-        "objects": list(reported.objects),
+        "line": merged.line,
+        "objects": list(merged.objects),
         "problem": finding.problem,
         "fix": finding.fix,
         "link": finding.link,
     }
 
 
-def _exact(amount: MicroDollars) -> float:
+def _exact_dollars(amount: MicroDollars) -> float:
     return round(amount / 1_000_000, 6)

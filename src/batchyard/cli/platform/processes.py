@@ -1,4 +1,4 @@
-"""Runs commands as processes that write to files, so that they survive if this process is killed.
+"""Runs commands as subprocesses with output to files, so that a command survives if this process is killed.
 
 Each command has its own session: Ctrl-C reaches only this process, which then signals the command.
 """
@@ -15,121 +15,127 @@ from batchyard.cli.platform.journal import Lock
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, CommandOutput, StepCommand
 from batchyard.server.clocks.wall import ticks
 
-#: Called while a command runs, with its last output line and its seconds of run time.
-Watching: TypeAlias = Callable[[str, float], None]
+#: A progress callback: it receives the last output line and the run time in seconds of the running command.
+ProgressCallback: TypeAlias = Callable[[str, float], None]
 
 _TICK_SECONDS: Final = 0.1
-#: The time a command has to end after SIGINT at its time limit, before SIGKILL.
+#: The delay between SIGINT, at the time limit of a command, and SIGKILL.
 _GRACE_SECONDS: Final = 60
 _TAIL_BYTES: Final = 4096
 
 
 class InterruptedCommandError(KeyboardInterrupt):
-    """The user pressed Ctrl-C, and the command has ended."""
+    """The user pressed Ctrl-C, and the running command has ended."""
 
 
 class CommandRunner:
-    """Runs commands in a folder, holding its lock."""
+    """Runs commands in a rendered folder while its lock is held."""
 
-    def __init__(self, folder: Path, lock: Lock, reporting: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, lock: Lock, report: Callable[[str], None]) -> None:
         self._folder = folder
         self._lock = lock
-        self._reporting = reporting
+        self._report = report
 
-    def look(self, command: StepCommand, watching: Watching) -> CommandOutput:
-        """Run a command and return its output, without logging it."""
-        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as reported:
-            code = self._ended(command, printed, reported, watching)
-            why = _why(code, command)
-            return CommandOutput(code, _whole(printed), f"{why}\n{_whole(reported)}" if why else _whole(reported))
+    def run_probe(self, command: StepCommand, show_progress: ProgressCallback) -> CommandOutput:
+        """Run a command that changes nothing and return its output, without logging it."""
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            exit_code = self._run_to_end(command, stdout, stderr, show_progress)
+            failure = _failure_message(exit_code, command)
+            return CommandOutput(
+                exit_code, _read_all(stdout), f"{failure}\n{_read_all(stderr)}" if failure else _read_all(stderr)
+            )
 
-    def act(self, command: StepCommand, log: Path, watching: Watching) -> CommandOutput:
-        """Run a command, append both outputs to a log, and return the appended text."""
-        with log.open("ab+") as file:
-            begin = file.seek(0, os.SEEK_END)
-            code = self._ended(command, file, file, watching)
-            file.seek(begin)
-            text = file.read().decode("utf-8", "replace")
-            if why := _why(code, command):
-                text = f"{why}\n{text}"
-                file.write(f"{why}\n".encode())
-            return CommandOutput(code, "", text)
+    def run_logged(self, command: StepCommand, log: Path, show_progress: ProgressCallback) -> CommandOutput:
+        """Run a command, append its standard output and standard error to a log file, and return that text."""
+        with log.open("ab+") as log_file:
+            log_offset = log_file.seek(0, os.SEEK_END)
+            exit_code = self._run_to_end(command, log_file, log_file, show_progress)
+            log_file.seek(log_offset)
+            text = log_file.read().decode("utf-8", "replace")
+            if failure := _failure_message(exit_code, command):
+                text = f"{failure}\n{text}"
+                log_file.write(f"{failure}\n".encode())
+            return CommandOutput(exit_code, "", text)
 
-    def _ended(self, command: StepCommand, printed: IO[bytes], reported: IO[bytes], watching: Watching) -> int:
-        """Run the command to its end; return its exit code."""
-        begun = ticks()
+    def _run_to_end(
+        self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback
+    ) -> int:
+        """Run the command to its end, enforce its time limit, and return its exit code."""
+        started_at = ticks()
         try:
-            process = self._started(command, printed, reported)
+            process = self._start(command, stdout, stderr)
         except (FileNotFoundError, PermissionError):
             return NO_SUCH_PROGRAM
-        self._lock.started(process.pid, command.argv)
+        self._lock.record_command(process.pid, command.argv)
         interrupts = 0
         is_late = False
         while True:
             try:
                 code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
-                waited = ticks() - begun
-                watching(_last_line(reported), waited)
-                is_late = self._hurried(process, command, waited, is_late)
+                waited = ticks() - started_at
+                show_progress(_last_line(stderr), waited)
+                is_late = self._enforce_time_limit(process, command, waited, is_late)
             except KeyboardInterrupt:
                 interrupts += 1
                 self._interrupt(process, command, interrupts)
             else:
-                return _code(code, interrupts, is_late)
+                return _final_exit_code(code, interrupts, is_late)
 
-    def _started(self, command: StepCommand, printed: IO[bytes], reported: IO[bytes]) -> "subprocess.Popen[bytes]":
-        with tempfile.TemporaryFile() as sent:
-            sent.write(command.sent.encode())
-            sent.seek(0)
+    def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "subprocess.Popen[bytes]":
+        with tempfile.TemporaryFile() as stdin_file:
+            stdin_file.write(command.sent.encode())
+            stdin_file.seek(0)
             return subprocess.Popen(  # noqa: S603 - commands of the steps
                 command.full_argv,
                 cwd=self._folder,
-                stdin=sent,
-                stdout=subprocess.DEVNULL if command.is_secret else printed,
-                stderr=reported,
+                stdin=stdin_file,
+                stdout=subprocess.DEVNULL if command.is_secret else stdout_file,
+                stderr=stderr_file,
                 start_new_session=True,
-                pass_fds=(self._lock.inherited,),
+                pass_fds=(self._lock.inherited_fd,),
             )
 
-    def _hurried(self, process: "subprocess.Popen[bytes]", command: StepCommand, waited: float, is_late: bool) -> bool:
-        """Send SIGINT at a command's time limit and SIGKILL after the grace period; return whether it is late."""
+    def _enforce_time_limit(
+        self, process: "subprocess.Popen[bytes]", command: StepCommand, waited: float, is_late: bool
+    ) -> bool:
+        """Send SIGINT at the time limit and SIGKILL after the grace period; return whether the limit has passed."""
         if waited > command.limit_seconds + _GRACE_SECONDS:
-            _signal(process, signal.SIGKILL)
+            _signal_process_group(process, signal.SIGKILL)
         elif waited > command.limit_seconds and not is_late:
-            _signal(process, signal.SIGINT)
+            _signal_process_group(process, signal.SIGINT)
             return True
         return is_late
 
     def _interrupt(self, process: "subprocess.Popen[bytes]", command: StepCommand, interrupts: int) -> None:
-        """Forward Ctrl-C: SIGINT the first time, SIGTERM the second, SIGKILL from the third."""
+        """Forward Ctrl-C to the command: first as SIGINT, then as SIGTERM, from the third time as SIGKILL."""
         name = command.argv[0]
         if interrupts == 1:
-            self._reporting(
-                f"sent {name} an interrupt; waiting for it to end (Ctrl-C again ends it at once and can lose its state)"
+            self._report(
+                f"interrupted {name}, waiting until it ends (press Ctrl-C again to kill it, which can lose its state)"
             )
-            _signal(process, signal.SIGINT)
+            _signal_process_group(process, signal.SIGINT)
         else:
-            _signal(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
+            _signal_process_group(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
 
 
-def _code(code: int, interrupts: int, is_late: bool) -> int:
-    """The code of an ended command; InterruptedCommandError if the user ended it."""
+def _final_exit_code(code: int, interrupts: int, is_late: bool) -> int:
+    """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
     if interrupts:
         raise InterruptedCommandError
     return TOO_LONG if is_late else code
 
 
-def _why(code: int, command: StepCommand) -> str:
-    """The message for a command that could not be run or was late."""
+def _failure_message(code: int, command: StepCommand) -> str:
+    """Return the error message for a command that could not be started or exceeded its time limit, else ''."""
     if code == NO_SUCH_PROGRAM:
-        return f"{command.argv[0]}: program not found on the PATH"
+        return f"{command.argv[0]}: program not found on the PATH; install it first"
     if code == TOO_LONG:
         return f"{command.argv[0]} took longer than {command.limit_seconds} s and was interrupted"
     return ""
 
 
-def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+def _signal_process_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     """Send a signal to the process group of a command."""
     try:
         os.killpg(process.pid, number)
@@ -137,13 +143,13 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         return
 
 
-def _whole(file: IO[bytes]) -> str:
+def _read_all(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode("utf-8", "replace")
 
 
 def _last_line(file: IO[bytes]) -> str:
-    """The last line in a file that a command is still writing."""
+    """Return the last line of a file to which a command is still writing."""
     end = os.fstat(file.fileno()).st_size
     text = os.pread(file.fileno(), _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,7 +1,7 @@
-"""`batchyard platform render`: writes all files of a platform.
+"""The commands `batchyard platform render` and `init`: write all files of a platform, or an example platform.yaml.
 
-A record of the written files is stored beside them, so that rendering again replaces and removes only those. Files that
-were written or changed otherwise are kept, except with --overwrite.
+A record of the written files is stored beside them, so that rendering again replaces and removes only those files.
+Files that the user wrote or changed are kept, except with --overwrite.
 """
 
 import hashlib
@@ -18,25 +18,27 @@ from batchyard.provision.images import SOURCES, builds_operator, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
-#: The record file: the digests of the content written to each path.
+#: The name of the record file, which has the digests of the contents written to each path.
 RECORD: Final = ".batchyard-rendered.json"
-_SHOWN_MAX: Final = 10
+_PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write the files; ends the command with 1 if the platform is invalid or other files are in the way."""
+    """Write all files of a platform; exit with 1 if the platform is invalid or a file would be overwritten."""
     platform = sound_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
     try:
         contents = contents_of(platform)
-        kept, removed = write(contents, out, overwrite=overwrite)
-    except OSError as wrong:
-        output.fail(f"batchyard: cannot write {wrong.filename or out}: {wrong.strerror}; choose another folder")
-    if kept:
-        shown = "".join(f"\n  {path}" for path in kept[:_SHOWN_MAX])
-        more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
-        message = f"files in {out} that were not rendered are in the way:{shown}{more}"
+        conflicting, removed = write(contents, out, overwrite=overwrite)
+    except OSError as error:
+        output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
+    if conflicting:
+        listed = "".join(f"\n  {path}" for path in conflicting[:_PATHS_SHOWN_MAX])
+        omitted_note = (
+            f"\n  and {len(conflicting) - _PATHS_SHOWN_MAX} more" if len(conflicting) > _PATHS_SHOWN_MAX else ""
+        )
+        message = f"would overwrite files in {out} that were not rendered:{listed}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
     output.report_line(
         f"batchyard: {len(contents)} files written to {out}{f'; {removed} old files removed' if removed else ''}"
@@ -44,7 +46,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
 
 
 def contents_of(platform: PlatformModel) -> Mapping[str, str | bytes]:
-    """The content of every file by its path: the rendered texts, and the sources of the operator's image.
+    """Return the content of every file by path: the rendered texts, and the sources of the operator's image.
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
@@ -53,74 +55,77 @@ def contents_of(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
 
 def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; return the foreign files in the way (then nothing is written) and the number of removed files.
+    """Write the files; return the user's files that would be overwritten, and the number of removed files.
 
-    Raises OSError. The record is written before the files, so an interrupted run still recognizes its own files.
+    If the first is not empty, nothing is written. Raises OSError. The record is written before the files, so an
+    interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
-    before = _record(out)
-    gone = [path for path in before if path not in contents]
-    in_the_way = [path for path in contents if _is_foreign(out / path, contents[path], before.get(path, []))]
-    if in_the_way and not overwrite:
-        return in_the_way, 0
-    now = {path: [_digest(content)] for path, content in contents.items()}
-    _remember(out, {path: [*before.get(path, []), *now.get(path, [])] for path in [*before, *now]})
+    recorded = _read_record(out)
+    obsolete = [path for path in recorded if path not in contents]
+    conflicting = [path for path in contents if _is_foreign(out / path, contents[path], recorded.get(path, []))]
+    if conflicting and not overwrite:
+        return conflicting, 0
+    new_digests = {path: [_digest(content)] for path, content in contents.items()}
+    _write_record(
+        out, {path: [*recorded.get(path, []), *new_digests.get(path, [])] for path in [*recorded, *new_digests]}
+    )
     for path, content in contents.items():
-        place = out / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _put(place, content)
-    removed = sum(_removed(out, path, before[path]) for path in gone)
-    _remember(out, now)
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(target, content)
+    removed = sum(_remove_unchanged(out, path, recorded[path]) for path in obsolete)
+    _write_record(out, new_digests)
     return [], removed
 
 
-def _record(out: Path) -> dict[str, list[str]]:
-    """The digests recorded by earlier runs, empty without a record."""
+def _read_record(out: Path) -> dict[str, list[str]]:
+    """Return the digests of all contents that earlier runs wrote to each path; empty without a record file."""
     try:
         return msgspec.json.decode((out / RECORD).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
 
 
-def _remember(out: Path, record: Mapping[str, list[str]]) -> None:
+def _write_record(out: Path, record: Mapping[str, list[str]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = {path: list(dict.fromkeys(record[path])) for path in sorted(record)}
-    _put(out / RECORD, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    _write_atomically(out / RECORD, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
 
 
-def _put(place: Path, content: bytes) -> None:
-    """Write a file atomically: a partial file, for example on a full disk, would count as foreign."""
-    new = place.with_name(f".{place.name}.new")
+def _write_atomically(target: Path, content: bytes) -> None:
+    """Write a file atomically: a partial file, for example on a full disk, would later count as the user's."""
+    temporary = target.with_name(f".{target.name}.new")
     try:
-        new.write_bytes(content)
-        new.replace(place)
+        temporary.write_bytes(content)
+        temporary.replace(target)
     except OSError:
-        new.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _is_foreign(place: Path, content: bytes, digests: list[str]) -> bool:
-    """Whether a file exists whose content was not rendered."""
-    if not place.exists():
+def _is_foreign(target: Path, content: bytes, digests: list[str]) -> bool:
+    """Return whether a file exists with content that `render` did not write."""
+    if not target.exists():
         return False
-    return not place.is_file() or _digest(place.read_bytes()) not in {*digests, _digest(content)}
+    return not target.is_file() or _digest(target.read_bytes()) not in {*digests, _digest(content)}
 
 
-def _removed(out: Path, path: str, digests: list[str]) -> bool:
-    """Remove a file that is no longer rendered, unless it was changed; also its folders if they are empty."""
-    place = out / path
-    if not place.is_file() or _digest(place.read_bytes()) not in digests:
+def _remove_unchanged(out: Path, path: str, digests: list[str]) -> bool:
+    """Delete an unchanged file that is no longer rendered, and its empty folders; return whether it was deleted."""
+    target = out / path
+    if not target.is_file() or _digest(target.read_bytes()) not in digests:
         return False
-    place.unlink()
-    for folder in _folders(place, out):
+    target.unlink()
+    for folder in _parent_folders(target, out):
         if any(folder.iterdir()):
             break
         folder.rmdir()
     return True
 
 
-def _folders(place: Path, out: Path) -> Iterator[Path]:
-    return (folder for folder in place.parents if out in folder.parents)
+def _parent_folders(target: Path, out: Path) -> Iterator[Path]:
+    return (folder for folder in target.parents if out in folder.parents)
 
 
 def _digest(content: bytes) -> str:
@@ -128,21 +133,19 @@ def _digest(content: bytes) -> str:
 
 
 # --- init ---
-#
-# `batchyard platform init`: writes an example platform.yaml.
 
 
-FOLDER = "examples/platforms"
+EXAMPLES_FOLDER = "examples/platforms"
 
 
 def write_example(example: str, file: Path) -> None:
-    """Write the example; ends the command with 1 if the file exists."""
+    """Write an example platform.yaml; exit with 1 if the file exists."""
     try:
-        text = read_folder(FOLDER, ".yaml")[f"{example}.yaml"]
+        text = read_folder(EXAMPLES_FOLDER, ".yaml")[f"{example}.yaml"]
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except FileExistsError:
         output.fail(f"batchyard: {file} already exists and was not changed; choose another file")
-    except OSError as wrong:
-        output.fail(f"batchyard: cannot write {file}: {wrong.strerror or wrong}; choose another file")
+    except OSError as error:
+        output.fail(f"batchyard: cannot write {file}: {error.strerror or error}; choose another file")
     output.report_line(f"batchyard: wrote {file}; next: batchyard platform plan {file}")

@@ -1,4 +1,4 @@
-"""Runs steps in order: probes whether each is done, executes it if not, probes again, and writes the journal.
+"""Runs the steps of a platform in order: probe, run the commands if needed, probe again, and write the journal.
 
 The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed,
 executes only the remaining steps.
@@ -22,12 +22,12 @@ from batchyard.server.clocks.wall import ticks
 
 
 class ProgressKind(StrEnum):
-    """What happened to a step."""
+    """The kind of a progress event of a step."""
 
     BEGUN = "begun"
-    #: Already done before this run.
+    #: The step was already done before this run.
     PASSED = "passed"
-    #: Not applicable, or skipped by option.
+    #: The step is not needed, or skipped by --skip.
     SKIPPED = "skipped"
     WAITING = "waiting"
     RETRIED = "retried"
@@ -35,14 +35,14 @@ class ProgressKind(StrEnum):
     #: An optional step failed; the run continues.
     UNMET = "unmet"
     FAILED = "failed"
-    #: The user declined it.
+    #: The user declined the step.
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """An event of a step: its number (from 1), the number of steps, a detail, and the seconds since its start."""
+    """A progress event of a step: step number (from 1), number of steps, detail, and seconds since the step's start."""
 
     kind: ProgressKind
     step: PlatformStep
@@ -50,59 +50,59 @@ class ProgressEvent:
     total: int
     what: str = ""
     seconds: float = 0.0
-    #: The last output lines of a failed command, and its log file.
+    #: The last output lines of a failed command; `log` is the path of its log file.
     tail: tuple[str, ...] = ()
     log: str = ""
 
 
 class Display(Protocol):
-    """Shows progress events."""
+    """The interface of progress displays."""
 
-    def show(self, happening: ProgressEvent) -> None:
-        """Show an event."""
+    def show(self, progress_event: ProgressEvent) -> None:
+        """Show a progress event."""
 
-    def tick(self, line: str, seconds: float) -> None:
-        """Update the progress of a running command: its last output line and its run time."""
+    def show_progress(self, line: str, seconds: float) -> None:
+        """Show the progress of a running command: its last output line and its run time in seconds."""
 
     def report(self, line: str) -> None:
         """Print a line about the run."""
 
-    def quiet(self) -> None:
-        """Remove the status line: the terminal is used otherwise, or the run is over."""
+    def clear_status(self) -> None:
+        """Remove the status line, before a prompt or at the end of the run."""
 
 
 class Confirmation(Protocol):
-    """Asks the user for confirmation."""
+    """The interface that asks the user to confirm a step."""
 
-    def agrees(self, question: str, destroys: bool) -> bool:
-        """Whether the user agrees."""
+    def confirm(self, question: str, destroys: bool) -> bool:
+        """Return whether the user confirms; `destroys` is True if the step can destroy resources."""
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration: 8s, 2m10s, 1h04m."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    """Format a duration in seconds as 8s, 2m10s or 1h04m."""
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02}s"
+    return f"{rounded // 3600}h{rounded % 3600 // 60:02}m"
 
 
 _TAIL_LINES: Final = 15
-#: The seconds between two probes: at first, and at most.
-_PAUSES: Final = (0.25, 5.0)
+#: The initial and the maximum interval between two probes, in seconds.
+_PROBE_INTERVALS: Final = (0.25, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class StepRunnerSettings:
-    """The factor on all pauses (for tests), and the steps to skip."""
+    """The settings of a run: a factor on all pauses, for tests, and the names of the steps to skip."""
 
     pace: float = 1.0
     skipped: frozenset[str] = frozenset()
 
 
 class StoppedError(Exception):
-    """A step failed, was declined or was interrupted; the steps after it did not run."""
+    """A step failed, was declined or was interrupted, so the later steps did not run."""
 
     def __init__(self, kind: ProgressKind, step: str) -> None:
         super().__init__(step)
@@ -111,175 +111,177 @@ class StoppedError(Exception):
 
 
 class RefusedError(Exception):
-    """The user declined the cost or destruction of a step."""
+    """The user declined a step that costs money or destroys resources."""
 
 
 class UnmetError(Exception):
-    """A step cannot be completed: the reason, and the last output of its command."""
+    """A step cannot be completed; holds the reason, the last output lines of its command, and the log file."""
 
-    def __init__(self, what: str, tail: tuple[str, ...] = (), log: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, detail: str, tail: tuple[str, ...] = (), log: str = "") -> None:
+        super().__init__(detail)
+        self.what = detail
         self.tail = tail
         self.log = log
 
 
 @dataclass(slots=True)
 class StepRunner:
-    """Runs the steps of a locked folder; holds the answers of probes that run once."""
+    """Runs the steps of a locked folder, and caches the results of probes that run once per run."""
 
     folder: Path
     processes: CommandRunner
     journal: StepJournal
     display: Display
-    asking: Confirmation
+    confirmation: Confirmation
     settings: StepRunnerSettings = field(default_factory=StepRunnerSettings)
-    _memory: dict[StepCommand, CommandOutput] = field(default_factory=dict)
+    _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
-    def drive(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return the number of each outcome. Raises StoppedError if a step is not completed."""
+    def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
+        """Run all steps; return the number of each outcome. Raise StoppedError if a step is not completed."""
         counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
-            counts[self._settled(step, number, len(steps))] += 1
+            counts[self._complete_step(step, number, len(steps))] += 1
         return counts
 
-    def _settled(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
-        begun = ticks()
+    def _complete_step(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
+        started_at = ticks()
 
-        def happened(kind: ProgressKind, what: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
-            seconds = ticks() - begun
-            self.journal.note(event=kind.value, step=step.name, what=what, seconds=round(seconds, 1))
-            self.display.show(ProgressEvent(kind, step, number, total, what, seconds, tail, log))
+        def report_event(kind: ProgressKind, detail: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
+            seconds = ticks() - started_at
+            self.journal.note(event=kind.value, step=step.name, what=detail, seconds=round(seconds, 1))
+            self.display.show(ProgressEvent(kind, step, number, total, detail, seconds, tail, log))
 
         try:
-            kind, what = self._outcome(step, happened)
+            kind, detail = self._run_step(step, report_event)
         except RefusedError:
-            happened(ProgressKind.REFUSED)
+            report_event(ProgressKind.REFUSED)
             raise StoppedError(ProgressKind.REFUSED, step.name) from None
         except UnmetError as unmet:
             if not step.is_optional:
-                happened(ProgressKind.FAILED, unmet.what, unmet.tail, unmet.log)
+                report_event(ProgressKind.FAILED, unmet.what, unmet.tail, unmet.log)
                 raise StoppedError(ProgressKind.FAILED, step.name) from None
-            kind, what = ProgressKind.UNMET, unmet.what
+            kind, detail = ProgressKind.UNMET, unmet.what
         except KeyboardInterrupt:
-            happened(ProgressKind.INTERRUPTED)
+            report_event(ProgressKind.INTERRUPTED)
             raise StoppedError(ProgressKind.INTERRUPTED, step.name) from None
-        happened(kind, what)
+        report_event(kind, detail)
         return kind
 
-    def _outcome(self, step: PlatformStep, happened: Callable[..., None]) -> tuple[ProgressKind, str]:
+    def _run_step(self, step: PlatformStep, report_event: Callable[..., None]) -> tuple[ProgressKind, str]:
         if step.name in self.settings.skipped:
             return ProgressKind.SKIPPED, "skipped by option"
-        if step.only_if is not None and not (seen := self._remembered(step.only_if)).is_so:
-            return ProgressKind.SKIPPED, seen.what
-        seen = self._seen(step)
-        if step.probes and seen.is_so:
-            return ProgressKind.PASSED, seen.what
-        step, sent = self._complete(step)
-        if step.consent is not None and not self._agreed(step, seen.what, sent):
+        if step.only_if is not None and not (result := self._probe_once(step.only_if)).is_so:
+            return ProgressKind.SKIPPED, result.what
+        result = self._probe(step)
+        if step.probes and result.is_so:
+            return ProgressKind.PASSED, result.what
+        step, input_text = self._with_input(step)
+        if step.consent is not None and not self._ask_consent(step, result.what, input_text):
             if step.is_optional:
-                raise UnmetError(f"declined: {seen.what}")
+                raise UnmetError(f"declined: {result.what}")
             raise RefusedError
         if step.commands:
-            happened(ProgressKind.BEGUN, seen.what)
-            self._do(step, happened)
+            report_event(ProgressKind.BEGUN, result.what)
+            self._run_commands(step, report_event)
             if not step.is_checked:
                 return ProgressKind.DONE, ""
-            seen = self._seen(step)
-        if step.probes and not seen.is_so:
+            result = self._probe(step)
+        if step.probes and not result.is_so:
             if step.patience_seconds:
-                happened(ProgressKind.WAITING, seen.what)
-            seen = self._awaited(step, seen)
-        return ProgressKind.DONE, seen.what
+                report_event(ProgressKind.WAITING, result.what)
+            result = self._wait_until_done(step, result)
+        return ProgressKind.DONE, result.what
 
-    def _complete(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """The step with the input of its commands, and that input, about which the user is then asked."""
+    def _with_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
+        """Return the step with the input of its commands, and that input for the confirmation question."""
         if step.sends is None:
             return step, ""
-        sent = step.sends([self.processes.look(probe.command, self.display.tick) for probe in step.probes])
-        return replace(step, commands=tuple(replace(command, sent=sent) for command in step.commands)), sent
+        input_text = step.sends(
+            [self.processes.run_probe(probe.command, self.display.show_progress) for probe in step.probes]
+        )
+        return replace(step, commands=tuple(replace(command, sent=input_text) for command in step.commands)), input_text
 
-    def _agreed(self, step: PlatformStep, what: str, sent: str) -> bool:
+    def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:
         consent = step.consent
-        assert consent is not None, "the step requires consent"
-        question = consent.question.replace("{seen}", what)
+        assert consent is not None, "_agreed is called only for steps that require consent"
+        question = consent.question.replace("{seen}", detail)
         if consent.asking is not None:
-            looked = self.processes.look(consent.asking.command, self.display.tick)
-            question += consent.asking.says(looked, sent)
-        self.display.quiet()
-        return self.asking.agrees(question, consent.is_grave(what))
+            probe_output = self.processes.run_probe(consent.asking.command, self.display.show_progress)
+            question += consent.asking.says(probe_output, input_text)
+        self.display.clear_status()
+        return self.confirmation.confirm(question, consent.is_grave(detail))
 
-    def _do(self, step: PlatformStep, happened: Callable[..., None]) -> None:
-        """Run the commands with retries; before each retry, probe whether the step is done."""
+    def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
+        """Run the commands with retries; before each retry, probe whether the step is already done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        tried = 0
-        while (answer := self._first_failure(step, log)) is not None:
-            tried += 1
-            if not step.retry.helps(answer.reported, tried):
-                lines = [line.rstrip() for line in answer.reported.splitlines() if line.strip()]
-                raise UnmetError(answer.last_word, tuple(lines[-_TAIL_LINES:]), str(log))
-            happened(ProgressKind.RETRIED, f"{answer.last_word}; again in {step.retry.pause_seconds} s")
+        attempts = 0
+        while (command_output := self._first_failure(step, log)) is not None:
+            attempts += 1
+            if not step.retry.helps(command_output.reported, attempts):
+                lines = [line.rstrip() for line in command_output.reported.splitlines() if line.strip()]
+                raise UnmetError(command_output.last_word, tuple(lines[-_TAIL_LINES:]), str(log))
+            report_event(ProgressKind.RETRIED, f"{command_output.last_word}; again in {step.retry.pause_seconds} s")
             Event().wait(step.retry.pause_seconds * self.settings.pace)
-            if step.probes and self._seen(step).is_so:
+            if step.probes and self._probe(step).is_so:
                 return
 
     def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
-        """Run the commands until one fails; return its answer, None if all succeed."""
+        """Run the commands until one fails; return the output of the failed command, None if all succeed."""
         for command in step.commands:
-            answer = self.processes.act(command, log, self.display.tick)
-            if answer.code and not any(word in answer.reported for word in command.tolerates):
-                return answer
+            command_output = self.processes.run_logged(command, log, self.display.show_progress)
+            if command_output.code and not any(tolerated in command_output.reported for tolerated in command.tolerates):
+                return command_output
         return None
 
-    def _awaited(self, step: PlatformStep, seen: ProbeResult) -> ProbeResult:
-        """Probe until the step is done; UnmetError when its patience is over."""
-        begun = ticks()
-        pause = _PAUSES[0]
-        while not seen.is_so:
-            waited = ticks() - begun
+    def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
+        """Probe until the step is done; raise UnmetError after the step's timeout."""
+        started_at = ticks()
+        pause = _PROBE_INTERVALS[0]
+        while not result.is_so:
+            waited = ticks() - started_at
             if waited >= step.patience_seconds:
-                within = f", after {step.patience_seconds} s" if step.patience_seconds else ""
-                raise UnmetError(f"{seen.what}{within}")
-            self.display.tick(seen.what, waited)
+                timeout_note = f", after waiting {step.patience_seconds} s" if step.patience_seconds else ""
+                raise UnmetError(f"{result.what}{timeout_note}")
+            self.display.show_progress(result.what, waited)
             Event().wait(pause * self.settings.pace)
-            pause = min(2 * pause, _PAUSES[1])
-            seen = self._seen(step)
-        return seen
+            pause = min(2 * pause, _PROBE_INTERVALS[1])
+            result = self._probe(step)
+        return result
 
-    def _seen(self, step: PlatformStep) -> ProbeResult:
-        """Run the probes; return the first result that is not so, else the last."""
-        seen = ProbeResult(not step.probes)
+    def _probe(self, step: PlatformStep) -> ProbeResult:
+        """Run the probes of a step; return the first negative result, else the last result."""
+        result = ProbeResult(not step.probes)
         for probe in step.probes:
-            seen = probe.reading(self.processes.look(probe.command, self.display.tick))
-            if not seen.is_so:
-                return seen
-        return seen
+            result = probe.reading(self.processes.run_probe(probe.command, self.display.show_progress))
+            if not result.is_so:
+                return result
+        return result
 
-    def _remembered(self, probe: Probe) -> ProbeResult:
-        """The result of a probe that runs once per run."""
-        if probe.command not in self._memory:
-            self._memory[probe.command] = self.processes.look(probe.command, self.display.tick)
-        return probe.reading(self._memory[probe.command])
+    def _probe_once(self, probe: Probe) -> ProbeResult:
+        """Return the result of a probe that runs once per run."""
+        if probe.command not in self._probe_outputs:
+            self._probe_outputs[probe.command] = self.processes.run_probe(probe.command, self.display.show_progress)
+        return probe.reading(self._probe_outputs[probe.command])
 
 
 def probe_steps(
     processes: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
-    """The probe result of each step; None after a step that failed and that the later steps depend on."""
-    found: list[tuple[PlatformStep, ProbeResult | None]] = []
-    lacking = False
+    """Return the probe result of each step; None for the steps after a missing step that they depend on."""
+    results: list[tuple[PlatformStep, ProbeResult | None]] = []
+    is_blocked = False
     for step in steps:
         if not step.probes:
             continue
-        if lacking:
-            found.append((step, None))
+        if is_blocked:
+            results.append((step, None))
             continue
-        seen = ProbeResult(True)
+        result = ProbeResult(True)
         for probe in step.probes:
-            seen = probe.reading(processes.look(probe.command, display.tick))
-            if not seen.is_so:
+            result = probe.reading(processes.run_probe(probe.command, display.show_progress))
+            if not result.is_so:
                 break
-        found.append((step, seen))
-        lacking = step.carries and not seen.is_so
-    return found
+        results.append((step, result))
+        is_blocked = step.carries and not result.is_so
+    return results

@@ -1,4 +1,4 @@
-"""The cluster of a folder's platform: determined once, recorded, and checked on later runs."""
+"""The cluster of a platform folder, which is recorded and checked on later runs; and reading the platform.yaml."""
 
 import json
 import subprocess
@@ -15,98 +15,100 @@ from batchyard.provision.loading import InvalidPlatform, PlatformFault, Platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.steps.cluster import ClusterConnection
 
-_ASKED_WITHIN: Final = 60
+_KUBECTL_TIMEOUT: Final = 60
 
 
 class TargetError(Exception):
-    """The cluster is unknown, or differs from the recorded one; the message has the remedy."""
+    """The cluster is unknown, or differs from the recorded cluster; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The kubeconfig and context options; '' if not given."""
+    """The options --kubeconfig and --context; '' if not set."""
 
     kubeconfig: str
     context: str
 
 
-def reached_by(platform: PlatformModel, wanted: ClusterOptions) -> ClusterConnection:
-    """How the steps reach the cluster, as far as known without running kubectl."""
-    kubeconfig = str(Path(wanted.kubeconfig).expanduser().resolve()) if wanted.kubeconfig else ""
+def reached_by(platform: PlatformModel, options: ClusterOptions) -> ClusterConnection:
+    """Return the connection of the steps to the cluster, as far as it is known without running kubectl."""
+    kubeconfig = str(Path(options.kubeconfig).expanduser().resolve()) if options.kubeconfig else ""
     if platform.google is not None:
         return ClusterConnection(kubeconfig or f"{OWN_FOLDER}/kubeconfig")
-    return ClusterConnection(kubeconfig, wanted.context)
+    return ClusterConnection(kubeconfig, options.context)
 
 
-def settled(platform: PlatformModel, wanted: ClusterOptions, journal: StepJournal) -> ClusterConnection:
-    """How the steps reach the cluster, with a fixed context that is independent of kubectl's current one.
+def settled(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
+    """Return the connection of the steps to the cluster, with a fixed context that does not depend on kubectl's.
 
-    TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
+    Raises TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
     """
-    reached = reached_by(platform, wanted)
+    connection = reached_by(platform, options)
     if platform.google is not None:
-        _same(journal, platform.name, f"project {platform.google.project}, {platform.region}")
-        return reached
-    before = journal.target()
-    if before is not None and not wanted.context and not wanted.kubeconfig:
-        reached = ClusterConnection(before.get("kubeconfig", ""), before.get("context", ""))
-    view = _view(reached)
+        _record_target(journal, platform.name, f"project {platform.google.project}, {platform.region}")
+        return connection
+    recorded = journal.target()
+    if recorded is not None and not options.context and not options.kubeconfig:
+        connection = ClusterConnection(recorded.get("kubeconfig", ""), recorded.get("context", ""))
+    view = _kubeconfig_view(connection)
     context = str(view.get("current-context") or "")
     servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
     if not context or not servers:
         raise TargetError("kubectl has no current cluster: select one with --kubeconfig FILE or --context NAME")
-    _same(journal, platform.name, f"{servers[0]}", kubeconfig=reached.kubeconfig, context=context)
-    return ClusterConnection(reached.kubeconfig, context)
+    _record_target(journal, platform.name, f"{servers[0]}", kubeconfig=connection.kubeconfig, context=context)
+    return ClusterConnection(connection.kubeconfig, context)
 
 
-def _same(journal: StepJournal, name: str, place: str, **how: str) -> None:
-    """Record where the platform of this folder is, or check that it is unchanged."""
-    before = journal.target()
-    if before is None:
-        journal.note(event="target", platform=name, place=place, **how)
+def _record_target(journal: StepJournal, name: str, location: str, **details: str) -> None:
+    """Record the cluster of this folder's platform, or raise TargetError if a different one is recorded."""
+    recorded = journal.target()
+    if recorded is None:
+        journal.note(event="target", platform=name, place=location, **details)
         return
-    if (before["platform"], before["place"]) != (name, place):
-        was = f"{before['platform']} on {before['place']}"
-        raise TargetError(f"this folder belongs to {was}, not to {name} on {place}: choose another with --out DIR")
+    if (recorded["platform"], recorded["place"]) != (name, location):
+        recorded_text = f"{recorded['platform']} on {recorded['place']}"
+        raise TargetError(
+            f"this folder belongs to {recorded_text}, not to {name} on {location}: choose another with --out DIR"
+        )
 
 
-def _view(reached: ClusterConnection) -> dict[str, Any]:
-    """The part of the kubeconfig for the context, as merged by kubectl."""
-    command = reached.kubectl("config", "view", "--minify", "--output=json")
+def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
+    """Return the kubeconfig of the context, as merged by `kubectl config view --minify`."""
+    command = connection.kubectl("config", "view", "--minify", "--output=json")
     try:
-        done = subprocess.run(  # noqa: S603 - kubectl with fixed arguments
-            command.argv, capture_output=True, text=True, timeout=_ASKED_WITHIN, check=False
+        result = subprocess.run(  # noqa: S603 - kubectl with fixed arguments
+            command.argv, capture_output=True, text=True, timeout=_KUBECTL_TIMEOUT, check=False
         )
     except FileNotFoundError:
         raise TargetError("kubectl: program not found on the PATH; install it first") from None
     except subprocess.TimeoutExpired:
-        raise TargetError(f"kubectl did not report the current cluster within {_ASKED_WITHIN} s") from None
-    if done.returncode:
-        raise TargetError(f"{done.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
-    view: dict[str, Any] = json.loads(done.stdout)
+        raise TargetError(
+            f"kubectl did not report the current cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig"
+        ) from None
+    if result.returncode:
+        raise TargetError(f"{result.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
+    view: dict[str, Any] = json.loads(result.stdout)
     return view
 
 
-# --- files ---
-#
-# Reading of the platform.yaml that is named on the command line.
+# --- platform file ---
 
 
 STANDARD_INPUT = "-"
 
 
 def read_source(file: str) -> PlatformSource:
-    """The text of a file or of standard input; ends the command with 1 if it cannot be read."""
-    raw = _bytes_of(file)
+    """Return the text of a platform file or of standard input; exit with 1 if it cannot be read."""
+    content = _read_bytes(file)
     try:
-        text = raw.decode()
-    except UnicodeDecodeError as wrong:
-        _refuse(file, f"not a text file: byte {wrong.start} is not UTF-8", "save it as UTF-8")
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        _fail_with_fault(file, f"not a text file: byte {error.start} is not valid UTF-8", "save the file as UTF-8")
     return PlatformSource("<stdin>" if file == STANDARD_INPUT else file, text)
 
 
 def sound_platform(source: PlatformSource, project: str) -> PlatformModel:
-    """The platform of a text; ends the command with 1 and all faults if it is invalid."""
+    """Return the platform that a text describes; exit with 1 and print all faults if it is invalid."""
     try:
         return read_platform(source, project)
     except InvalidPlatform as invalid:
@@ -114,22 +116,22 @@ def sound_platform(source: PlatformSource, project: str) -> PlatformModel:
 
 
 def lines_of(source: PlatformSource) -> DocumentLines:
-    """The line numbers of the fields in a platform's text."""
+    """Return the line numbers of the fields in a platform's text."""
     document = next(read_documents(source.text))
     return DocumentLines(document.text, document.line)
 
 
-def _bytes_of(file: str) -> bytes:
+def _read_bytes(file: str) -> bytes:
     if file == STANDARD_INPUT:
         return sys.stdin.buffer.read()
     try:
         return Path(file).read_bytes()
-    except (OSError, ValueError) as wrong:
-        reported = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
-        _refuse(
-            file, f"cannot be read: {reported}", "choose another file, or create one with `batchyard platform init`"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _fail_with_fault(
+            file, f"cannot be read: {reason}", "choose another file, or create one with `batchyard platform init`"
         )
 
 
-def _refuse(file: str, problem: str, remedy: str) -> NoReturn:
+def _fail_with_fault(file: str, problem: str, remedy: str) -> NoReturn:
     output.fail(str(PlatformFault(file, 0, FieldError("", problem, remedy))))

@@ -1,4 +1,4 @@
-"""`batchyard submit`: creates a Job, reports its progress, and exits with its exit code."""
+"""The command `batchyard submit`: creates a Job, follows its progress and logs, and exits with its exit code."""
 
 import asyncio
 import json
@@ -42,55 +42,55 @@ from batchyard.server.platform.data_dir import KUBECONFIG
 
 
 class WithCommand(TyperCommand):
-    """A command whose arguments end with another command line, after `--`."""
+    """A Typer command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments after `--` and parse the rest."""
-        place = args.index("--") if "--" in args else len(args)
-        ctx.obj = args[place + 1 :]
-        return super().parse_args(ctx, args[:place])
+        """Store the arguments after `--` in the context, and parse the arguments before it."""
+        separator_index = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[separator_index + 1 :]
+        return super().parse_args(ctx, args[:separator_index])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line, with the command after `--` added."""
+        """Return the parts of the usage line, with `-- COMMAND...` added."""
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
 def command_line(context: typer.Context) -> Sequence[str]:
-    """The arguments after `--`; BadParameter if there are none."""
+    """Return the arguments after `--`; raise BadParameter if there are none."""
     argv: Sequence[str] = context.obj
     if not argv:
         raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")
     return argv
 
 
-def pairs(option: str, reported: Sequence[str] | None) -> dict[str, str]:
-    """Parse values of the form NAME=VALUE."""
-    found = {}
-    for text in reported or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals:
+def pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
+    """Parse the values of an option as NAME=VALUE pairs; raise BadParameter if one is malformed."""
+    parsed = {}
+    for text in values or ():
+        name, separator, value = text.partition("=")
+        if not name or not separator:
             raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
-        found[name] = value
-    return found
+        parsed[name] = value
+    return parsed
 
 
 def parse_toleration(text: str) -> dict[str, str]:
-    """Parse a toleration: KEY or KEY=VALUE, optionally with :EFFECT."""
-    reported, _, effect = text.partition(":")
-    key, equals, value = reported.partition("=")
-    which = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
-    return {**({"key": key} if key else {}), **which, **({"effect": effect} if effect else {})}
+    """Parse a toleration: KEY or KEY=VALUE, optionally followed by :EFFECT."""
+    key_and_value, _, effect = text.partition(":")
+    key, separator, value = key_and_value.partition("=")
+    match = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+    return {**({"key": key} if key else {}), **match, **({"effect": effect} if effect else {})}
 
 
-def _repeated(*names: str, metavar: str = "NAME=VALUE", reported: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=f"{reported}; repeatable.")
+def _repeatable_option(*names: str, metavar: str = "NAME=VALUE", description: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=f"{description}; repeatable.")
 
 
-def _count(least: int, reported: str) -> Any:
-    return typer.Option(metavar="N", min=least, help=reported)
+def _count_option(minimum: int, description: str) -> Any:
+    return typer.Option(metavar="N", min=minimum, help=description)
 
 
-_Texts: TypeAlias = list[str] | None
+_OptionalTexts: TypeAlias = list[str] | None
 
 Queue: TypeAlias = Annotated[str, typer.Option(metavar="QUEUE", help="The LocalQueue of the Job.")]
 Folder: TypeAlias = Annotated[
@@ -103,19 +103,26 @@ Namespace: TypeAlias = Annotated[
 Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The container image.")]
 Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")]
 Memory: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory of each pod, such as 4Gi.")]
-Gpus: TypeAlias = Annotated[int, _count(0, "GPUs of each pod.")]
+Gpus: TypeAlias = Annotated[int, _count_option(0, "GPUs of each pod.")]
 GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The resource name of GPUs.")]
-Priority: TypeAlias = Annotated[str, typer.Option(metavar="CLASS", help="Its WorkloadPriorityClass.")]
-Completions: TypeAlias = Annotated[int | None, _count(1, "Number of pods that must succeed, each with its index.")]
-Parallelism: TypeAlias = Annotated[
-    int | None, _count(1, "Number of pods that run in parallel; default: all completions.")
+Priority: TypeAlias = Annotated[str, typer.Option(metavar="CLASS", help="The Job's WorkloadPriorityClass.")]
+Completions: TypeAlias = Annotated[
+    int | None, _count_option(1, "Number of pods that must succeed, each with its index.")
 ]
-BackoffLimit: TypeAlias = Annotated[int, _count(0, "Number of retries of failed pods.")]
-Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", reported="An environment variable")]
-Annotations: TypeAlias = Annotated[_Texts, _repeated("--annotation", reported="An annotation of the Job")]
-NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", reported="A label that the nodes must have")]
+Parallelism: TypeAlias = Annotated[
+    int | None, _count_option(1, "Number of pods that run in parallel; default: all completions.")
+]
+BackoffLimit: TypeAlias = Annotated[int, _count_option(0, "Number of retries of failed pods.")]
+Env: TypeAlias = Annotated[_OptionalTexts, _repeatable_option("--env", "-e", description="An environment variable")]
+Annotations: TypeAlias = Annotated[
+    _OptionalTexts, _repeatable_option("--annotation", description="An annotation of the Job")
+]
+NodeSelector: TypeAlias = Annotated[
+    _OptionalTexts, _repeatable_option("--node-selector", description="A label that the nodes must have")
+]
 Tolerations: TypeAlias = Annotated[
-    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", reported="A node taint to tolerate")
+    _OptionalTexts,
+    _repeatable_option("--toleration", metavar="KEY[=VALUE][:EFFECT]", description="A node taint to tolerate"),
 ]
 CheckpointDir: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A folder of the node, mounted at $CHECKPOINT_DIR.")
@@ -128,24 +135,19 @@ Output: TypeAlias = Annotated[
 ]
 
 
-# --- arguments ---
-#
-# The arguments of `batchyard submit`.
-
-
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """The arguments. `asked` may lack the namespace and the name."""
+    """The arguments of `batchyard submit`. The JobRequest may lack the namespace and the name."""
 
-    asked: JobRequest
+    job_request: JobRequest
     folder: Path | None
-    #: '' for the platform of the data directory.
+    #: The kubeconfig file; '' for the platform of the data directory.
     kubeconfig: str
     context: str
     data_dir: Path
     dry_run: bool
     detach: bool
-    form: DocumentFormat | None
+    output_format: DocumentFormat | None
 
 
 # --- following ---
@@ -154,117 +156,125 @@ class SubmitRequest:
 
 
 #: The interval between queries of the queue position, which cannot be watched.
-_LOOKS_EVERY: Final = 5 * SECOND
-_TRIES_AGAIN: Final = SECOND
-#: The longest wait for the rest of the logs after the end.
-_DRAINS_WITHIN: Final = 30  # seconds
-_GONE: Final = 404
+_POLL_INTERVAL: Final = 5 * SECOND
+_LOG_RETRY_DELAY: Final = SECOND
+#: The maximum wait for the remaining log lines after the Job ends.
+_LOG_DRAIN_TIMEOUT: Final = 30  # seconds
+_NOT_FOUND: Final = 404
 
 
 class FollowCallbacks(NamedTuple):
-    """Callbacks: `report` for each message, `log` for each line of a pod's log."""
+    """The callbacks of JobFollower: `report` for each progress message, `log` for each line of a pod's log."""
 
     report: Callable[[ProgressMessage], None]
     log: Callable[[str, str], None]
 
 
 class JobFollower:
-    """A Job being followed: its informers, log readers and reported messages."""
+    """Follows one Job: its informers, its log readers, and the progress reported so far."""
 
-    def __init__(self, cluster: Cluster, asked: JobRequest, job: Mapping[str, Any], heard: FollowCallbacks) -> None:
+    def __init__(
+        self, cluster: Cluster, job_request: JobRequest, job: Mapping[str, Any], callbacks: FollowCallbacks
+    ) -> None:
         self._cluster = cluster
-        self._asked = asked
-        self._notify, self._log = heard
-        self._story = JobProgress()
+        self._job_request = job_request
+        self._notify, self._log = callbacks
+        self._progress = JobProgress()
         self._uid = uid = job["metadata"]["uid"]
         #: The latest version of the Job.
         self._job: Obj = job
-        self._pods_of = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
-        of_kind = {
-            scheme.JOB: f"fieldSelector={quote(f'metadata.name={asked.name}')}",
+        self._pod_selector = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
+        selectors = {
+            scheme.JOB: f"fieldSelector={quote(f'metadata.name={job_request.name}')}",
             scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
-            scheme.POD: self._pods_of,
+            scheme.POD: self._pod_selector,
         }
         self._cache = Cache()
         self._informers = [
-            Informer(kind_info(kind), self._cache, 0, InformerScope(asked.namespace, selector))
-            for kind, selector in of_kind.items()
+            Informer(kind_info(kind), self._cache, 0, InformerScope(job_request.namespace, selector))
+            for kind, selector in selectors.items()
         ]
-        self._troubles: dict[str, None] = {}
+        self._reported_problems: dict[str, None] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._over = asyncio.Event()
+        self._job_ended = asyncio.Event()
 
     async def follow(self) -> int:
-        """Report the Job's progress until it ends; return the exit code."""
-        looking = [asyncio.ensure_future(each) for each in (*map(self._watch, self._informers), self._look())]
-        over = asyncio.ensure_future(self._over.wait())
-        done, _ = await asyncio.wait([over, *looking], return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()  # these tasks never end by themselves: raise their error
-        for pod in await self._pods():
+        """Report the Job's progress until the Job ends; return the exit code of its command."""
+        watch_tasks = [
+            asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())
+        ]
+        job_ended = asyncio.ensure_future(self._job_ended.wait())
+        done, _ = await asyncio.wait([job_ended, *watch_tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # these tasks run until cancelled: a finished one raises its error
+        for pod in await self._list_pods():
             self._follow_log(pod)
         if self._logs:
-            done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
-            for each in done:
-                each.result()  # raises an unexpected error
-        self._report_all(self._story.process_job(self._job, await self._pods()))
-        code = self._story.ended
-        assert code is not None, "it is over"
-        return code
+            done, _ = await asyncio.wait(self._logs.values(), timeout=_LOG_DRAIN_TIMEOUT)
+            for task in done:
+                task.result()  # raises an unexpected error
+        self._report_all(self._progress.process_job(self._job, await self._list_pods()))
+        exit_code = self._progress.exit_code
+        assert exit_code is not None, "process_job sets the exit code of an ended Job"
+        return exit_code
 
     async def _watch(self, informer: Informer) -> None:
-        """List and watch a kind until the task is cancelled."""
+        """List and watch one kind until the task is cancelled."""
         while True:
-            following = informer.following()
-            if following.wait:
-                await sleep_for(following.wait)
-            if following.is_watch:
-                answer = await self._cluster.wire.stream(following.request, lambda lines: self._heard(informer, lines))
+            next_step = informer.following()
+            if next_step.wait:
+                await sleep_for(next_step.wait)
+            if next_step.is_watch:
+                answer = await self._cluster.transport.stream(
+                    next_step.request, lambda lines: self._on_watch_lines(informer, lines)
+                )
                 informer.ended(answer)
             else:
-                self._take_in(informer.listed(await self._cluster.wire.ask(following.request)))
-            self._report_trouble(informer)
+                self._process_events(informer.listed(await self._cluster.transport.ask(next_step.request)))
+            self._report_informer_problem(informer)
 
-    def _heard(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._take_in(informer.watched(lines))
+    def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
+        self._process_events(informer.watched(lines))
 
-    def _take_in(self, events: Sequence[WatchEvent]) -> None:
+    def _process_events(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
-            is_gone = event.type is EventType.DELETED
+            is_deleted = event.type is EventType.DELETED
             match event.key.kind:
-                case scheme.WORKLOAD if not is_gone:
-                    self._report_all(self._story.process_workload(event.obj))
+                case scheme.WORKLOAD if not is_deleted:
+                    self._report_all(self._progress.process_workload(event.obj))
                 case scheme.POD:
-                    self._report_all(self._story.process_pod(event.obj))
+                    self._report_all(self._progress.process_pod(event.obj))
                     self._follow_log(event.obj)
                 case scheme.JOB if event.obj["metadata"]["uid"] == self._uid:
-                    self._job_is(event.obj, is_gone=is_gone)
+                    self._update_job(event.obj, is_deleted=is_deleted)
 
-    def _job_is(self, job: Obj, *, is_gone: bool) -> None:
+    def _update_job(self, job: Obj, *, is_deleted: bool) -> None:
         status = job.get("status") or {}
-        ended = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
-        if is_gone and not self._over.is_set():
-            self._report_all(self._story.process_deletion())
+        true_conditions = {
+            condition["type"] for condition in status.get("conditions") or () if condition["status"] == "True"
+        }
+        if is_deleted and not self._job_ended.is_set():
+            self._report_all(self._progress.process_deletion())
         self._job = job
-        if is_gone or ended & {"Complete", "Failed"}:
-            self._over.set()
+        if is_deleted or true_conditions & {"Complete", "Failed"}:
+            self._job_ended.set()
 
-    async def _pods(self) -> Sequence[Obj]:
-        """List the Job's pods: the pod watch may be behind the watch that reported the Job's end."""
-        return await self._cluster.pods(self._asked.namespace, self._pods_of)
+    async def _list_pods(self) -> Sequence[Obj]:
+        """List the Job's pods from the server, because the pod watch may lag behind the Job watch."""
+        return await self._cluster.list_pods(self._job_request.namespace, self._pod_selector)
 
-    async def _look(self) -> None:
-        """Report the queue position while the Job waits, and warnings about its pods that do not run yet."""
+    async def _poll_progress(self) -> None:
+        """Poll the queue position while the Job is pending, and the warnings about pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                waits = not has_begun(pod) and terminated(pod) is None
-                if waits and (warning := await self._cluster.warning(pod)) is not None:
-                    self._report_all(self._story.process_warning(pod["metadata"]["name"], *warning))
-            if self._story.waits:
-                found = await self._cluster.place(self._asked, self._uid)
-                if found is not None:
-                    self._report_all(self._story.process_position(*found, self._asked.queue))
-            await sleep_for(_LOOKS_EVERY)
+                is_starting = not has_begun(pod) and terminated(pod) is None
+                if is_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
+                    self._report_all(self._progress.process_warning(pod["metadata"]["name"], *warning))
+            if self._progress.is_pending:
+                position = await self._cluster.queue_position(self._job_request, self._uid)
+                if position is not None:
+                    self._report_all(self._progress.process_position(*position, self._job_request.queue))
+            await sleep_for(_POLL_INTERVAL)
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
@@ -272,196 +282,214 @@ class JobFollower:
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
-        """Report a log up to its end; resume if the connection breaks."""
+        """Report the log lines of a pod to the end of the log; reconnect if the connection breaks."""
         log = LogReader(pod, self._log)
         while True:
-            answer = await self._cluster.follow_log(self._asked.namespace, pod, CONTAINER, log.since, log.take)
-            is_whole = answer.code == 200 and not answer.trouble
-            known = self._cache.of_kind(scheme.POD)
-            found = next((each for key, each in known.items() if key.name == pod), None)
-            if answer.code == _GONE or (is_whole and (found is None or terminated(found) is not None)):
+            answer = await self._cluster.follow_log(
+                self._job_request.namespace, pod, CONTAINER, log.since, log.process_lines
+            )
+            is_complete = answer.code == 200 and not answer.trouble
+            pods_by_key = self._cache.of_kind(scheme.POD)
+            current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
+            if answer.code == _NOT_FOUND or (
+                is_complete and (current_pod is None or terminated(current_pod) is not None)
+            ):
                 return
             if answer.code >= 400:
                 self._report_once(f"the log of pod {pod}: {failure_reason(answer)}")
             log.restart_reading()
-            await sleep_for(_TRIES_AGAIN)
+            await sleep_for(_LOG_RETRY_DELAY)
 
-    def _report_all(self, reported: Iterable[ProgressMessage]) -> None:
-        for each in reported:
-            self._notify(each)
+    def _report_all(self, messages: Iterable[ProgressMessage]) -> None:
+        for message in messages:
+            self._notify(message)
 
-    def _report_trouble(self, informer: Informer) -> None:
+    def _report_informer_problem(self, informer: Informer) -> None:
         if informer.trouble:
             self._report_once(f"{informer.info.plural}: {informer.trouble}")
 
-    def _report_once(self, trouble: str) -> None:
-        if trouble not in self._troubles:
-            self._troubles[trouble] = None
-            self._notify(ProgressMessage("Trouble", trouble, {"message": trouble}))
+    def _report_once(self, problem: str) -> None:
+        if problem not in self._reported_problems:
+            self._reported_problems[problem] = None
+            self._notify(ProgressMessage("Trouble", problem, {"message": problem}))
 
 
 class LogReader:
-    """Reports each line of a timestamped log once, however often reading restarts."""
+    """Reports each line of a timestamped log exactly once, even if reading restarts."""
 
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod
         self._notify = notify
-        #: The time of the last line, and how many lines with that time were reported.
+        #: The timestamp of the last reported line; `_reported` counts the reported lines with that timestamp.
         self.since = ""
-        self._reported = 0
-        self._skips = 0
+        self._reported_count = 0
+        self._lines_to_skip = 0
 
-    def take(self, lines: Sequence[bytes]) -> None:
-        """Process lines; skip those that were already reported."""
+    def process_lines(self, lines: Sequence[bytes]) -> None:
+        """Report new log lines; skip lines that were reported before reading restarted."""
         for line in lines:
             time, _, text = line.decode("utf-8", "replace").partition(" ")
-            if time == self.since and self._skips:
-                self._skips -= 1
+            if time == self.since and self._lines_to_skip:
+                self._lines_to_skip -= 1
                 continue
             if time < self.since:
                 continue
-            self._reported = self._reported + 1 if time == self.since else 1
+            self._reported_count = self._reported_count + 1 if time == self.since else 1
             self.since = time
             self._notify(self._pod, text)
 
     def restart_reading(self) -> None:
-        """Restart reading at the time of the last line."""
-        self._skips = self._reported
+        """Prepare for reading again from the timestamp of the last reported line."""
+        self._lines_to_skip = self._reported_count
 
 
-# --- sending ---
+# --- submission ---
 #
-# Creates a submitted Job in its cluster and follows it there.
+# Creates the Job in its cluster and follows it.
 
 
-#: Errors that are reported to the user as one line.
+#: Errors that the command prints as one line, without a traceback.
 REFUSALS: Final = (SubmitError, *cluster_access.REFUSALS)
 
 
 async def submit_job(
-    request: SubmitRequest, asked: JobRequest, packed: manifests.PackedFolder | None, reporting: SubmitOutput
+    request: SubmitRequest,
+    job_request: JobRequest,
+    packed_folder: manifests.PackedFolder | None,
+    submit_output: SubmitOutput,
 ) -> int:
-    """Create the Job and follow it, unless detached; return the exit code."""
+    """Create the Job and, unless detached, follow it to its end; return the exit code."""
     read = reading(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
     access = await read()
-    asked = replace(asked, namespace=asked.namespace or access.namespace)
-    archive = None if packed is None else packed.content
-    wire = HttpTransport(access, read)
+    job_request = replace(job_request, namespace=job_request.namespace or access.namespace)
+    archive = None if packed_folder is None else packed_folder.content
+    transport = HttpTransport(access, read)
     try:
-        cluster = Cluster(wire, access.url)
-        await cluster.check(asked)
-        job = await cluster.create(job_of(asked, archive), [] if archive is None else parts_of(asked, archive))
-        reporting.report(_created(asked, job))
-        if packed is not None:
-            reporting.report(_shipped(packed))
-        inspect_message = _inspection_commands(_kubectl(request, access), asked)
+        cluster = Cluster(transport, access.url)
+        await cluster.check(job_request)
+        job = await cluster.create(
+            job_of(job_request, archive), [] if archive is None else parts_of(job_request, archive)
+        )
+        submit_output.report(_created_message(job_request, job))
+        if packed_folder is not None:
+            submit_output.report(_shipped_message(packed_folder))
+        inspect_message = _inspection_commands(_kubectl_command(request, access), job_request)
         if request.detach:
-            reporting.report(inspect_message)
+            submit_output.report(inspect_message)
             return 0
-        log = partial(reporting.log, of_several=max(asked.completions, asked.parallelism) > 1)
-        return await _followed(
-            JobFollower(cluster, asked, job, FollowCallbacks(reporting.report, log)), reporting, inspect_message
+        log = partial(submit_output.log, of_several=max(job_request.completions, job_request.parallelism) > 1)
+        return await _follow_to_end(
+            JobFollower(cluster, job_request, job, FollowCallbacks(submit_output.report, log)),
+            submit_output,
+            inspect_message,
         )
     finally:
-        await wire.close()
+        await transport.close()
 
 
-async def _followed(follower: JobFollower, reporting: SubmitOutput, inspect_message: ProgressMessage) -> int:
-    """Follow the Job to its end; if interrupted, leave it running and print how to inspect it."""
+async def _follow_to_end(follower: JobFollower, submit_output: SubmitOutput, inspect_message: ProgressMessage) -> int:
+    """Follow the Job to its end; on Ctrl-C, leave it running and print the commands that inspect it."""
     loop = asyncio.get_running_loop()
-    broken: asyncio.Future[int] = loop.create_future()
-    loop.set_exception_handler(lambda _, context: _take_note(broken, context))
-    following = asyncio.ensure_future(follower.follow())
+    unexpected_error: asyncio.Future[int] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: _fail_on_error(unexpected_error, context))
+    follow_task = asyncio.ensure_future(follower.follow())
     try:
-        await asyncio.wait([following, broken], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([follow_task, unexpected_error], return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        following.cancel()
-        reporting.report(inspect_message)
+        follow_task.cancel()
+        submit_output.report(inspect_message)
         raise
-    return broken.result() if broken.done() else following.result()
+    return unexpected_error.result() if unexpected_error.done() else follow_task.result()
 
 
-def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
-    """End the command with an unexpected error of a callback."""
+def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
+    """Fail the future with an unexpected error that the event loop reported, which ends the command."""
     error = context.get("exception")
-    if error is not None and not isinstance(error, OSError) and not broken.done():
-        broken.set_exception(error)
+    if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
+        unexpected_error.set_exception(error)
 
 
-def _created(asked: JobRequest, job: Any) -> ProgressMessage:
-    line = f"job {asked.name} created in namespace {asked.namespace}, queue {asked.queue}"
-    fields = {"job": asked.name, "namespace": asked.namespace, "queue": asked.queue, "uid": job["metadata"]["uid"]}
+def _created_message(job_request: JobRequest, job: Any) -> ProgressMessage:
+    line = f"job {job_request.name} created in namespace {job_request.namespace}, queue {job_request.queue}"
+    fields = {
+        "job": job_request.name,
+        "namespace": job_request.namespace,
+        "queue": job_request.queue,
+        "uid": job["metadata"]["uid"],
+    }
     return ProgressMessage("Created", line, fields)
 
 
-def _shipped(packed: manifests.PackedFolder) -> ProgressMessage:
-    line = f"{packed.files} files shipped, {megabytes(len(packed.content))}"
-    if packed.left_out:
-        line += f"; left out: {', '.join(packed.left_out)}"
+def _shipped_message(packed_folder: manifests.PackedFolder) -> ProgressMessage:
+    line = f"{packed_folder.files} files shipped, {megabytes(len(packed_folder.content))}"
+    if packed_folder.excluded:
+        line += f"; left out: {', '.join(packed_folder.excluded)}"
     return ProgressMessage(
-        "Shipped", line, {"files": packed.files, "bytes": len(packed.content), "leftOut": packed.left_out}
+        "Shipped",
+        line,
+        {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded},
     )
 
 
-def _inspection_commands(kubectl: str, asked: JobRequest) -> ProgressMessage:
-    """The commands that inspect or delete the Job."""
-    kubectl = f"{kubectl} --namespace {asked.namespace}"
+def _inspection_commands(kubectl: str, job_request: JobRequest) -> ProgressMessage:
+    """Return a message with the kubectl commands that inspect or delete the Job."""
+    kubectl = f"{kubectl} --namespace {job_request.namespace}"
     line = "\n".join(
         [
-            "it keeps running in the cluster",
-            f"  see:    {kubectl} describe job {asked.name}",
-            f"  logs:   {kubectl} logs --follow --prefix --selector job-name={asked.name}",
-            f"  delete: {kubectl} delete job {asked.name}",
+            f"job {job_request.name} keeps running in the cluster",
+            f"  show:   {kubectl} describe job {job_request.name}",
+            f"  logs:   {kubectl} logs --follow --prefix --selector job-name={job_request.name}",
+            f"  delete: {kubectl} delete job {job_request.name}",
         ]
     )
-    return ProgressMessage("Detached", line, {"job": asked.name, "namespace": asked.namespace})
+    return ProgressMessage("Detached", line, {"job": job_request.name, "namespace": job_request.namespace})
 
 
-def _kubectl(request: SubmitRequest, access: ApiServerAccess) -> str:
-    """The kubectl command line for the same cluster."""
+def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
+    """Return the kubectl command line with the options that select the same cluster."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
     context = f" --context {shlex.quote(request.context)}" if request.context else ""
     if request.context and not request.kubeconfig:
         return f"kubectl{context}"
-    named = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
-    return f"KUBECONFIG={shlex.quote(named)} kubectl{context}"
+    kubeconfig_path = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
+    return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context}"
 
 
 #: The length of the suffix of generated names, as in Kubernetes.
-_LETTERS: Final = 5
+_SUFFIX_LENGTH: Final = 5
 
 
 def run(request: SubmitRequest) -> int:
-    """Run the command; return the exit code of the Job's command once it has ended."""
-    asked = _named(request.asked)
-    packed = _packed(request)
-    archive = None if packed is None else packed.content
-    job = job_of(asked, archive)
-    parts = [] if archive is None else parts_of(asked, archive)
+    """Run `batchyard submit`; return the exit code of the Job's command once the Job has ended."""
+    job_request = _with_name(request.job_request)
+    packed_folder = _pack_folder(request)
+    archive = None if packed_folder is None else packed_folder.content
+    job = job_of(job_request, archive)
+    config_maps = [] if archive is None else parts_of(job_request, archive)
     faults = read_manifests([("submit", json.dumps(job))]).faults
     if faults:
         output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
     if request.dry_run:
-        output.write(_written([*parts, job], request.form or DocumentFormat.YAML))
+        output.write(_format_manifests([*config_maps, job], request.output_format or DocumentFormat.YAML))
         return 0
 
-    reported = SubmitOutput(is_json=request.form is DocumentFormat.JSON)
+    submit_output = SubmitOutput(is_json=request.output_format is DocumentFormat.JSON)
     try:
-        return asyncio.run(submit_job(request, asked, packed, reported))
+        return asyncio.run(submit_job(request, job_request, packed_folder, submit_output))
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
 
 
-def _named(asked: JobRequest) -> JobRequest:
-    """Set a generated name if none is given."""
-    if asked.name:
-        return asked
-    letters = uid_for(wall_clock(), str(os.getpid()), *asked.argv)[:_LETTERS]
-    return replace(asked, name=f"{stem_of(asked.argv)}-{letters}")
+def _with_name(job_request: JobRequest) -> JobRequest:
+    """Return the request with a generated name if it has none."""
+    if job_request.name:
+        return job_request
+    suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_SUFFIX_LENGTH]
+    return replace(job_request, name=f"{stem_of(job_request.argv)}-{suffix}")
 
 
-def _packed(request: SubmitRequest) -> manifests.PackedFolder | None:
+def _pack_folder(request: SubmitRequest) -> manifests.PackedFolder | None:
     if request.folder is None:
         return None
     try:
@@ -470,9 +498,9 @@ def _packed(request: SubmitRequest) -> manifests.PackedFolder | None:
         output.fail(f"batchyard: {error}")
 
 
-def _written(objects: Sequence[Obj], form: DocumentFormat) -> str:
+def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -> str:
     """Format the objects as manifests for kubectl."""
-    if form is DocumentFormat.YAML:
+    if document_format is DocumentFormat.YAML:
         return "---\n".join(map(render_yaml, objects))
     if len(objects) == 1:
         return render_json(objects[0])
@@ -515,19 +543,23 @@ def submit(
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
-    asked = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
-    at_once = parallelism or completions or 1
-    asked = replace(
-        asked,
+    job_request = JobRequest(
+        argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {}
+    )
+    pods_in_parallel = parallelism or completions or 1
+    job_request = replace(
+        job_request,
         environment=pairs("--env", env),
         annotations=pairs("--annotation", annotation),
         node_selector=pairs("--node-selector", node_selector),
-        tolerations=[parse_toleration(each) for each in toleration or ()],
-        completions=completions or at_once,
-        parallelism=at_once,
+        tolerations=[parse_toleration(toleration_text) for toleration_text in toleration or ()],
+        completions=completions or pods_in_parallel,
+        parallelism=pods_in_parallel,
         backoff_limit=backoff_limit,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
     kubeconfig = cluster(context, kubeconfig, data_dir)
-    request = SubmitRequest(asked, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
+    request = SubmitRequest(
+        job_request, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output
+    )
     raise typer.Exit(run(request))

@@ -1,4 +1,4 @@
-"""The objects of a submitted command: a Job in a queue, and the ConfigMaps with its working directory.
+"""The manifests of a submitted command: a Job in a queue, and ConfigMaps with its packed working directory.
 
 They are ordinary manifests: `kubectl apply` accepts them on any cluster with Kueue.
 """
@@ -19,18 +19,18 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.server.platform.data_dir import JOURNAL
 
-#: The bytes of the archive per ConfigMap, whose limit is 1 MiB.
-PART: Final = 900 * 1024
-CHECKPOINTS: Final = "/checkpoints"
-CHECKPOINT_VARIABLE: Final = "CHECKPOINT_DIR"
+#: The number of archive bytes in one ConfigMap, which may hold at most 1 MiB.
+PART_SIZE: Final = 900 * 1024
+CHECKPOINT_FOLDER: Final = "/checkpoints"
+CHECKPOINT_ENV: Final = "CHECKPOINT_DIR"
 CONTAINER: Final = "main"
-_INSTANCE: Final = "app.kubernetes.io/instance"
-_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-_PARTS: Final = "/batchyard/parts"
-_WORK: Final = "/batchyard/work"
+_INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+_MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+_PARTS_FOLDER: Final = "/batchyard/parts"
+_WORK_FOLDER: Final = "/batchyard/work"
 _NAME_MAX: Final = 40
-#: Unpacks the archive with tools of the image, then execs the command: signals and exit codes are the command's.
-_UNPACK: Final = """\
+#: The script that unpacks the archive with tools of the image, then execs the command to keep signals and exit codes.
+_UNPACK_SCRIPT: Final = """\
 cd {work} || exit
 parts() {{ cat {parts}/part-*; }}
 unpack='import sys, tarfile
@@ -48,7 +48,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The Job to create. Quantities in Kubernetes notation; '' and None for unset values."""
+    """The Job to create, with quantities in Kubernetes notation; '' for unset values."""
 
     argv: Sequence[str]
     name: str
@@ -58,7 +58,7 @@ class JobRequest:
     priority: str = ""
     cpu: str = ""
     memory: str = ""
-    #: Devices by resource, such as nvidia.com/gpu.
+    #: The number of devices by resource name, such as nvidia.com/gpu.
     devices: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -67,47 +67,47 @@ class JobRequest:
     completions: int = 1
     parallelism: int = 1
     backoff_limit: int = 0
-    #: A folder of the node that is kept after the pods end.
+    #: A folder of the node for checkpoints, which is kept after the pods end.
     checkpoint_folder: str = ""
 
 
-def job_of(asked: JobRequest, archive: bytes | None) -> Obj:
-    """The Job. With an archive its pods mount the ConfigMaps of `parts_of`."""
+def job_of(job_request: JobRequest, archive: bytes | None) -> Obj:
+    """Return the manifest of the Job. If there is an archive, the pods mount the ConfigMaps of `parts_of`."""
     spec: dict[str, Any] = {
-        "suspend": True,  # until its Workload is admitted
-        "completions": asked.completions,
-        "parallelism": asked.parallelism,
-        **({"completionMode": "Indexed"} if asked.completions > 1 else {}),
-        "backoffLimit": asked.backoff_limit,
+        "suspend": True,  # Kueue resumes the Job when it admits the Workload
+        "completions": job_request.completions,
+        "parallelism": job_request.parallelism,
+        **({"completionMode": "Indexed"} if job_request.completions > 1 else {}),
+        "backoffLimit": job_request.backoff_limit,
         # Do not count a lost or drained node as a failure of the command.
         "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
-        "template": {"spec": _pod_spec(asked, archive)},
+        "template": {"spec": _pod_spec(job_request, archive)},
     }
-    labels = {well_known.QUEUE_NAME: asked.queue}
-    if asked.priority:
-        labels[well_known.PRIORITY_CLASS] = asked.priority
-    metadata = _metadata(asked, asked.name, labels)
-    if asked.annotations:
-        metadata["annotations"] = dict(asked.annotations)
+    labels = {well_known.QUEUE_NAME: job_request.queue}
+    if job_request.priority:
+        labels[well_known.PRIORITY_CLASS] = job_request.priority
+    metadata = _metadata(job_request, job_request.name, labels)
+    if job_request.annotations:
+        metadata["annotations"] = dict(job_request.annotations)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def parts_of(asked: JobRequest, archive: bytes) -> Sequence[Obj]:
-    """The ConfigMaps that hold an archive, in order."""
+def parts_of(job_request: JobRequest, archive: bytes) -> Sequence[Obj]:
+    """Return the ConfigMaps that together hold an archive, in order."""
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(asked, _part_name(asked, number), {}),
+            "metadata": _metadata(job_request, _part_name(job_request, number), {}),
             "immutable": True,
-            "binaryData": {_part_key(number): base64.b64encode(archive[first : first + PART]).decode()},
+            "binaryData": {_part_key(number): base64.b64encode(archive[start : start + PART_SIZE]).decode()},
         }
-        for number, first in enumerate(range(0, len(archive), PART))
+        for number, start in enumerate(range(0, len(archive), PART_SIZE))
     ]
 
 
-def owned(part: Obj, job: Mapping[str, Any]) -> Obj:
-    """A ConfigMap with the created Job as its owner, so that it is garbage-collected with the Job."""
+def owned(config_map: Obj, job: Mapping[str, Any]) -> Obj:
+    """Return a ConfigMap with the created Job as its owner, so that both are garbage-collected together."""
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -116,73 +116,80 @@ def owned(part: Obj, job: Mapping[str, Any]) -> Obj:
         "controller": True,
         "blockOwnerDeletion": False,
     }
-    return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}
+    return {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [owner]}}
 
 
-def unpacking(parts: str = _PARTS, work: str = _WORK) -> str:
-    """The POSIX shell script that unpacks `parts` into the folder `work` and then execs its arguments."""
-    return _UNPACK.format(parts=parts, work=work)
+def unpacking(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FOLDER) -> str:
+    """Return the shell script that unpacks the archive parts into the work folder and execs its arguments."""
+    return _UNPACK_SCRIPT.format(parts=parts_folder, work=work_folder)
 
 
 def stem_of(argv: Sequence[str]) -> str:
-    """The name stem for a command: that of its first script, else of its program."""
-    script = next((each for each in argv if re.search(r"\.(py|sh)$", each)), argv[0])
-    words = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
-    return re.sub(r"[^a-z0-9]+", "-", words)[:_NAME_MAX].strip("-") or "job"
+    """Return a Job name prefix for a command: the name of its first script, or else of its program."""
+    script = next((argument for argument in argv if re.search(r"\.(py|sh)$", argument)), argv[0])
+    stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
+    return re.sub(r"[^a-z0-9]+", "-", stem)[:_NAME_MAX].strip("-") or "job"
 
 
-def _metadata(asked: JobRequest, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    where = {"namespace": asked.namespace} if asked.namespace else {}
-    return {"name": name, **where, "labels": {_INSTANCE: asked.name, _MANAGED_BY: "batchyard-submit", **labels}}
+def _metadata(job_request: JobRequest, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    namespace_field = {"namespace": job_request.namespace} if job_request.namespace else {}
+    return {
+        "name": name,
+        **namespace_field,
+        "labels": {_INSTANCE_LABEL: job_request.name, _MANAGED_BY_LABEL: "batchyard-submit", **labels},
+    }
 
 
-def _pod_spec(asked: JobRequest, archive: bytes | None) -> dict[str, Any]:
-    environment = dict(asked.environment)
+def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
+    environment = dict(job_request.environment)
     mounts: list[dict[str, Any]] = []
     volumes: list[dict[str, Any]] = []
-    container: dict[str, Any] = {"name": CONTAINER, "image": asked.image, "command": list(asked.argv)}
+    container: dict[str, Any] = {"name": CONTAINER, "image": job_request.image, "command": list(job_request.argv)}
     if archive is not None:
-        container["command"] = ["sh", "-c", unpacking(), "batchyard-submit", *asked.argv]
-        container["workingDir"] = _WORK
-        mounts += [{"name": "parts", "mountPath": _PARTS, "readOnly": True}, {"name": "work", "mountPath": _WORK}]
-        volumes += [{"name": "parts", "projected": {"sources": _sources(asked, archive)}}]
+        container["command"] = ["sh", "-c", unpacking(), "batchyard-submit", *job_request.argv]
+        container["workingDir"] = _WORK_FOLDER
+        mounts += [
+            {"name": "parts", "mountPath": _PARTS_FOLDER, "readOnly": True},
+            {"name": "work", "mountPath": _WORK_FOLDER},
+        ]
+        volumes += [{"name": "parts", "projected": {"sources": _volume_sources(job_request, archive)}}]
         volumes += [{"name": "work", "emptyDir": {}}]
-    if asked.checkpoint_folder:
-        environment.setdefault(CHECKPOINT_VARIABLE, CHECKPOINTS)
-        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS})
-        host_path = {"path": asked.checkpoint_folder, "type": "DirectoryOrCreate"}
+    if job_request.checkpoint_folder:
+        environment.setdefault(CHECKPOINT_ENV, CHECKPOINT_FOLDER)
+        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINT_FOLDER})
+        host_path = {"path": job_request.checkpoint_folder, "type": "DirectoryOrCreate"}
         volumes.append({"name": "checkpoints", "hostPath": host_path})
     if environment:
         container["env"] = [{"name": name, "value": value} for name, value in environment.items()]
-    if wanted := _resources(asked):
-        container["resources"] = {"requests": wanted, "limits": wanted}
+    if resources := _resources(job_request):
+        container["resources"] = {"requests": resources, "limits": resources}
     if mounts:
         container["volumeMounts"] = mounts
     spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
     if volumes:
         spec["volumes"] = volumes
-    if asked.node_selector:
-        spec["nodeSelector"] = dict(asked.node_selector)
+    if job_request.node_selector:
+        spec["nodeSelector"] = dict(job_request.node_selector)
     # Nodes with devices are often tainted against pods that request none.
-    devices = [{"key": each, "operator": "Exists", "effect": "NoSchedule"} for each in asked.devices]
-    if tolerations := [*devices, *map(dict, asked.tolerations)]:
+    devices = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"} for resource in job_request.devices]
+    if tolerations := [*devices, *map(dict, job_request.tolerations)]:
         spec["tolerations"] = tolerations
     return spec
 
 
-def _resources(asked: JobRequest) -> dict[str, str]:
-    plain = {"cpu": asked.cpu, "memory": asked.memory}
-    devices = {resource: str(count) for resource, count in asked.devices.items() if count}
+def _resources(job_request: JobRequest) -> dict[str, str]:
+    plain = {"cpu": job_request.cpu, "memory": job_request.memory}
+    devices = {resource: str(count) for resource, count in job_request.devices.items() if count}
     return {**{resource: amount for resource, amount in plain.items() if amount}, **devices}
 
 
-def _sources(asked: JobRequest, archive: bytes) -> list[dict[str, Any]]:
-    """The projected sources: all parts in one folder."""
-    return [{"configMap": {"name": _part_name(asked, each)}} for each in range(-(-len(archive) // PART))]
+def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
+    """Return the sources of the projected volume, which presents all parts of the archive in one folder."""
+    return [{"configMap": {"name": _part_name(job_request, number)}} for number in range(-(-len(archive) // PART_SIZE))]
 
 
-def _part_name(asked: JobRequest, number: int) -> str:
-    return f"{asked.name}-files-{number}"
+def _part_name(job_request: JobRequest, number: int) -> str:
+    return f"{job_request.name}-files-{number}"
 
 
 def _part_key(number: int) -> str:
@@ -191,35 +198,35 @@ def _part_key(number: int) -> str:
 
 # --- packing ---
 #
-# Packs a folder as a reproducible archive, which a Job unpacks as its working directory.
+# Packs a folder into a reproducible archive, which the Job unpacks as its working directory.
 
 
-#: The archive is stored in ConfigMaps, which API servers hold in memory: it is for programs, not for data.
+#: The maximum size of an archive in bytes: ConfigMaps are for programs, not data, as API servers hold them in memory.
 PACKED_MAX: Final = 8 * 1024 * 1024
-#: Larger folders are rejected before packing.
+#: The maximum size of a folder in bytes; larger folders are rejected before packing.
 FILES_MAX: Final = 100 * 1024 * 1024
 LEFT_OUT: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard"})
-#: Folders with one of these are virtual environments, or data directories with a platform's keys.
-_MARKS: Final = ("pyvenv.cfg", JOURNAL)
-_NAMED_MAX: Final = 5
-#: The earliest time that zip files, such as wheels, can store.
-_MODIFIED: Final = 315_532_800  # 1980-01-01
+#: Files that mark excluded folders: virtual environments, and data directories with a platform's keys.
+_EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL)
+_FILES_SHOWN_MAX: Final = 5
+#: The modification time of all archive members: the earliest time that zip files, such as wheels, can store.
+_MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
 
 
 class PackingError(Exception):
-    """A folder cannot be shipped; the message has the reason and the remedy."""
+    """The folder cannot be packed; the message has the reason and the remedy."""
 
 
 class PackedFolder(NamedTuple):
-    """An archive (tar, gzip), its number of files, and the paths that were left out."""
+    """A packed folder: the gzip-compressed tar archive, its number of files, and the excluded paths."""
 
     content: bytes
     files: int
-    left_out: Sequence[str]
+    excluded: Sequence[str]
 
 
-class _Found(NamedTuple):
-    """A folder entry to ship: its relative name and its size."""
+class _FolderEntry(NamedTuple):
+    """A file, folder or link to pack: its path relative to the root, its full path and its size."""
 
     name: str
     path: Path
@@ -227,81 +234,84 @@ class _Found(NamedTuple):
 
 
 def pack(folder: Path) -> PackedFolder:
-    """Return the archive of a folder; PackingError if it is too large, unreadable, or has links to outside."""
+    """Pack a folder into an archive; raise PackingError if it is too large, unreadable, or links to outside paths."""
     root = folder.resolve()
     if not root.is_dir():
-        raise PackingError(f"{folder}: folder not found")
-    left_out: list[str] = []
+        raise PackingError(f"{folder} is not a folder: give an existing folder")
+    excluded: list[str] = []
     try:
-        found = list(_found_in(root, root, left_out))
-        size = sum(each.size for each in found)
+        entries = list(_entries_below(root, root, excluded))
+        size = sum(entry.size for entry in entries)
         if size > FILES_MAX:
-            raise PackingError(_too_large(folder, size, FILES_MAX, "", found))
-        content = gzip.compress(_archive(found), mtime=0)
+            raise PackingError(_too_large_message(folder, size, FILES_MAX, "", entries))
+        content = gzip.compress(_make_archive(entries), mtime=0)
     except OSError as error:
         raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
     if len(content) > PACKED_MAX:
-        raise PackingError(_too_large(folder, len(content), PACKED_MAX, " packed", found))
-    files = sum(not stat.S_ISDIR(each.path.lstat().st_mode) for each in found)
-    return PackedFolder(content, files, left_out)
+        raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", entries))
+    files = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
+    return PackedFolder(content, files, excluded)
 
 
-def _found_in(folder: Path, root: Path, left_out: list[str]) -> Iterator[_Found]:
-    """The entries below a folder in order of their names; excluded ones are appended to `left_out`."""
+def _entries_below(folder: Path, root: Path, excluded: list[str]) -> Iterator[_FolderEntry]:
+    """Yield the entries to pack below a folder in order of their names; append excluded paths to `excluded`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             _check_link(path, root)
-            yield _Found(name, path, 0)
+            yield _FolderEntry(name, path, 0)
         elif stat.S_ISDIR(mode):
-            if path.name in LEFT_OUT or any((path / mark).exists() for mark in _MARKS):
-                left_out.append(f"{name}/")
+            if path.name in LEFT_OUT or any((path / mark).exists() for mark in _EXCLUDING_FILES):
+                excluded.append(f"{name}/")
                 continue
-            yield _Found(name, path, 0)
-            yield from _found_in(path, root, left_out)
+            yield _FolderEntry(name, path, 0)
+            yield from _entries_below(path, root, excluded)
         elif stat.S_ISREG(mode):
-            yield _Found(name, path, path.lstat().st_size)
+            yield _FolderEntry(name, path, path.lstat().st_size)
         else:  # a socket, a pipe, a device
-            left_out.append(name)
+            excluded.append(name)
 
 
 def _check_link(path: Path, root: Path) -> None:
-    """PackingError unless a symbolic link is relative and stays within the folder; links are shipped as links."""
+    """Raise PackingError unless a symbolic link is relative and points into the folder; links are packed as links."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
-        message = f"it points to {target}, outside {root}" if not target.is_absolute() else f"it points to {target}"
+        message = f"link to {target}, outside {root}" if not target.is_absolute() else f"absolute link to {target}"
         raise PackingError(f"{path}: {message}: links must be relative and stay within the folder")
 
 
-def _archive(found: Sequence[_Found]) -> bytes:
-    """The tar of the entries: only names, contents, links and the executable bit."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for each in found:
-            mode = each.path.lstat().st_mode
-            member = tarfile.TarInfo(each.name)
-            member.mtime = _MODIFIED
+def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
+    """Return a tar archive of the entries with reproducible metadata: names, contents, links and the executable bit."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for entry in entries:
+            mode = entry.path.lstat().st_mode
+            member = tarfile.TarInfo(entry.name)
+            member.mtime = _MODIFICATION_TIME
             member.mode = 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644
             content = b""
             if stat.S_ISLNK(mode):
-                member.type, member.linkname = tarfile.SYMTYPE, os.fspath(each.path.readlink())
+                member.type, member.linkname = tarfile.SYMTYPE, os.fspath(entry.path.readlink())
             elif stat.S_ISDIR(mode):
                 member.type = tarfile.DIRTYPE
             else:
-                content = each.path.read_bytes()
+                content = entry.path.read_bytes()
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
+    return buffer.getvalue()
 
 
-def _too_large(folder: Path, size: int, most: int, how: str, found: Sequence[_Found]) -> str:
-    largest = sorted(found, key=lambda each: (-each.size, each.name))[:_NAMED_MAX]
-    named = ", ".join(f"{each.name} ({megabytes(each.size)})" for each in largest)
-    message = f"{folder}: {megabytes(size)}{how}, more than the limit of {megabytes(most)}; the largest files: {named}"
+def _too_large_message(folder: Path, size: int, limit: int, size_kind: str, entries: Sequence[_FolderEntry]) -> str:
+    largest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
+    largest_names = ", ".join(f"{entry.name} ({megabytes(entry.size)})" for entry in largest)
+    message = (
+        f"{folder}: {megabytes(size)}{size_kind}, more than the limit of {megabytes(limit)}; the largest files:"
+        f" {largest_names}"
+    )
     return f"{message}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
 
 
 def megabytes(size: int) -> str:
-    """Format a size in bytes as MB, or kB if small (decimal)."""
+    """Format a number of bytes in decimal MB, or in kB below 0.1 MB."""
     return f"{size / 1_000_000:.1f} MB" if size >= 100_000 else f"{size / 1000:.1f} kB"

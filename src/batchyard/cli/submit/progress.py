@@ -1,4 +1,4 @@
-"""Progress messages of a submitted Job, derived from its API objects; without I/O and clock.
+"""Progress messages of a submitted Job, derived from its API objects and printed as text or JSON lines.
 
 Each change is reported once. Sources of the conditions: Kueue's apis/kueue/v1beta2/workload_types.go, Kubernetes's
 pkg/apis/batch/types.go.
@@ -14,17 +14,17 @@ from batchyard.base.instant import SECOND
 from batchyard.cli import output
 from batchyard.cli.submit.manifests import CONTAINER
 
-#: Reasons of a failure by the containers; for others, such as the deadline, the Job controller stopped them itself.
-_OF_CONTAINERS: Final = frozenset(
+#: Reasons of a Job failure caused by its containers. For other reasons, the Job controller stopped the containers.
+_CONTAINER_FAILURE_REASONS: Final = frozenset(
     {"BackoffLimitExceeded", "PodFailurePolicy", "FailedIndexes", "MaxFailedIndexesExceeded"}
 )
-_FAILED: Final = 1
-#: Reasons of warnings that repeat the pod's status: not scheduled, no image.
-_IN_STATUS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
+_FAILURE_EXIT_CODE: Final = 1
+#: Reasons of warning Events that only repeat the pod's status: not scheduled, image not pulled.
+_STATUS_REASONS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
 
 
 class ProgressMessage(NamedTuple):
-    """A message: a line for people, an event with fields for programs."""
+    """A progress message: a text line for people, and an event with fields for programs."""
 
     event: str
     line: str
@@ -32,163 +32,169 @@ class ProgressMessage(NamedTuple):
 
 
 class JobProgress:
-    """The progress of one Job as reported so far: its wait, its pods, their exit codes."""
+    """The progress of one Job as reported so far: its pending reason, its pods and their exit codes."""
 
     def __init__(self) -> None:
-        self._waits = ""
-        self._place = ""
+        self._pending_reason = ""
+        self._queue_position = ""
         self._is_admitted = False
         self._evicted_at = ""
         self._has_workload = False
         #: The last line reported for each pod.
-        self._pods: dict[str, str] = {}
-        #: Running pods seen before the Workload was admitted; the two watches are not ordered.
-        self._early: list[ProgressMessage] = []
-        #: The exit codes of failed pods, the latest last.
-        self._codes: dict[str, int] = {}
+        self._pod_lines: dict[str, str] = {}
+        #: Messages about pods that ran before the admission was observed; the two watches are not synchronized.
+        self._early_messages: list[ProgressMessage] = []
+        #: The exit codes of failed pods, in the order of their failures.
+        self._exit_codes: dict[str, int] = {}
         #: The exit code of the command once the Job has ended.
-        self.ended: int | None = None
+        self.exit_code: int | None = None
 
     @property
-    def waits(self) -> bool:
-        """Whether the Job is still waiting for admission."""
-        return not self._is_admitted and self.ended is None
+    def is_pending(self) -> bool:
+        """Whether the Job is still pending."""
+        return not self._is_admitted and self.exit_code is None
 
     def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:
-        """Process the current Workload."""
+        """Yield messages about a changed Workload: eviction, admission, or a new pending reason."""
         self._has_workload = True
         reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
         is_evicted = evicted is not None and evicted["status"] == "True"
         if evicted is not None and is_evicted and evicted["lastTransitionTime"] != self._evicted_at:
-            self._evicted_at, self._is_admitted, self._waits = evicted["lastTransitionTime"], False, evicted["message"]
+            self._evicted_at, self._is_admitted, self._pending_reason = (
+                evicted["lastTransitionTime"],
+                False,
+                evicted["message"],
+            )
             line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
             yield ProgressMessage("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
         if is_true(workload, "Admitted"):
             if not self._is_admitted and not is_evicted:  # an evicted Workload stays admitted until its pods stop
-                self._is_admitted, self._waits, self._place = True, "", ""
-                yield _admitted(workload)
-                yield from self._caught_up()
+                self._is_admitted, self._pending_reason, self._queue_position = True, "", ""
+                yield _admitted_message(workload)
+                yield from self._report_early_messages()
         elif reserved is not None:
-            yield from self._waiting(_why(workload, reserved))
+            yield from self._pending_message(_why_pending(workload, reserved))
 
-    def process_position(self, place: int, others: int, queue: str) -> Iterator[ProgressMessage]:
-        """Process the position in the queue: `place` Workloads are ahead, `others` wait in total."""
-        message = f"{place + 1} of {others}"
-        if self.waits and message != self._place:
-            self._place = message
-            yield ProgressMessage("Position", f"is {message} in queue {queue}", {"position": place + 1, "of": others})
+    def process_position(self, ahead: int, pending: int, queue: str) -> Iterator[ProgressMessage]:
+        """Yield a message if the queue position changed: `ahead` Workloads are ahead, `pending` in total."""
+        position = f"{ahead + 1} of {pending}"
+        if self.is_pending and position != self._queue_position:
+            self._queue_position = position
+            yield ProgressMessage("Position", f"is {position} in queue {queue}", {"position": ahead + 1, "of": pending})
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
-        """Process the current state of a pod."""
+        """Yield a message if the state of a pod changed; record the exit code of a failed container."""
         name = pod["metadata"]["name"]
-        reported = _state_of(pod)
-        if reported is not None and self._pods.get(name) != reported.line:
-            self._pods[name] = reported.line
-            if reported.event == "PodRunning" and self._has_workload and not self._is_admitted:
-                self._early.append(reported)
+        message = _pod_message(pod)
+        if message is not None and self._pod_lines.get(name) != message.line:
+            self._pod_lines[name] = message.line
+            if message.event == "PodRunning" and self._has_workload and not self._is_admitted:
+                self._early_messages.append(message)
             else:
-                yield reported
-        ended = terminated(pod)
-        if ended is not None and ended.get("exitCode"):
-            self._codes.setdefault(name, ended["exitCode"])
+                yield message
+        terminated_state = terminated(pod)
+        if terminated_state is not None and terminated_state.get("exitCode"):
+            self._exit_codes.setdefault(name, terminated_state["exitCode"])
 
     def process_warning(self, pod: str, reason: str, message: str) -> Iterator[ProgressMessage]:
-        """Process a warning about a pod that does not run yet, unless the pod's status already reported it."""
+        """Yield a message for a warning about a pod that does not run yet, unless the pod's status already shows it."""
         line = f"pod {pod} waits: {reason}: {message}"
-        if message not in self._pods.get(pod, "") and reason not in _IN_STATUS:
-            self._pods[pod] = line
+        if message not in self._pod_lines.get(pod, "") and reason not in _STATUS_REASONS:
+            self._pod_lines[pod] = line
             yield ProgressMessage("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
 
     def process_job(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[ProgressMessage]:
-        """Process the current Job, and its pods if it may have ended."""
+        """Yield messages about a Job that has completed or failed; a failed Job's pods are processed first."""
         status = job.get("status") or {}
-        if self.ended is not None:
+        if self.exit_code is not None:
             return
         failed = find_condition(job, "Failed")
         has_failed = failed is not None and failed["status"] == "True"
         if has_failed or is_true(job, "Complete"):
-            yield from self._caught_up()
+            yield from self._report_early_messages()
         if is_true(job, "Complete"):
-            self.ended = 0
-            yield ProgressMessage("Complete", f"complete{_duration(status)}", {"exitCode": 0})
+            self.exit_code = 0
+            yield ProgressMessage("Complete", f"complete{_format_run_time(status)}", {"exitCode": 0})
         if failed is not None and has_failed:
             for pod in pods:
                 yield from self.process_pod(pod)
-            self.ended = self._code(failed["reason"])
-            line = f"failed ({failed['reason']}): {failed['message']}; exit code {self.ended}"
-            fields = {"reason": failed["reason"], "message": failed["message"], "exitCode": self.ended}
+            self.exit_code = self._exit_code(failed["reason"])
+            line = f"failed ({failed['reason']}): {failed['message']}; exit code {self.exit_code}"
+            fields = {"reason": failed["reason"], "message": failed["message"], "exitCode": self.exit_code}
             yield ProgressMessage("Failed", line, fields)
 
     def process_deletion(self) -> Iterator[ProgressMessage]:
-        """Process the deletion of the Job."""
-        if self.ended is None:
-            self.ended = _FAILED
-            yield ProgressMessage("Deleted", "the Job was deleted", {"exitCode": _FAILED})
+        """Yield a message that the Job was deleted, unless it had already ended."""
+        if self.exit_code is None:
+            self.exit_code = _FAILURE_EXIT_CODE
+            yield ProgressMessage("Deleted", "the Job was deleted", {"exitCode": _FAILURE_EXIT_CODE})
 
-    def _caught_up(self) -> Iterator[ProgressMessage]:
-        early, self._early = self._early, []
+    def _report_early_messages(self) -> Iterator[ProgressMessage]:
+        early, self._early_messages = self._early_messages, []
         yield from early
 
-    def _waiting(self, why: str) -> Iterator[ProgressMessage]:
-        if why and why != self._waits:
-            self._waits = why
-            yield ProgressMessage("Pending", f"waits: {why}", {"message": why})
+    def _pending_message(self, reason: str) -> Iterator[ProgressMessage]:
+        if reason and reason != self._pending_reason:
+            self._pending_reason = reason
+            yield ProgressMessage("Pending", f"waits: {reason}", {"message": reason})
 
-    def _code(self, reason: str) -> int:
-        codes = list(self._codes.values())
-        return codes[-1] if codes and reason in _OF_CONTAINERS else _FAILED
+    def _exit_code(self, reason: str) -> int:
+        codes = list(self._exit_codes.values())
+        return codes[-1] if codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
 
 
 def terminated(pod: Obj) -> Mapping[str, Any] | None:
-    """The terminated state of a pod's container, None before it."""
+    """Return the terminated state of a pod's main container; None if the container has not terminated."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         if status["name"] == CONTAINER:
-            ended: Mapping[str, Any] | None = (status.get("state") or {}).get("terminated")
-            return ended
+            terminated_state: Mapping[str, Any] | None = (status.get("state") or {}).get("terminated")
+            return terminated_state
     return None
 
 
 def has_begun(pod: Obj) -> bool:
-    """Whether the container of a pod has started, so that its log exists."""
+    """Return whether the main container of a pod has started, so that its log exists."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
     return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
 
 
-def _admitted(workload: Obj) -> ProgressMessage:
+def _admitted_message(workload: Obj) -> ProgressMessage:
     admission = (workload.get("status") or {}).get("admission") or {}
     queue = admission.get("clusterQueue", "")
-    assigned = [each.get("flavors") or {} for each in admission.get("podSetAssignments") or ()]
-    flavors = sorted({flavor for each in assigned for flavor in each.values()})
-    on = f", on {', '.join(flavors)}" if flavors else ""
-    return ProgressMessage("Admitted", f"admitted by {queue}{on}", {"clusterQueue": queue, "flavors": flavors})
+    assigned = [assignment.get("flavors") or {} for assignment in admission.get("podSetAssignments") or ()]
+    flavors = sorted({flavor for assignment in assigned for flavor in assignment.values()})
+    flavor_note = f", on {', '.join(flavors)}" if flavors else ""
+    return ProgressMessage("Admitted", f"admitted by {queue}{flavor_note}", {"clusterQueue": queue, "flavors": flavors})
 
 
-def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
-    """The reason why a Workload waits: for quota, or for its admission checks."""
+def _why_pending(workload: Obj, reserved: Mapping[str, Any]) -> str:
+    """Return the reason why a Workload is pending: missing quota, or its admission checks."""
     if reserved["status"] != "True":
         return str(reserved["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
-    waiting = [f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"]
-    return f"has quota, and waits for {'; '.join(waiting)}" if waiting else ""
+    waiting_checks = [
+        f"{check['name']}: {check.get('message') or check['state']}" for check in checks if check["state"] != "Ready"
+    ]
+    return f"has quota, and waits for {'; '.join(waiting_checks)}" if waiting_checks else ""
 
 
-def _state_of(pod: Obj) -> ProgressMessage | None:
-    """The message for a pod's state, None if there is nothing to report."""
+def _pod_message(pod: Obj) -> ProgressMessage | None:
+    """Return the message for a pod's state; None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
-    ended = terminated(pod)
-    if ended is not None:
-        code = ended.get("exitCode", 0)
-        stated = [ended[field] for field in ("reason", "message") if ended.get(field)]
-        why = f" ({': '.join(stated)})" if stated and stated != ["Error"] else ""
-        line = f"pod {name} failed with exit code {code}{why}"
+    terminated_state = terminated(pod)
+    if terminated_state is not None:
+        code = terminated_state.get("exitCode", 0)
+        reasons = [terminated_state[field] for field in ("reason", "message") if terminated_state.get(field)]
+        reason_note = f" ({': '.join(reasons)})" if reasons and reasons != ["Error"] else ""
+        line = f"pod {name} failed with exit code {code}{reason_note}"
         return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
     if has_begun(pod):
         node = (pod.get("spec") or {}).get("nodeName") or ""
-        on = f" on {node}" if node else ""
-        return ProgressMessage("PodRunning", f"pod {name} runs{on}", {"pod": name, "node": node})
-    for each in status.get("containerStatuses") or ():
-        waiting = (each.get("state") or {}).get("waiting") or {}
+        node_note = f" on {node}" if node else ""
+        return ProgressMessage("PodRunning", f"pod {name} runs{node_note}", {"pod": name, "node": node})
+    for container_status in status.get("containerStatuses") or ():
+        waiting = (container_status.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
             text = f"{waiting.get('reason', '')}: {waiting['message']}"
             return ProgressMessage("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
@@ -199,31 +205,29 @@ def _state_of(pod: Obj) -> ProgressMessage | None:
     return None
 
 
-def _duration(status: Mapping[str, Any]) -> str:
-    begun, ended = status.get("startTime"), status.get("completionTime")
-    return f" in {(parse_time(ended) - parse_time(begun)) // SECOND} s" if begun and ended else ""
+def _format_run_time(status: Mapping[str, Any]) -> str:
+    start, end = status.get("startTime"), status.get("completionTime")
+    return f" in {(parse_time(end) - parse_time(start)) // SECOND} s" if start and end else ""
 
 
-# --- telling ---
-#
-# The output of `batchyard submit`: messages and logs, as text or JSON lines.
+# --- output ---
 
 
 class SubmitOutput:
-    """Prints messages to standard error and logs to standard output; with `is_json` all as JSON lines to the latter."""
+    """Prints messages to standard error and logs to standard output; with `is_json`, all as JSON to standard output."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
 
-    def report(self, reported: ProgressMessage) -> None:
-        """Print a message."""
+    def report(self, message: ProgressMessage) -> None:
+        """Print a progress message."""
         if self._is_json:
-            self._write({"event": reported.event, **reported.fields})
+            self._write({"event": message.event, **message.fields})
         else:
-            output.report_line(f"batchyard: {reported.line}")
+            output.report_line(f"batchyard: {message.line}")
 
     def log(self, pod: str, line: str, *, of_several: bool) -> None:
-        """Print a log line, prefixed by the pod if the Job has several."""
+        """Print a log line, prefixed with the pod name if the Job runs several pods."""
         if self._is_json:
             self._write({"event": "Log", "pod": pod, "line": line})
         else:

@@ -1,1 +1,1 @@
-"""The views, one module each: pure functions from state and permissions to a JSON document."""
+"""The view models of the dashboard: pure functions from platform state and user permissions to a JSON document."""

@@ -1,4 +1,4 @@
-"""The node views: utilization of all nodes by pool, with booting and draining nodes; one node with its pods."""
+"""The node views: all nodes by pool with their utilization, and one node with its pods."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -13,59 +13,61 @@ from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewI
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
 PODS_MAX: Final = 200
-_SHOWN: Final = ("cpu", "memory")
-_NO_POOL: Final = "nodes"
+_MAIN_RESOURCES: Final = ("cpu", "memory")
+_POOL_OF_OTHERS: Final = "nodes"
 
 
 def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the node map. Utilization is a property of the node and does not reveal whose pods use it."""
-    if not scope.all_of(scheme.NODE):
+    """Return the model of all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
+    if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
-    used = _used_by_node(source)
+    used_by_node = _used_by_node(source)
     pools: dict[str, list[Model]] = {}
-    found = source.reader.list(scheme.NODE)
-    for obj in found[:NODES_MAX]:
-        pools.setdefault(pool_of(obj), []).append(_cell(node_view(obj), used.get(obj["metadata"]["name"]), obj))
-    known = {str(obj["metadata"]["name"]) for obj in found}
+    node_objects = source.reader.list(scheme.NODE)
+    for obj in node_objects[:NODES_MAX]:
+        pools.setdefault(pool_of(obj), []).append(
+            _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
+        )
+    node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
     for instance in source.reader.list(scheme.INSTANCE):
-        if instance["metadata"]["name"] not in known and phase_of(instance) not in (CRASHED, FAILED, STOPPING):
-            pools.setdefault(instance["spec"]["pool"], []).append(_awaited(instance))
+        if instance["metadata"]["name"] not in node_names and phase_of(instance) not in (CRASHED, FAILED, STOPPING):
+            pools.setdefault(instance["spec"]["pool"], []).append(_booting_cell(instance))
     resources = dict.fromkeys(line["resource"] for cells in pools.values() for cell in cells for line in cell["usage"])
     return {
-        "pools": [_pool(source, name, pools[name]) for name in sorted(pools)],
-        "count": len(found),
-        "resources": sorted(resources, key=_order),
+        "pools": [_pool_model(source, name, pools[name]) for name in sorted(pools)],
+        "count": len(node_objects),
+        "resources": sorted(resources, key=_resource_order),
     }
 
 
 def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
-    """Return one node with the pods that the user may list; None if the node does not exist."""
-    if not scope.all_of(scheme.NODE):
+    """Return the model of one node, with the pods that the user may list; None if the node does not exist."""
+    if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
-    found = source.reader.get(Key(scheme.NODE, "", name))
-    if found is None:
+    node_object = source.reader.get(Key(scheme.NODE, "", name))
+    if node_object is None:
         return None
-    pods = [obj for obj in source.reader.list(scheme.POD) if _is_on(pod_view(obj), name)]
-    seen = [obj for obj in pods if scope.sees(scheme.POD, obj["metadata"]["namespace"])]
-    cell = _cell(node_view(found), _sum(map(pod_view, pods)), found)
+    pods = [obj for obj in source.reader.list(scheme.POD) if _runs_on(pod_view(obj), name)]
+    visible_pods = [obj for obj in pods if scope.may_list(scheme.POD, obj["metadata"]["namespace"])]
+    cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
     return {
         **cell,
-        "pool": pool_of(found),
-        "labels": dict(sorted((found["metadata"].get("labels") or {}).items())),
-        "pods": [_pod_line(pod_view(obj), obj) for obj in seen[:PODS_MAX]],
-        "hidden": len(pods) - len(seen),
+        "pool": pool_of(node_object),
+        "labels": dict(sorted((node_object["metadata"].get("labels") or {}).items())),
+        "pods": [_pod_row(pod_view(obj), obj) for obj in visible_pods[:PODS_MAX]],
+        "hidden": len(pods) - len(visible_pods),
     }
 
 
 def cluster_figures(source: ViewInputs) -> Model:
-    """Return the number of nodes, and the requested share of their capacity."""
-    found = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
-    capacity = _added(view.allocatable for view in found)
-    used = _added(dict(usage) for usage in _used_by_node(source).values())
-    shown = [r for r in sorted(capacity, key=_order) if (r in _SHOWN or "/" in r) and capacity[r]]
+    """Return the number of nodes, and the requested share of their total capacity."""
+    views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
+    capacity = _sum_amounts(view.allocatable for view in views)
+    used = _sum_amounts(dict(usage) for usage in _used_by_node(source).values())
+    resources = [r for r in sorted(capacity, key=_resource_order) if (r in _MAIN_RESOURCES or "/" in r) and capacity[r]]
     return {
-        "nodes": {"ready": sum(view.ready for view in found), "all": len(found)},
+        "nodes": {"ready": sum(view.ready for view in views), "all": len(views)},
         "resources": [
             {
                 "resource": resource,
@@ -73,85 +75,85 @@ def cluster_figures(source: ViewInputs) -> Model:
                 "capacity": in_words(resource, capacity[resource]),
                 "share": share(used.get(resource, 0), capacity[resource]),
             }
-            for resource in shown
+            for resource in resources
         ],
     }
 
 
 def pool_of(obj: Obj) -> str:
-    """Return the pool of a node, or a default name for nodes outside pools."""
-    return label(obj, well_known.NODE_POOL) or _NO_POOL
+    """Return the node pool of a node, or a default name for nodes without a pool."""
+    return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
 
 def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return the resources requested by the pods on each node."""
+    """Return the resources that the pods on each node request."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
         view = pod_view(obj)
         if view.node_name and not view.is_terminal:
-            _add(used.setdefault(view.node_name, {}), view.requests)
+            _add_amounts(used.setdefault(view.node_name, {}), view.requests)
     return used
 
 
-def _sum(pods: Iterable[PodView]) -> dict[str, int]:
+def _total_requests(pods: Iterable[PodView]) -> dict[str, int]:
     used: dict[str, int] = {}
     for view in pods:
-        _add(used, view.requests)
+        _add_amounts(used, view.requests)
     return used
 
 
-def _added(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_amounts(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for each in amounts:
-        _add(total, each.items())
+    for addend in amounts:
+        _add_amounts(total, addend.items())
     return total
 
 
-def _add(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
+def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
     for resource, amount in amounts:
         total[resource] = total.get(resource, 0) + amount
 
 
-def _cell(view: NodeView, used: Mapping[str, int] | None, obj: Obj) -> Model:
-    used = used or {}
+def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> Model:
+    requested = requested or {}
     device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
-    shown = [*_SHOWN, *([device] if device else ())]
+    resources = [*_MAIN_RESOURCES, *([device] if device else ())]
     usage = [
         {
             "resource": resource,
-            "used": in_words(resource, used.get(resource, 0)),
+            "used": in_words(resource, requested.get(resource, 0)),
             "capacity": in_words(resource, view.allocatable.get(resource, 0)),
-            "share": share(used.get(resource, 0), view.allocatable.get(resource, 0)),
+            "share": share(requested.get(resource, 0), view.allocatable.get(resource, 0)),
         }
-        for resource in shown
+        for resource in resources
     ]
     # The heat is the share of the node's dominant resource: its accelerators, if it has any.
     return {
         "name": view.name,
-        "state": _state(view, obj),
+        "state": _node_state(view, obj),
         "zone": view.labels.get(well_known.ZONE, ""),
         "machine": view.labels.get(well_known.INSTANCE_TYPE, ""),
         "usage": usage,
-        "pods": used.get("pods", 0),
-        "heat": usage[-1]["share"] if device else max(each["share"] for each in usage),
+        "pods": requested.get("pods", 0),
+        "heat": usage[-1]["share"] if device else max(resource_usage["share"] for resource_usage in usage),
     }
 
 
-def _state(view: NodeView, obj: Obj) -> str:
+def _node_state(view: NodeView, obj: Obj) -> str:
     keys = [taint.key for taint in view.taints]
     if well_known.TO_BE_DELETED in keys or "deletionTimestamp" in obj["metadata"] or view.unschedulable:
         return DRAINING
     return READY if view.ready else NOT_READY
 
 
-def _awaited(instance: Obj) -> Model:
-    """Return a cell for a machine that has no node yet."""
+def _booting_cell(instance: Obj) -> Model:
+    """Return the cell of a machine whose node has not registered yet."""
     spec = instance["spec"]
-    reported = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
-    return {**reported, "machine": spec["machineType"], "heat": 0.0}
+    cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
+    return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool(source: ViewInputs, name: str, cells: list[Model]) -> Model:
+def _pool_model(source: ViewInputs, name: str, cells: list[Model]) -> Model:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
@@ -163,11 +165,11 @@ def _pool(source: ViewInputs, name: str, cells: list[Model]) -> Model:
     }
 
 
-def _is_on(view: PodView, node_name: str) -> bool:
+def _runs_on(view: PodView, node_name: str) -> bool:
     return view.node_name == node_name and not view.is_terminal
 
 
-def _pod_line(view: PodView, obj: Obj) -> Model:
+def _pod_row(view: PodView, obj: Obj) -> Model:
     return {
         "namespace": view.namespace,
         "name": view.name,
@@ -177,5 +179,5 @@ def _pod_line(view: PodView, obj: Obj) -> Model:
     }
 
 
-def _order(resource: str) -> tuple[bool, int, str]:
-    return "/" not in resource, _SHOWN.index(resource) if resource in _SHOWN else 0, resource
+def _resource_order(resource: str) -> tuple[bool, int, str]:
+    return "/" not in resource, _MAIN_RESOURCES.index(resource) if resource in _MAIN_RESOURCES else 0, resource

@@ -1,4 +1,4 @@
-"""The overview: cluster, queues, running Workloads, pending Workloads and their reasons."""
+"""The overview page, the Cohort trees, and the time line of quota and node intervals."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -15,74 +15,76 @@ from batchyard.dashboard.models.rows import Reasons, comparison, main_usage, row
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.quota import QuotaNode
 
-#: Maximum lines of each part; separate views list all.
-QUEUES_MAX: Final = 60
-LINES_MAX: Final = 12
+#: The maximum number of rows of each list; separate views show all rows.
+QUEUES_SHOWN_MAX: Final = 60
+WORKLOADS_SHOWN_MAX: Final = 12
 
 
 def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the overview. Users without access to ClusterQueues get their LocalQueues and Workloads instead."""
-    reported: Model = {}
-    if scope.all_of(scheme.NODE):
-        reported["cluster"] = cluster_figures(source)
-    reported |= comparison(source, scope)
-    if scope.all_of(scheme.CLUSTER_QUEUE):
-        reported |= _queues(source)
+    """Return the overview model; users without access to ClusterQueues get their LocalQueues instead."""
+    model: Model = {}
+    if scope.may_list_all(scheme.NODE):
+        model["cluster"] = cluster_figures(source)
+    model |= comparison(source, scope)
+    if scope.may_list_all(scheme.CLUSTER_QUEUE):
+        model |= _cluster_queue_rows(source)
     else:
-        reported["localQueues"] = local_queues(source, scope)
+        model["localQueues"] = local_queues(source, scope)
     namespaces = scope.namespaces(scheme.WORKLOAD, source.reader)
-    reported |= _of_all(source) if namespaces is None else _of_some(source, namespaces)
-    return reported
+    model |= _all_workloads(source) if namespaces is None else _workloads_in_namespaces(source, namespaces)
+    return model
 
 
-def _queues(source: ViewInputs) -> Model:
-    queues = source.standing.snapshot.queues
+def _cluster_queue_rows(source: ViewInputs) -> Model:
+    queues = source.queue_source.snapshot.queues
     names = sorted(queues)
-    lines = [queue_line(source, queues[name]) for name in names[:QUEUES_MAX]]
-    return {"queues": lines, "queuesCount": len(names)}
+    rows = [queue_line(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
+    return {"queues": rows, "queuesCount": len(names)}
 
 
-def _of_all(source: ViewInputs) -> Model:
-    """Return running and pending Workloads for a user who sees all."""
-    queues = source.standing.snapshot.queues
-    held = [each for queue in queues.values() for each in queue.workloads.values()]
-    latest = heapq.nlargest(LINES_MAX, held, key=_reserved_at)
-    waiting = heapq.nsmallest(LINES_MAX, _first_in_line(source), key=lambda place: place[:2])
+def _all_workloads(source: ViewInputs) -> Model:
+    """Return the running and pending Workloads for a user who may list all Workloads."""
+    queues = source.queue_source.snapshot.queues
+    admitted = [workload for queue in queues.values() for workload in queue.workloads.values()]
+    latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted, key=_reserved_at)
+    first_pending = heapq.nsmallest(WORKLOADS_SHOWN_MAX, _first_pending_workloads(source), key=lambda place: place[:2])
     reasons = Reasons()
     return {
-        "runningCount": len(held),
-        "running": [row for each in latest if (row := row_at(source, each.key))],
-        "waitingCount": sum(map(source.standing.count_pending, queues)),
-        "waiting": [reasons.reported(view, row) for _, _, view in waiting if (row := row_at(source, view.key))],
+        "runningCount": len(admitted),
+        "running": [row for workload in latest if (row := row_at(source, workload.key))],
+        "waitingCount": sum(map(source.queue_source.count_pending, queues)),
+        "waiting": [reasons.reported(view, row) for _, _, view in first_pending if (row := row_at(source, view.key))],
     }
 
 
-def _first_in_line(source: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield the first Workloads of each queue; more of each if there are few queues."""
-    queues = [name for name in source.standing.snapshot.queues if source.standing.count_pending(name)]
+def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
+    """Yield the first pending Workloads of each queue, with their position; more of each if there are few queues."""
+    queues = [name for name in source.queue_source.snapshot.queues if source.queue_source.count_pending(name)]
     for name in queues:
-        for place, view in enumerate(source.standing.first_pending(name, -(-LINES_MAX // len(queues)))):
-            yield place, name, view
+        for position, view in enumerate(
+            source.queue_source.first_pending(name, -(-WORKLOADS_SHOWN_MAX // len(queues)))
+        ):
+            yield position, name, view
 
 
-def _of_some(source: ViewInputs, namespaces: list[str]) -> Model:
-    """Return running and pending Workloads for a user who sees some namespaces."""
-    found = source.workload_list.entries(source.reader, namespaces)
-    running = [each for each in found if each.view.quota_reserved and not each.view.finished]
-    waiting = [each for each in found if each.state == PENDING]
-    latest = heapq.nlargest(LINES_MAX, running, key=lambda each: each.view.reserved_at or 0)
-    first = heapq.nsmallest(LINES_MAX, waiting, key=lambda each: (-each.view.priority, each.view.queued))
+def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> Model:
+    """Return the running and pending Workloads for a user who may list Workloads of some namespaces."""
+    entries = source.workload_list.entries(source.reader, namespaces)
+    running = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
+    waiting = [entry for entry in entries if entry.state == PENDING]
+    latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, running, key=lambda entry: entry.view.reserved_at or 0)
+    first = heapq.nsmallest(WORKLOADS_SHOWN_MAX, waiting, key=lambda entry: (-entry.view.priority, entry.view.queued))
     reasons = Reasons()
     return {
         "runningCount": len(running),
-        "running": [row_of(source, each.view, each.obj) for each in latest],
+        "running": [row_of(source, entry.view, entry.obj) for entry in latest],
         "waitingCount": len(waiting),
-        "waiting": [reasons.reported(each.view, row_of(source, each.view, each.obj)) for each in first],
+        "waiting": [reasons.reported(entry.view, row_of(source, entry.view, entry.obj)) for entry in first],
     }
 
 
-def _reserved_at(held: AdmittedWorkload) -> tuple[int, str]:
-    return held.reserved_at, held.key
+def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
+    return workload.reserved_at, workload.key
 
 
 # --- cohorts ---
@@ -91,41 +93,41 @@ def _reserved_at(held: AdmittedWorkload) -> tuple[int, str]:
 
 
 def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return all Cohort trees, those with children first. Of Cohorts only names and usage are shown."""
-    if not scope.all_of(scheme.CLUSTER_QUEUE):
+    """Return the model of all Cohort trees, those with children first; Cohorts show only names and usage."""
+    if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
-    roots = dict.fromkeys(queue.node.path[0] for queue in source.standing.snapshot.queues.values())
-    roots |= dict.fromkeys(node for node in source.standing.snapshot.cohorts.values() if node.parent is None)
-    trees = [_branch(source, root) for root in roots]
+    roots = dict.fromkeys(queue.node.path[0] for queue in source.queue_source.snapshot.queues.values())
+    roots |= dict.fromkeys(node for node in source.queue_source.snapshot.cohorts.values() if node.parent is None)
+    trees = [_cohort_tree(source, root) for root in roots]
     return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
 
 
-def _branch(source: ViewInputs, node: QuotaNode) -> Model:
-    queue = source.standing.snapshot.queue_of.get(node)
-    children = [_branch(source, node.children[name]) for name in sorted(node.children)]
-    usage = usage_of(source.standing.snapshot, node)
-    reported = {"name": node.name, "usage": usage, "bars": main_usage(usage), "children": children}
+def _cohort_tree(source: ViewInputs, node: QuotaNode) -> Model:
+    queue = source.queue_source.snapshot.queue_of.get(node)
+    children = [_cohort_tree(source, node.children[name]) for name in sorted(node.children)]
+    usage = usage_of(source.queue_source.snapshot, node)
+    fields = {"name": node.name, "usage": usage, "bars": main_usage(usage), "children": children}
     if queue is None:
         counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
-        return {"kind": "Cohort", **reported, **counts}
-    counts = {"pending": source.standing.count_pending(queue.name), "admitted": len(queue.workloads)}
-    return {"kind": "ClusterQueue", **reported, **counts}
+        return {"kind": "Cohort", **fields, **counts}
+    counts = {"pending": source.queue_source.count_pending(queue.name), "admitted": len(queue.workloads)}
+    return {"kind": "ClusterQueue", **fields, **counts}
 
 
 # --- timeline ---
 #
-# The time line: quota intervals of Workloads by flavor or node, and preemptions between them.
+# The time line: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
 
 
-#: Maximum number of spans shown; the oldest are dropped.
+#: The maximum number of bars; the oldest are dropped.
 SPANS_MAX: Final = 3000
-WHOLE_SPANS_MAX: Final = 30_000
-_DEFAULT: Final = HOUR
-_SHORTEST: Final = MINUTE
+REPORT_SPANS_MAX: Final = 30_000
+_DEFAULT_PERIOD: Final = HOUR
+_MIN_PERIOD: Final = MINUTE
 
 
 class _Span(NamedTuple):
-    """A bar of the time line."""
+    """One bar of the time line: an interval of a Workload in a lane (a flavor or a node)."""
 
     start: Instant
     end: Instant | None
@@ -136,59 +138,69 @@ class _Span(NamedTuple):
 
 
 def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
-    """Return the time line. Times are seconds since `origin`; a bar without end is still running."""
-    by = "node" if query.get("by") == "node" and scope.all_of(scheme.NODE) else "flavor"
-    since = _since(source, query)
-    begun = (life for life in source.history.lives.values() if life.quota_intervals)
-    lives = {life.key: life for life in begun if scope.sees(scheme.WORKLOAD, life.namespace)}
-    found = _on_nodes(source, scope) if by == "node" else _in_flavors(lives.values())
-    spans = [span for span in found if span.end is None or span.end >= since]
-    most = WHOLE_SPANS_MAX if source.whole else SPANS_MAX
-    dropped = max(0, len(spans) - most)
+    """Return the time line model, with times in seconds since `origin`; a bar without an end is still running."""
+    grouping = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
+    since = _period_start(source, query)
+    histories = (history for history in source.history.workload_histories.values() if history.quota_intervals)
+    histories_by_key = {
+        history.key: history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)
+    }
+    all_spans = _spans_by_node(source, scope) if grouping == "node" else _spans_by_flavor(histories_by_key.values())
+    spans = [span for span in all_spans if span.end is None or span.end >= since]
+    maximum = REPORT_SPANS_MAX if source.is_complete else SPANS_MAX
+    dropped = max(0, len(spans) - maximum)
     if dropped:
-        spans = heapq.nlargest(most, spans, key=lambda span: (span.start, span.workload))
+        spans = heapq.nlargest(maximum, spans, key=lambda span: (span.start, span.workload))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(span.workload for span in spans))}
-    queues = sorted({lives[key].queue for key in numbers if key in lives})
+    queues = sorted({histories_by_key[key].queue for key in numbers if key in histories_by_key})
     return {
-        "by": by,
+        "by": grouping,
         "origin": time_of(since),
         "to": float(seconds(source.now - since)),
         "lanes": _lanes(spans, numbers, since),
-        "workloads": [_named(lives.get(key), key, queues) for key in numbers],
+        "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in numbers],
         "queues": queues,
-        "preemptions": _preemptions(source, lives, numbers, since),
+        "preemptions": _preemptions(source, histories_by_key, numbers, since),
         "dropped": dropped,
     }
 
 
-def _since(source: ViewInputs, query: Query) -> Instant:
-    """Return the start of the shown interval, from `last` in seconds or `all`."""
-    text = query.get("last", "")
-    if text == "all":
-        return min((life.marks[0].at for life in source.history.lives.values()), default=source.now) // SECOND * SECOND
-    last = int(text) * SECOND if text.isascii() and text.isdecimal() and len(text) < 10 else _DEFAULT
-    return (source.now - max(last, _SHORTEST)) // SECOND * SECOND
+def _period_start(source: ViewInputs, query: Query) -> Instant:
+    """Return the start of the shown interval, from the query parameter `last`: seconds, or `all`."""
+    period_text = query.get("last", "")
+    if period_text == "all":
+        return (
+            min((history.marks[0].at for history in source.history.workload_histories.values()), default=source.now)
+            // SECOND
+            * SECOND
+        )
+    period = (
+        int(period_text) * SECOND
+        if period_text.isascii() and period_text.isdecimal() and len(period_text) < 10
+        else _DEFAULT_PERIOD
+    )
+    return (source.now - max(period, _MIN_PERIOD)) // SECOND * SECOND
 
 
-def _in_flavors(lives: Iterable[WorkloadHistory]) -> list[_Span]:
+def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
     return [
-        _Span(stint.start, stint.end, flavor, life.key, stint.outcome)
-        for life in lives
-        for stint in life.quota_intervals
-        for flavor in stint.flavors
+        _Span(interval.start, interval.end, flavor, history.key, interval.outcome)
+        for history in histories
+        for interval in history.quota_intervals
+        for flavor in interval.flavors
     ]
 
 
-def _on_nodes(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
-    """Return spans by node; pods of a Workload that start together on a node share a span."""
-    together: dict[tuple[str, str, Instant], Instant | None] = {}
-    for stay in source.history.stays():
-        if not stay.workload or not scope.sees(scheme.POD, stay.namespace):
+def _spans_by_node(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
+    """Return the bars by node; pods of a Workload that start at the same time on a node share a bar."""
+    ends: dict[tuple[str, str, Instant], Instant | None] = {}
+    for interval in source.history.node_intervals():
+        if not interval.workload or not scope.may_list(scheme.POD, interval.namespace):
             continue
-        place = (stay.node, stay.workload, stay.start)
-        known = together.get(place, 0)
-        together[place] = None if known is None or stay.end is None else max(known, stay.end)
-    return [_Span(start, end, node, workload, "") for (node, workload, start), end in together.items()]
+        key = (interval.node, interval.workload, interval.start)
+        latest_end = ends.get(key, 0)
+        ends[key] = None if latest_end is None or interval.end is None else max(latest_end, interval.end)
+    return [_Span(start, end, node, workload, "") for (node, workload, start), end in ends.items()]
 
 
 def _lanes(spans: list[_Span], numbers: dict[str, int], since: Instant) -> list[Model]:
@@ -197,43 +209,43 @@ def _lanes(spans: list[_Span], numbers: dict[str, int], since: Instant) -> list[
         by_lane.setdefault(span.lane, []).append(span)
     lanes = []
     for name in sorted(by_lane):
-        bars, height = _in_rows(by_lane[name], numbers, since)
-        lanes.append({"name": name, "rows": height, "bars": bars})
+        bars, row_count = _bars_in_rows(by_lane[name], numbers, since)
+        lanes.append({"name": name, "rows": row_count, "bars": bars})
     return lanes
 
 
-def _in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tuple[list[list[object]], int]:
-    """Return bars [start, end, row, Workload number, outcome], each in the first row that is free."""
-    free: list[int] = []
-    busy: list[tuple[Instant, int]] = []
-    height, bars = 0, list[list[object]]()
+def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tuple[list[list[object]], int]:
+    """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the number of rows."""
+    free_rows: list[int] = []
+    busy_rows: list[tuple[Instant, int]] = []
+    row_count, bars = 0, list[list[object]]()
     for span in sorted(spans, key=lambda span: (span.start, span.workload)):
-        while busy and busy[0][0] <= span.start:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            row = heapq.heappop(free)
+        while busy_rows and busy_rows[0][0] <= span.start:
+            heapq.heappush(free_rows, heapq.heappop(busy_rows)[1])
+        if free_rows:
+            row = heapq.heappop(free_rows)
         else:
-            row, height = height, height + 1
+            row, row_count = row_count, row_count + 1
         if span.end is not None:
-            heapq.heappush(busy, (span.end, row))
+            heapq.heappush(busy_rows, (span.end, row))
         end = None if span.end is None else seconds(span.end - since)
         bars.append([seconds(span.start - since), end, row, numbers[span.workload], span.outcome])
-    return bars, height
+    return bars, row_count
 
 
-def _named(life: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
-    """Return a Workload as [key, queue number, priority]; queue and priority are unknown if it was dropped."""
-    return [key, -1, 0] if life is None else [key, queues.index(life.queue), life.priority]
+def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
+    """Return a Workload as [key, queue number, priority]; -1 and 0 if its history was dropped."""
+    return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 
 def _preemptions(
-    source: ViewInputs, lives: dict[str, WorkloadHistory], numbers: dict[str, int], since: Instant
+    source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], since: Instant
 ) -> list[Model]:
-    """Return the preemptions between shown Workloads."""
-    found = []
+    """Return the preemptions between Workloads on the time line."""
+    preemptions = []
     for key, number in numbers.items():
-        for mark in lives[key].marks if key in lives else ():
-            other = source.history.lives.get(mark.by) if mark.what == PREEMPTED else None
-            if other is not None and other.key in numbers and mark.at >= since:
-                found.append({"at": seconds(mark.at - since), "victim": number, "by": numbers[other.key]})
-    return sorted(found, key=lambda each: (each["at"], each["victim"]))
+        for mark in histories[key].marks if key in histories else ():
+            preemptor = source.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
+            if preemptor is not None and preemptor.key in numbers and mark.at >= since:
+                preemptions.append({"at": seconds(mark.at - since), "victim": number, "by": numbers[preemptor.key]})
+    return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))

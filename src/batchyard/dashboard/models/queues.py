@@ -1,4 +1,4 @@
-"""The queue views: ClusterQueues and LocalQueues as lines, and one ClusterQueue in detail."""
+"""The queue views: rows of ClusterQueues and LocalQueues, and one ClusterQueue in detail."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -13,33 +13,33 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
 def queue_line(source: ViewInputs, queue: ClusterQueue) -> Model:
-    """Return the line of a ClusterQueue, with counts and a usage bar for each flavor."""
-    ready = source.standing.readiness(queue.name)
-    admitted = sum(held.is_admitted for held in queue.workloads.values())
+    """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
+    ready = source.queue_source.readiness(queue.name)
+    admitted = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
         "name": queue.name,
         "cohort": queue.view.cohort,
         "strategy": "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO",
-        "pending": source.standing.count_pending(queue.name),
+        "pending": source.queue_source.count_pending(queue.name),
         "reserving": len(queue.workloads),
         "admitted": admitted,
         "active": ready.active,
         "why": "" if ready.active else ready.message,
-        "bars": main_usage(usage_of(source.standing.snapshot, queue.node)),
+        "bars": main_usage(usage_of(source.queue_source.snapshot, queue.node)),
     }
 
 
 def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[Model]:
-    """Return the LocalQueues that the user may list, or those of one ClusterQueue."""
+    """Return the rows of the LocalQueues that the user may list; only those of one ClusterQueue if it is set."""
     namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
     if namespaces is None:
-        found = list(source.reader.list(scheme.LOCAL_QUEUE))
+        queue_objects = list(source.reader.list(scheme.LOCAL_QUEUE))
     else:
-        found = [obj for name in namespaces for obj in source.reader.list(scheme.LOCAL_QUEUE, name)]
-    return [_local_line(obj) for obj in found if cluster_queue in ("", obj["spec"].get("clusterQueue"))]
+        queue_objects = [obj for name in namespaces for obj in source.reader.list(scheme.LOCAL_QUEUE, name)]
+    return [_local_queue_row(obj) for obj in queue_objects if cluster_queue in ("", obj["spec"].get("clusterQueue"))]
 
 
-def _local_line(obj: Obj) -> Model:
+def _local_queue_row(obj: Obj) -> Model:
     status, active = obj.get("status") or {}, find_condition(obj, "Active")
     is_active = active is None or active["status"] == "True"
     return {
@@ -51,13 +51,15 @@ def _local_line(obj: Obj) -> Model:
         "admitted": status.get("admittedWorkloads", 0),
         "active": is_active,
         "why": "" if is_active or active is None else active.get("message", ""),
-        "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage(flavor)],
+        "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage_rows(flavor)],
     }
 
 
-def _local_usage(flavor: dict[str, Any]) -> list[Model]:
-    """Return the nonzero reservations of a LocalQueue in a flavor."""
-    from_status = [(each["name"], each.get("total", "0")) for each in flavor.get("resources") or ()]
+def _local_usage_rows(flavor: dict[str, Any]) -> list[Model]:
+    """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
+    from_status = [
+        (reservation["name"], reservation.get("total", "0")) for reservation in flavor.get("resources") or ()
+    ]
     return [
         {"flavor": flavor["name"], "resource": resource, "used": total}
         for resource, total in from_status
@@ -67,129 +69,135 @@ def _local_usage(flavor: dict[str, Any]) -> list[Model]:
 
 # --- series ---
 #
-# The number of pending and running Workloads of a ClusterQueue and their usage over time, from the history.
+# Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.
 
 
-POINTS: Final = 120
-_BEGIN_TO_WAIT: Final = (CREATED, EVICTED, PREEMPTED)
-_WAIT_NO_MORE: Final = (RESERVED, FINISHED, DELETED)
+SERIES_POINTS: Final = 120
+_PENDING_EVENTS: Final = (CREATED, EVICTED, PREEMPTED)
+_END_OF_PENDING_EVENTS: Final = (RESERVED, FINISHED, DELETED)
 
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def series_of(source: ViewInputs, queue: str) -> Model | None:
-    """Return step functions with a fixed number of points; None without history."""
-    lives = [life for life in source.history.lives.values() if life.queue == queue]
-    if not lives:
+    """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
+    histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
+    if not histories:
         return None
-    start = min(life.marks[0].at for life in lives)
-    step = max(SECOND, -(-(source.now - start) // POINTS))
+    start = min(history.marks[0].at for history in histories)
+    step = max(SECOND, -(-(source.now - start) // SERIES_POINTS))
     times = range(start, max(source.now, start + step), step)
     usage: dict[tuple[str, str], list[tuple[Instant, int]]] = {}
-    for life in lives:
-        for at, flavor, resource, amount in _used(life):
+    for history in histories:
+        for at, flavor, resource, amount in _usage_changes(history):
             usage.setdefault((flavor, resource), []).append((at, amount))
     return {
         "from": time_of(start),
         "to": time_of(source.now),
-        "pending": _sums(_changes(lives, _waiting), start, step, len(times)),
-        "running": _sums(_changes(lives, _running), start, step, len(times)),
+        "pending": _running_sums(_all_changes(histories, _pending_changes), start, step, len(times)),
+        "running": _running_sums(_all_changes(histories, _running_changes), start, step, len(times)),
         "usage": [
-            {"flavor": flavor, "resource": resource, **_amounts(resource, _sums(changes, start, step, len(times)))}
+            {
+                "flavor": flavor,
+                "resource": resource,
+                **_formatted_series(resource, _running_sums(changes, start, step, len(times))),
+            }
             for (flavor, resource), changes in sorted(usage.items())
         ],
     }
 
 
-def _amounts(resource: str, values: list[int]) -> Model:
+def _formatted_series(resource: str, values: list[int]) -> Model:
     return {"values": values, "most": in_words(resource, max(values))}
 
 
-def _changes(lives: Iterable[WorkloadHistory], of: Callable[[WorkloadHistory], _Changes]) -> list[tuple[Instant, int]]:
-    return [change for life in lives for change in of(life)]
+def _all_changes(
+    histories: Iterable[WorkloadHistory], changes_of: Callable[[WorkloadHistory], _Changes]
+) -> list[tuple[Instant, int]]:
+    return [change for history in histories for change in changes_of(history)]
 
 
-def _waiting(life: WorkloadHistory) -> _Changes:
-    """Yield when a Workload became pending, and when it stopped."""
-    waits = False
-    for mark in life.marks:
-        if mark.what in _BEGIN_TO_WAIT and not waits:
-            waits = True
+def _pending_changes(history: WorkloadHistory) -> _Changes:
+    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever it stops being pending."""
+    is_pending = False
+    for mark in history.marks:
+        if mark.event in _PENDING_EVENTS and not is_pending:
+            is_pending = True
             yield mark.at, 1
-        elif mark.what in _WAIT_NO_MORE and waits:
-            waits = False
+        elif mark.event in _END_OF_PENDING_EVENTS and is_pending:
+            is_pending = False
             yield mark.at, -1
 
 
-def _running(life: WorkloadHistory) -> _Changes:
-    for stint in life.quota_intervals:
-        yield stint.start, 1
-        if stint.end is not None:
-            yield stint.end, -1
+def _running_changes(history: WorkloadHistory) -> _Changes:
+    for interval in history.quota_intervals:
+        yield interval.start, 1
+        if interval.end is not None:
+            yield interval.end, -1
 
 
-def _used(life: WorkloadHistory) -> Iterator[tuple[Instant, str, str, int]]:
-    for stint in life.quota_intervals:
-        for flavor, resource, amount in stint.usage:
-            yield stint.start, flavor, resource, amount
-            if stint.end is not None:
-                yield stint.end, flavor, resource, -amount
+def _usage_changes(history: WorkloadHistory) -> Iterator[tuple[Instant, str, str, int]]:
+    for interval in history.quota_intervals:
+        for flavor, resource, amount in interval.usage:
+            yield interval.start, flavor, resource, amount
+            if interval.end is not None:
+                yield interval.end, flavor, resource, -amount
 
 
-def _sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, count: int) -> list[int]:
-    """Return the sum of all changes up to the end of each step."""
+def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, count: int) -> list[int]:
+    """Return the running sum of the changes at the end of each time step."""
     steps = [0] * count
     for at, change in changes:
         steps[min(count - 1, max(0, (at - start) // step))] += change
-    for place in range(1, count):
-        steps[place] += steps[place - 1]
+    for index in range(1, count):
+        steps[index] += steps[index - 1]
     return steps
 
 
 # --- queue ---
 #
-# One ClusterQueue: pending Workloads in order, LocalQueues, quota, history.
+# One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 
 def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
-    """Return one ClusterQueue, or None if it does not exist. Hidden Workloads appear only as positions."""
-    if not scope.all_of(scheme.CLUSTER_QUEUE):
+    """Return the model of one ClusterQueue, None if it does not exist; hidden Workloads appear only as positions."""
+    if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), window_of(source, query)
-    found = source.standing.snapshot.queues.get(name)
-    if found is None:
+    cluster_queue = source.queue_source.snapshot.queues.get(name)
+    if cluster_queue is None:
         return None
     spec = (source.reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) or {}).get("spec") or {}
     preemption = spec.get("preemption") or {}
-    holders = sorted(found.workloads.values(), key=lambda held: (-held.reserved_at, held.key))
-    seen = [held for held in holders if scope.sees(scheme.WORKLOAD, held.key.partition("/")[0])]
-    running = [row for held in seen[: window.limit] if (row := row_at(source, held.key))]
-    line = queue_line(source, found)
+    admitted = sorted(cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key))
+    visible = [workload for workload in admitted if scope.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])]
+    running = [row for workload in visible[: window.limit] if (row := row_at(source, workload.key))]
+    queue_row = queue_line(source, cluster_queue)
     return {
-        **{field: value for field, value in line.items() if field != "bars"},
-        "path": [node.name for node in found.node.path[:-1]],
+        **{field: value for field, value in queue_row.items() if field != "bars"},
+        "path": [node.name for node in cluster_queue.node.path[:-1]],
         "rules": {
             "preemption within the queue": preemption.get("withinClusterQueue", "Never"),
             "reclaims in the cohort": preemption.get("reclaimWithinCohort", "Never"),
-            "stop policy": found.view.stop_policy,
-            "admission checks": ", ".join(found.view.admission_checks) or "none",
+            "stop policy": cluster_queue.view.stop_policy,
+            "admission checks": ", ".join(cluster_queue.view.admission_checks) or "none",
         },
-        "usage": usage_of(source.standing.snapshot, found.node),
+        "usage": usage_of(source.queue_source.snapshot, cluster_queue.node),
         "localQueues": local_queues(source, scope, name),
-        "line": _line(source, scope, name, window),
+        "line": _pending_rows(source, scope, name, window),
         "offset": window.offset,
         "limit": window.limit,
         "running": running,
-        "hiddenRunning": len(holders) - len(seen),
+        "hiddenRunning": len(admitted) - len(visible),
         "series": series_of(source, name),
     }
 
 
-def _line(source: ViewInputs, scope: NamespaceAccess, name: str, window: PageWindow) -> list[Model]:
-    """Return the pending Workloads in scheduling order."""
-    first = source.standing.first_pending(name, window.offset + window.limit)
-    lines, reasons = list[Model](), Reasons()
-    for place, view in enumerate(first, 1):
-        row = row_at(source, view.key) if scope.sees(scheme.WORKLOAD, view.namespace) else None
-        lines.append({"position": place, **({"hidden": True} if row is None else reasons.reported(view, row))})
-    return lines[window.offset :]
+def _pending_rows(source: ViewInputs, scope: NamespaceAccess, name: str, window: PageWindow) -> list[Model]:
+    """Return the rows of the pending Workloads in scheduling order."""
+    first = source.queue_source.first_pending(name, window.offset + window.limit)
+    rows, reasons = list[Model](), Reasons()
+    for position, view in enumerate(first, 1):
+        row = row_at(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
+        rows.append({"position": position, **({"hidden": True} if row is None else reasons.reported(view, row))})
+    return rows[window.offset :]

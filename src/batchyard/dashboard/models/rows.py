@@ -1,4 +1,4 @@
-"""A Workload as a row of a list."""
+"""Parts that several views share: Workload rows, quota usage rows, the cost view, and shadow mode results."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -27,10 +27,10 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def row_of(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
-    """Return the row of a Workload."""
+    """Return the row of a Workload in a list."""
     state = state_of(view, obj)
-    queue = view.cluster_queue or source.standing.cluster_queue_of(*view.queue.split("/", 1)) or ""
-    reason, message = _why(obj, state)
+    queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
+    reason, message = _state_reason(obj, state)
     return {
         "namespace": view.namespace,
         "name": view.name,
@@ -41,55 +41,55 @@ def row_of(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
         "priority": view.priority,
         "pods": sum(pod_set.count for pod_set in view.pod_sets),
         "created": time_of(view.created),
-        "since": _since(view, obj, state),
+        "since": _state_since(view, obj, state),
         "reason": reason,
         "why": message,
     }
 
 
 class Reasons:
-    """Pending reasons, shared between Workloads of equal shape in one namespace and ClusterQueue.
+    """Pending reasons, shared by Workloads of equal shape in one namespace and ClusterQueue.
 
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, str, str], tuple[str, str]] = {}
+        self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def reported(self, view: WorkloadView, row: Model) -> Model:
-        """Return the row of a pending Workload with its reason. Call it in scheduling order."""
-        place = view.shape, view.namespace, row["clusterQueue"]
+        """Return the row of a pending Workload with its reason. Call this in scheduling order."""
+        group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
-            self._known.setdefault(place, (row["reason"], row["why"]))
+            self._reasons.setdefault(group, (row["reason"], row["why"]))
             return row
-        reason, why = self._known.get(place, ("", ""))
+        reason, why = self._reasons.get(group, ("", ""))
         return {**row, "reason": reason, "why": why}
 
 
 def row_at(source: ViewInputs, key: str) -> Model | None:
-    """Return the row of the Workload with a key; None if it is gone."""
-    found = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
-    return None if found is None else row_of(source, workload_view(found), found)
+    """Return the row of the Workload with a key; None if the Workload no longer exists."""
+    workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
+    return None if workload is None else row_of(source, workload_view(workload), workload)
 
 
 def time_of(instant: Instant) -> str:
-    """Format an instant in whole seconds."""
+    """Format an instant as a timestamp in whole seconds."""
     return format_time(instant // SECOND * SECOND)
 
 
-def _since(view: WorkloadView, obj: Obj, state: str) -> str:
-    """Return since when the Workload has its state."""
-    kinds = {"Finished": "Finished", "Failed": "Finished", "Evicted": "Evicted", "Running": "PodsReady"}
-    kinds |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
-    condition = find_condition(obj, kinds[state]) if state in kinds else None
-    found: Any = condition and condition.get("lastTransitionTime")
-    return str(found) if found else time_of(view.waiting_since)
+def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
+    """Return the timestamp at which the Workload entered its current state."""
+    condition_types = {"Finished": "Finished", "Failed": "Finished", "Evicted": "Evicted", "Running": "PodsReady"}
+    condition_types |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
+    condition = find_condition(obj, condition_types[state]) if state in condition_types else None
+    since: Any = condition and condition.get("lastTransitionTime")
+    return str(since) if since else time_of(view.waiting_since)
 
 
-def _why(obj: Obj, state: str) -> tuple[str, str]:
-    """Return reason and message of the condition that explains the state; empty for normal states."""
-    kinds = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
-    condition = find_condition(obj, kinds[state]) if state in kinds else None
+def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
+    """Return the reason and message of the condition that explains a Workload's state; '' for normal states."""
+    condition_types = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
+    condition = find_condition(obj, condition_types[state]) if state in condition_types else None
     if condition is None:
         return "", ""
     return condition.get("reason", ""), condition.get("message", "")
@@ -101,38 +101,40 @@ def _why(obj: Obj, state: str) -> tuple[str, str]:
 
 
 def usage_of(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
-    """Return a line for each flavor and resource with quota or usage, sorted by flavor."""
+    """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
-        fr for fr in range(len(snapshot.names)) if fr in node.nominal or _at(node.subtree, fr) or _at(node.usage, fr)
+        fr
+        for fr in range(len(snapshot.names))
+        if fr in node.nominal or _amount_of(node.subtree, fr) or _amount_of(node.usage, fr)
     ]
-    return sorted((_line(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
+    return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def main_usage(lines: Iterable[Model]) -> list[Model]:
-    """Return the line of the dominant resource of each flavor; idle flavors have none."""
-    best: dict[str, Model] = {}
-    for line in lines:
-        if line["isIdle"]:
+def main_usage(rows: Iterable[Model]) -> list[Model]:
+    """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
+    dominant: dict[str, Model] = {}
+    for row in rows:
+        if row["isIdle"]:
             continue
-        known = best.get(line["flavor"])
-        if known is None or _weight(line) > _weight(known):
-            best[line["flavor"]] = line
-    return list(best.values())
+        current = dominant.get(row["flavor"])
+        if current is None or _usage_weight(row) > _usage_weight(current):
+            dominant[row["flavor"]] = row
+    return list(dominant.values())
 
 
-def _weight(line: Model) -> tuple[bool, float]:
+def _usage_weight(line: Model) -> tuple[bool, float]:
     is_device = "/" in line["resource"]
     return is_device, line["filled"] + line["over"]
 
 
-def _line(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
+def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
     flavor, resource = snapshot.names[fr]
-    nominal, quota, used = node.nominal.get(fr, 0), _at(node.subtree, fr), _at(node.usage, fr)
+    nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
     borrowed = max(0, used - quota) if node.parent is not None else 0
-    lent = min(_lendable(node, fr), _borrowed_beside(node, fr))
+    lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    reported: Model = {
+    row: Model = {
         "flavor": flavor,
         "resource": resource,
         "nominal": in_words(resource, nominal),
@@ -148,27 +150,31 @@ def _line(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    return reported | {name: in_words(resource, value) for name, value in limits.items() if value is not None}
+    return row | {name: in_words(resource, value) for name, value in limits.items() if value is not None}
 
 
-def _lendable(node: QuotaNode, fr: int) -> int:
-    """Return the unused part of what a node may lend."""
+def _lendable_amount(node: QuotaNode, fr: int) -> int:
+    """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
-    local, used = _at(node.local, fr), _at(node.usage, fr)
-    return max(0, _at(node.subtree, fr) - local - max(0, used - local))
+    local, used = _amount_of(node.local, fr), _amount_of(node.usage, fr)
+    return max(0, _amount_of(node.subtree, fr) - local - max(0, used - local))
 
 
-def _borrowed_beside(node: QuotaNode, fr: int) -> int:
-    """Return what the siblings use beyond their own quota and their parent's."""
+def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
+    """Return the amount that the siblings use beyond their own quota and the quota of their parent."""
     parent = node.parent
     if parent is None:
         return 0
-    others = sum(max(0, _at(c.usage, fr) - _at(c.subtree, fr)) for c in parent.children.values() if c is not node)
-    return max(0, others - parent.nominal.get(fr, 0))
+    borrowed = sum(
+        max(0, _amount_of(child.usage, fr) - _amount_of(child.subtree, fr))
+        for child in parent.children.values()
+        if child is not node
+    )
+    return max(0, borrowed - parent.nominal.get(fr, 0))
 
 
-def _at(amounts: list[int], fr: int) -> int:
+def _amount_of(amounts: list[int], fr: int) -> int:
     return amounts[fr] if fr < len(amounts) else 0
 
 
@@ -177,103 +183,110 @@ def _at(amounts: list[int], fr: int) -> int:
 # The cost view: machine costs by team, queue and pool, of a finished run or from CostRecords.
 
 
-#: Maximum rows of each table.
-ROWS_MAX: Final = 200
+#: The maximum number of rows of each cost table.
+COST_ROWS_MAX: Final = 200
 
 
 def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the costs in the namespaces that the user may read; `kept` is False without records."""
+    """Return the cost model for the namespaces that the user may list; `kept` is False without cost records."""
     if source.costs is not None:
-        found = source.costs
-        parts = [("team", _rows(found.by_team, team=True)), ("pool", _rows(found.by_pool, team=False))]
-        return _cost_model(parts, "", "") if scope.all_of(scheme.WORKLOAD) else {"kept": False}
+        statement = source.costs
+        tables = [
+            ("team", _merge_statement_lines(statement.by_team, team=True)),
+            ("pool", _merge_statement_lines(statement.by_pool, team=False)),
+        ]
+        return _cost_model(tables, "", "") if scope.may_list_all(scheme.WORKLOAD) else {"kept": False}
     namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
     if namespaces is None:
         records = list(source.reader.list(scheme.COST_RECORD))
     else:
         records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
-    reports = {by: report(records, by, 0, source.now + 1) for by in ("team", "clusterqueue", "pool")}
-    team = reports["team"]
-    if team.begin is None or team.through is None:
+    reports = {grouping: report(records, grouping, 0, source.now + 1) for grouping in ("team", "clusterqueue", "pool")}
+    team_report = reports["team"]
+    if team_report.begin is None or team_report.through is None:
         return {"kept": False}
-    return _cost_model([(by, each.rows) for by, each in reports.items()], time_of(team.begin), time_of(team.through))
+    return _cost_model(
+        [(grouping, cost_report.rows) for grouping, cost_report in reports.items()],
+        time_of(team_report.begin),
+        time_of(team_report.through),
+    )
 
 
-def _cost_model(parts: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
-    tables = [{"by": by, "rows": _lines(rows)} for by, rows in parts]
-    total = sum(row.total for row in parts[0][1])
+def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
+    tables = [{"by": grouping, "rows": _cost_table_rows(rows)} for grouping, rows in groups]
+    total = sum(row.total for row in groups[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${dollars(total)}", "tables": tables}
 
 
-def _lines(rows: Sequence[CostReportRow]) -> list[Model]:
-    """Return the rows as table lines, the most expensive first."""
-    whole = sum(row.total for row in rows)
-    lines = [_cost_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
-    return lines[:ROWS_MAX]
+def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[Model]:
+    """Return the rows of a cost table, the most expensive first."""
+    total = sum(row.total for row in rows)
+    lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
+    return lines[:COST_ROWS_MAX]
 
 
-def _cost_line(row: CostReportRow, whole: int) -> Model:
+def _cost_row(row: CostReportRow, total: int) -> Model:
     return {
         "name": row.name,
         "cents": row.total,
         "cost": f"${dollars(row.total)}",
-        "percent": share_of_costs(row.total, whole),
+        "percent": share_of_costs(row.total, total),
         "nodeHours": f"{row.node_hours:,.1f}",
         "acceleratorHours": f"{row.accelerator_hours:,.1f}",
         "uses": [
-            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share_of_costs(row.cents[use], whole)}
+            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share_of_costs(row.cents[use], total)}
             for use in USES
             if row.cents.get(use)
         ],
     }
 
 
-def _rows(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
-    """Merge lines by team or by pool."""
-    together: dict[str, list[StatementLine]] = {}
+def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
+    """Return the cost totals by team, or by node pool."""
+    lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
-        together.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
+        lines_by_name.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
     return [
         CostReportRow(
             name,
-            sum(line.machine_hours for line in some),
-            sum(line.accelerator_hours for line in some),
-            {use: sum(line.cents for line in some if line.use == use) for use in USES},
+            sum(line.machine_hours for line in name_lines),
+            sum(line.accelerator_hours for line in name_lines),
+            {use: sum(line.cents for line in name_lines if line.use == use) for use in USES},
         )
-        for name, some in together.items()
+        for name, name_lines in lines_by_name.items()
     ]
 
 
 # --- comparison ---
 #
-# Divergences from another scheduler, for users who see all Workloads, since a divergence can name several.
+# Divergences from Kueue in shadow mode, only for users who may list all Workloads: a divergence can name several.
 
 
-#: Maximum number of lines; the report of shadow mode has all.
-LINES_MAX: Final = 20
+#: The maximum number of divergences shown; the output of shadow mode has all.
+DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
-    """Return all divergences, or those of one Workload; empty without shadow mode or permission."""
-    found = source.history.comparison
-    if found is None or not scope.all_of(scheme.WORKLOAD):
+    """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
+    results = source.history.comparison
+    if results is None or not scope.may_list_all(scheme.WORKLOAD):
         return {}
-    of_it = [each for each in found.partings if workload in ("", each.workload)]
-    reported = {
-        "agreed": found.agreed(),
-        "parted": found.parted(),
-        "partings": [_comparison_line(each) for each in of_it[:LINES_MAX]],
+    divergences = [divergence for divergence in results.partings if workload in ("", divergence.workload)]
+    fields = {
+        "agreed": results.agreed(),
+        "parted": results.parted(),
+        "partings": [_divergence_row(divergence) for divergence in divergences[:DIVERGENCES_SHOWN_MAX]],
     }
-    return {"comparison": reported}
+    return {"comparison": fields}
 
 
-def _comparison_line(parted: SchedulerDivergence) -> Model:
+def _divergence_row(divergence: SchedulerDivergence) -> Model:
     return {
-        "at": time_of(parted.at),
-        "since": time_of(parted.since),
-        "type": parted.kind,
-        "workload": parted.workload,
-        "message": parted.message,
-        "why": parted.why,
-        "look": list(parted.look),
+        "at": time_of(divergence.at),
+        "since": time_of(divergence.since),
+        "type": divergence.kind,
+        "workload": divergence.workload,
+        "message": divergence.message,
+        "why": divergence.why,
+        "look": list(divergence.look),
     }

@@ -83,7 +83,7 @@ def test_event_that_never_happened_is_reported_as_missed() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
     (missed,) = timings.missed
-    assert str(missed) == "step high-priority: end of Job endless did not happen within 24h after it was due"
+    assert str(missed) == "step high-priority: end of Job endless did not happen within 24h of its due time"
     assert missed.document() == {
         "step": "high-priority",
         "what": "end of Job",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchyard import simulate
-from batchyard.cli.commands.simulate import LINES_MAX, in_words, run_remarks
+from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX, in_words, run_remarks
 from batchyard.cli.output import fraction_done, watched
 from batchyard.sim.simulate import Simulation, read_scenario
 
@@ -42,10 +42,10 @@ def test_repeated_loop_is_reported_once_with_count() -> None:
 
 def test_rejections_are_listed_up_to_limit() -> None:
     delete = ", annotations: {batchyard.dev/delete-at: %ds}"
-    documents = [CONFIG_MAP % (delete % second) for second in range(1, LINES_MAX + 5)]
+    documents = [CONFIG_MAP % (delete % second) for second in range(1, REMARKS_SHOWN_MAX + 5)]
     lines = [line for line in run_remarks(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
     assert lines[0] == 'rejected: delete ConfigMap b/a: NotFound: ConfigMap "b/a" not found'
-    assert len(lines) == LINES_MAX + 1
+    assert len(lines) == REMARKS_SHOWN_MAX + 1
     assert lines[-1] == "rejected: and 3 more"
 
 

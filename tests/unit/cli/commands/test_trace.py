@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.commands.simulate import LINES_MAX
+from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX
 from batchyard.cli.output import fraction_done
 from batchyard.sim.simulate import SimulationOptions
 from batchyard.sim.trace_report import TraceRun
@@ -65,10 +65,10 @@ def test_event_log_replaces_tables_on_stdout(batchyard: Batchyard, tmp_path: Pat
 
 
 def test_invalid_trace_exits_with_1(batchyard: Batchyard, tmp_path: Path) -> None:
-    done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[:1] * (LINES_MAX + 3)))
+    done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[:1] * (REMARKS_SHOWN_MAX + 3)))
     assert (done.returncode, done.stdout) == (1, "")
     *_, more, last = done.stderr.splitlines()
-    assert (more, last) == ("and 2 more", f"batchyard: {LINES_MAX + 2} faults; nothing was run")
+    assert (more, last) == ("and 2 more", f"batchyard: {REMARKS_SHOWN_MAX + 2} faults; nothing was run")
 
 
 def test_progress_follows_time_without_quota(tmp_path: Path) -> None:

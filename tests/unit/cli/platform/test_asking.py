@@ -31,7 +31,7 @@ class FakeUser:
     agrees_to_all: bool
     asked: list[tuple[str, bool]] = field(default_factory=list)
 
-    def agrees(self, question: str, destroys: bool) -> bool:
+    def confirm(self, question: str, destroys: bool) -> bool:
         self.asked.append((question, destroys))
         return self.agrees_to_all
 
@@ -42,7 +42,7 @@ def run_step(folder: Path, person: FakeUser) -> dict[ProgressKind, int]:
         driver = StepRunner(
             folder, CommandRunner(folder, lock, output.report_line), StepJournal(folder), LineDisplay(), person
         )
-        return driver.drive([STEP])
+        return driver.run([STEP])
 
 
 def test_command_receives_input_shown_in_question(tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def work_in(cloud: Cloud, project: str = "project-1") -> drive.RenderedPlatform:
     return replace(small_work(project), folder=cloud.out)
 
 
-def request_of(cloud: Cloud, is_yes: bool = True, skipped: frozenset[str] = frozenset()) -> drive.PlatformRequest:
+def request_of(cloud: Cloud, is_confirmed: bool = True, skipped: frozenset[str] = frozenset()) -> drive.PlatformRequest:
     settings = StepRunnerSettings(pace=0, skipped=skipped)
-    return drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_yes=is_yes, settings=settings)
+    return drive.PlatformRequest(
+        str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=is_confirmed, settings=settings
+    )
 
 
 def create_platform(cloud: Cloud, project: str = "project-1", **options: object) -> int:
@@ -135,7 +137,7 @@ def test_failing_command_is_reported_with_log_and_remedy(cloud: Cloud) -> None:
     assert f"full log: {log}" in reported
     assert "ERROR: planted" in reported
     assert "choose another with spec.google.state.bucket" in reported
-    assert "run the same command again to resume from there" in reported
+    assert "run the same command again to resume" in reported
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
 
@@ -145,7 +147,7 @@ def test_completed_step_is_skipped_and_reported(cloud: Cloud) -> None:
     cloud.reported.unlink()
     assert create_platform(cloud) == 0
     reported = cloud.reported.read_text("utf-8")
-    assert "an earlier create did not finish" in reported
+    assert "the previous create did not finish" in reported
     assert "state-bucket: already done" in reported
 
 
@@ -167,13 +169,13 @@ def test_destroy_lists_remaining_resources_with_removal_commands(cloud: Cloud) -
 
 
 def test_create_makes_nothing_billable_without_terminal_or_yes(cloud: Cloud) -> None:
-    assert create_platform(cloud, is_yes=False) == 1
+    assert create_platform(cloud, is_confirmed=False) == 1
     assert "use --yes" in cloud.reported.read_text("utf-8")
     assert "bucket" not in cloud.effects
 
 
 def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
-    drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_dry=True))
+    drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_dry_run=True))
     printed = capfd.readouterr().out
     assert cloud.count == 0
     assert "\nterraform -chdir=terraform apply -input=false -no-color -lock-timeout=10m create.tfplan\n" in printed
@@ -184,7 +186,7 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
 
 def test_progress_is_reported_as_json_lines(cloud: Cloud) -> None:
     request = drive.PlatformRequest(
-        str(cloud.file), cloud.out, "", NO_CLUSTER, is_yes=True, reporting=ProgressFormat.JSON
+        str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=True, reporting=ProgressFormat.JSON
     )
     printed = cloud.out.parent / "printed"
     assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
@@ -213,7 +215,7 @@ def test_secrets_are_not_stored(cloud: Cloud) -> None:
 def test_second_concurrent_create_in_folder_is_rejected(cloud: Cloud) -> None:
     with Lock(cloud.out, print_nothing):
         assert create_platform(cloud) == 1
-    assert f"process {os.getpid()} is running the steps of this folder" in cloud.reported.read_text("utf-8")
+    assert f"process {os.getpid()} is using this folder" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 

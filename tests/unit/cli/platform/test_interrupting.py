@@ -35,7 +35,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def create_command(cloud: Cloud) -> Callable[[], None]:
     request = drive.PlatformRequest(
-        str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_yes=True, settings=StepRunnerSettings(pace=0)
+        str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_confirmed=True, settings=StepRunnerSettings(pace=0)
     )
     return lambda: drive.run_create(drive.work_of(request), request)
 
@@ -63,8 +63,8 @@ def test_interrupt_ends_command_and_reports_how_to_resume(cloud: Cloud, number: 
     os.kill(child, number)
     assert ended(child) == drive.INTERRUPTED
     reported = cloud.reported.read_text("utf-8")
-    assert "sent gcloud an interrupt; waiting for it" in reported
-    assert "create ended at state-bucket; run the same command again" in reported
+    assert "interrupted gcloud, waiting until it ends" in reported
+    assert "create stopped at step state-bucket; run the same command again" in reported
     assert "bucket" not in cloud.effects
     assert [entry["event"] for entry in StepJournal(cloud.out).entries()][-1] == "interrupted"
 
@@ -93,15 +93,18 @@ def test_command_above_time_limit_is_terminated(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with Lock(tmp_path, fail) as lock:
         command = StepCommand(("sh", "-c", "read word <gate"), limit_seconds=0)
-        answer = CommandRunner(tmp_path, lock, fail).act(command, tmp_path / "log", ignore_line)
+        answer = CommandRunner(tmp_path, lock, fail).run_logged(command, tmp_path / "log", ignore_line)
     assert answer.code == TOO_LONG
     assert "took longer than 0 s" in (tmp_path / "log").read_text("utf-8")
 
 
 def test_missing_program_is_reported(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
-        answer = CommandRunner(tmp_path, lock, fail).look(StepCommand(("no-such-program",)), ignore_line)
-    assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: program not found on the PATH")
+        answer = CommandRunner(tmp_path, lock, fail).run_probe(StepCommand(("no-such-program",)), ignore_line)
+    assert (answer.code, answer.last_word) == (
+        NO_SUCH_PROGRAM,
+        "no-such-program: program not found on the PATH; install it first",
+    )
 
 
 def ignore_line(line: str, seconds: float) -> None:
@@ -115,7 +118,7 @@ def fail(line: str) -> None:
 def test_command_receives_input(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
         command = StepCommand(("cat",), sent="a document")
-        assert CommandRunner(tmp_path, lock, fail).look(command, ignore_line).printed == "a document"
+        assert CommandRunner(tmp_path, lock, fail).run_probe(command, ignore_line).printed == "a document"
 
 
 def test_journal_continues_after_truncated_line(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Agreeing:
         self.asked: list[str] = []
         self.is_grave = False
 
-    def agrees(self, question: str, destroys: bool) -> bool:
+    def confirm(self, question: str, destroys: bool) -> bool:
         self.asked.append(question)
         self.is_grave = destroys
         return True
@@ -38,7 +38,7 @@ def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, in
     asking = Agreeing()
     with Lock(folder, LineDisplay().report) as lock:
         processes = CommandRunner(folder, lock, LineDisplay().report)
-        counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).drive(steps)
+        counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).run(steps)
     return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
 
 

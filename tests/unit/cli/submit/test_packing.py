@@ -65,7 +65,7 @@ def test_excluded_files_are_left_out_and_reported(tmp_path: Path) -> None:
         listening.bind(str(folder / "socket"))
         packed = pack(folder)
     reported = {".git/", ".venv/", ".batchyard/", "env/", "platform/", "socket"}
-    assert reported <= set(packed.left_out)
+    assert reported <= set(packed.excluded)
     assert not any(name.startswith((".", "env", "platform", "socket")) for name in members(packed.content))
 
 
@@ -92,5 +92,5 @@ def test_oversized_archive_is_rejected(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(PackingError, match="folder not found"):
+    with pytest.raises(PackingError, match="is not a folder"):
         pack(tmp_path / "none")

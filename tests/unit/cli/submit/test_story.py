@@ -47,7 +47,7 @@ def test_each_change_is_reported_once() -> None:
     assert list(story.process_position(1, 3, "jobs")) == []
     assert [reported.line for reported in story.process_workload(ADMITTED)] == ["admitted by cq, on spot"]
     assert list(story.process_workload(ADMITTED)) == []
-    assert not story.waits
+    assert not story.is_pending
 
 
 def test_preempted_job_waits_and_reports_next_admission() -> None:
@@ -58,7 +58,7 @@ def test_preempted_job_waits_and_reports_next_admission() -> None:
     assert [reported.line for reported in story.process_workload(stopping)] == [
         "stopped (Preempted): to make room; it waits again"
     ]
-    assert story.waits
+    assert story.is_pending
     for why, lines in {"to make room": [], "no room": ["waits: no room"]}.items():
         waiting = workload(evicted, condition("QuotaReserved", status=False, message=why))
         assert [reported.line for reported in story.process_workload(waiting)] == lines
@@ -121,7 +121,7 @@ def test_success_is_reported_for_job_instead_of_pods() -> None:
     story = JobProgress()
     assert list(story.process_pod(pod("p", terminated={"exitCode": 0, "startedAt": AT}))) == []
     (reported,) = story.process_job(job(condition("Complete"), startTime=AT, completionTime=LATER))
-    assert (reported.line, story.ended) == ("complete in 32 s", 0)
+    assert (reported.line, story.exit_code) == ("complete in 32 s", 0)
 
 
 def test_exit_code_is_that_of_last_failed_pod() -> None:
@@ -130,7 +130,7 @@ def test_exit_code_is_that_of_last_failed_pod() -> None:
     failed = job(condition("Failed", reason="BackoffLimitExceeded", message="too many"))
     reported = list(story.process_job(failed, [failed_pod("a", 3), failed_pod("b", 4)]))
     assert reported[-1].line == "failed (BackoffLimitExceeded): too many; exit code 4"
-    assert story.ended == 4
+    assert story.exit_code == 4
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
@@ -138,10 +138,10 @@ def test_exit_code_is_one_without_container_exit_code(reason: str) -> None:
     story = JobProgress()
     pods = [failed_pod("a", 137)] if reason == "DeadlineExceeded" else []
     list(story.process_job(job(condition("Failed", reason=reason)), pods))
-    assert story.ended == 1
+    assert story.exit_code == 1
 
 
 def test_deleted_job_counts_as_failed() -> None:
     story = JobProgress()
     assert [reported.line for reported in story.process_deletion()] == ["the Job was deleted"]
-    assert story.ended == 1
+    assert story.exit_code == 1

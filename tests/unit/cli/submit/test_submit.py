@@ -130,11 +130,14 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
         pytest.param(("--queue", "q", "-e", "A", "--", "true"), 2, "use the form NAME=VALUE", id="no value"),
         pytest.param(("--queue", "q", "-o", "yaml", "--", "true"), 2, "--output yaml requires --dry-run", id="yaml"),
         pytest.param(
-            ("--queue", "q", "--data-dir", "a", "--kubeconfig", "b", "--", "true"), 2, "name two clusters", id="both"
+            ("--queue", "q", "--data-dir", "a", "--kubeconfig", "b", "--", "true"),
+            2,
+            "select two different clusters",
+            id="both",
         ),
         pytest.param(("--queue", "q", "--cpu", "two", "--", "true"), 1, "resources.requests[cpu]", id="a quantity"),
         pytest.param(("--queue", "q", "--name", "A_b", "--", "true"), 1, "metadata.name", id="a name"),
-        pytest.param(("--queue", "q", "none", "--", "true"), 1, "none: folder not found", id="no folder"),
+        pytest.param(("--queue", "q", "none", "--", "true"), 1, "none is not a folder", id="no folder"),
         pytest.param(
             ("--queue", "q", "--data-dir", "none", "--", "true"),
             1,

@@ -20,7 +20,7 @@ SHELL = shutil.which("sh") or "/bin/sh"
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with several parts of an archive, and an empty folder for the unpacked files."""
-    monkeypatch.setattr(manifests, "PART", 50)
+    monkeypatch.setattr(manifests, "PART_SIZE", 50)
     work = tmp_path / "folder"
     work.mkdir()
     (work / "train.sh").write_text('echo "trained $1"; exit 3')
@@ -92,7 +92,7 @@ def test_signals_reach_command(shipped: Path) -> None:
 
 
 def test_all_parts_are_mounted_together_and_owned_by_job() -> None:
-    archive = bytes(2 * manifests.PART + 1)
+    archive = bytes(2 * manifests.PART_SIZE + 1)
     parts, job = parts_of(REQUEST, archive), job_of(REQUEST, archive)
     named = [part["metadata"]["name"] for part in parts]
     volume = job["spec"]["template"]["spec"]["volumes"][0]
