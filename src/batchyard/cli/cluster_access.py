@@ -211,14 +211,6 @@ _WATCHED_KINDS: Final = (*kinds_seen([group for group in REMOTE if group != NAME
 KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
 
 
-class ClusterSource(NamedTuple):
-    """The cluster to read a state from: a context of a kubeconfig, or else the platform of a data directory."""
-
-    kubeconfig: str
-    context: str
-    data_dir: Path
-
-
 class ClusterError(Exception):
     """The state of a cluster cannot be read; the message has the reason and the remedy."""
 
@@ -226,42 +218,29 @@ class ClusterError(Exception):
 SOURCE_REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 
 
-def requested_state(file: str | None, source: ClusterSource) -> State:
+def requested_state(file: str | None, target: ClusterTarget) -> State:
     """Return the state of a file, or of a cluster without a file; the command exits if it cannot be read."""
     if file is not None:
         return state_in(file)
     try:
-        state = asyncio.run(_read_state(source))
+        state = asyncio.run(_read_state(target))
     except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
     print_unread_kinds(state)
     return state
 
 
-def access_to(source: ClusterSource) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """Return a function that reads the cluster's address and credentials."""
-    if source.kubeconfig or source.context:
-
-        async def read() -> ApiServerAccess:
-            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
-
-            return await read_access(KubeconfigSource(source.kubeconfig, source.context))
-
-        return read
-    running = process_in(source.data_dir)
-    if running is None:
+def access_to(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
+    """Return a function that reads the cluster's address and credentials; ClusterError if no platform runs."""
+    if not target.is_elsewhere and process_in(target.data_dir) is None:
         message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
-        raise ClusterError(f"no platform runs in {source.data_dir}: {message}")
-
-    async def read_owner_access() -> ApiServerAccess:
-        return access_of_owner(running, source.data_dir)
-
-    return read_owner_access
+        raise ClusterError(f"no platform runs in {target.data_dir}: {message}")
+    return reading(target)
 
 
-async def reading_of(source: ClusterSource, handle_page: PageHandler) -> SnapshotResult:
+async def reading_of(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
     """Read a cluster page by page; raise ClusterError if that fails or if required kinds cannot be listed."""
-    read = access_to(source)
+    read = access_to(target)
     transport = HttpTransport(await read(), read)
     try:
         snapshot_result = await read_cluster(transport, KINDS, handle_page)
@@ -296,13 +275,13 @@ async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTr
         snapshot_result.configuration = decision_fields(snapshot_result.configuration)
 
 
-async def _read_state(source: ClusterSource) -> State:
+async def _read_state(target: ClusterTarget) -> State:
     objects: list[Obj] = []
 
     def collect_objects(_: str, page: Sequence[Obj]) -> None:
         objects.extend(page)
 
-    snapshot_result = await reading_of(source, collect_objects)
+    snapshot_result = await reading_of(target, collect_objects)
     if snapshot_result.configuration is None:
         if snapshot_result.of_configuration:
             output.report_line(f"batchyard: {snapshot_result.of_configuration}; using the default Kueue Configuration")

@@ -22,6 +22,11 @@ class Output(StrEnum):
     JSON = "json"
     YAML = "yaml"
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the format is for people, and not for programs."""
+        return self in (Output.TABLE, Output.WIDE)
+
 
 class DocumentFormat(StrEnum):
     """Output formats of manifests and of machine-readable documents."""

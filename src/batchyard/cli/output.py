@@ -79,13 +79,9 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NO_FIELDS) -> str:
     """Format objects for output; JSON and YAML also contain the fields of `besides`. The text ends with a newline."""
-    match output:
-        case Output.TABLE | Output.WIDE:
-            return render_tables(listing, now=now, wide=output is Output.WIDE)
-        case Output.JSON:
-            return render_json({**_kubernetes_list(listing), **besides})
-        case Output.YAML:
-            return render_yaml({**_kubernetes_list(listing), **besides})
+    if output.is_table:
+        return render_tables(listing, now=now, wide=output is Output.WIDE)
+    return render_document({**_kubernetes_list(listing), **besides}, output)
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
@@ -96,6 +92,11 @@ def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
         if objs
     ]
     return "\n".join(tables) or NOTHING_FOUND
+
+
+def render_document(value: object, output_format: str) -> str:
+    """Format a value as JSON or YAML; `output_format` is a member of an enumeration of output formats."""
+    return render_json(value) if output_format == Output.JSON else render_yaml(value)
 
 
 def render_json(value: object) -> str:

@@ -396,6 +396,14 @@ class Configuration:
     def _is_latest(self, manifest: Manifest) -> bool:
         return self._latest.get(key_of(manifest.obj)) is manifest
 
+    def node_selectors(self) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
+        """Yield the node selectors of all pod templates and flavors, each with its manifest and field path."""
+        for work in self.work_items:
+            for path, template in zip(work.paths, work.templates, strict=True):
+                yield work.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
+        for manifest, flavor in self.flavors.values():
+            yield manifest, "spec.nodeLabels", flavor.labels
+
     # --- queues ---
 
     @cached_property

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.schema.violations import nearest
 from batchyard.api.views.node import Taint, pods_at_once
@@ -419,7 +418,7 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
 def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
     """Report each node selector with an accelerator that the selected machine type does not have."""
     catalog = builtin_catalog() if config.inventory.cluster is None else catalog_of(config.inventory.cluster)
-    for manifest, path, labels in _node_selectors(config):
+    for manifest, path, labels in config.node_selectors():
         accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
         machine_type = labels.get(well_known.INSTANCE_TYPE) or ""
         if (
@@ -449,14 +448,6 @@ def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool
     return (machine.accelerator is not None and machine.accelerator.type == accelerator) or catalog.can_attach(
         machine, accelerator
     )
-
-
-def _node_selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
-    for work in config.work_items:
-        for path, template in zip(work.paths, work.templates, strict=True):
-            yield work.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
-    for manifest, flavor in config.flavors.values():
-        yield manifest, "spec.nodeLabels", flavor.labels
 
 
 def _job_specs(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:

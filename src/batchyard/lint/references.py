@@ -139,21 +139,13 @@ def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
     pools = {machines.name: None for machines in config.inventory.pools}
     if not pools:
         return
-    for manifest, path, labels in _node_selectors(config):
+    for manifest, path, labels in config.node_selectors():
         name = labels.get(well_known.NODE_POOL)
         if name and name not in pools:
             problem = f"node pool {name} does not exist: no node has this label, so the pods stay Pending"
             similar_name = nearest(name, pools)
             fix = f"did you mean {similar_name}?" if similar_name else f"use one of {', '.join(pools)}"
             yield RuleResult(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
-
-
-def _node_selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
-    for work in config.work_items:
-        for path, template in zip(work.paths, work.templates, strict=True):
-            yield work.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
-    for manifest, flavor in config.flavors.values():
-        yield manifest, "spec.nodeLabels", flavor.labels
 
 
 def cohort_cycle(config: Configuration) -> Iterator[RuleResult]:

@@ -13,7 +13,7 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import load_factor, print_warnings, write_report
 from batchyard.cli.options import Output, OutputOption, Seed, duration
-from batchyard.cli.output import render_json, render_yaml, watched
+from batchyard.cli.output import render_document, watched
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.compare.comparison import (
     SHOWN,
@@ -69,10 +69,8 @@ def run(request: CompareRequest) -> None:
 
 def shown(comparison: ConfigurationComparison, output_format: Output) -> str:
     """Format the comparison in one of the output formats."""
-    if output_format is Output.JSON:
-        return render_json(document_of(comparison))
-    if output_format is Output.YAML:
-        return render_yaml(document_of(comparison))
+    if not output_format.is_table:
+        return render_document(document_of(comparison), output_format)
     sections = [f"{comparison.headline}\n"]
     for section in comparison.sections:
         if section.name == "overall":

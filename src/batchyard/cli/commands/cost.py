@@ -19,7 +19,7 @@ from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
@@ -74,10 +74,8 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
     cost_report = report(records, query.by.value, begin, end)
-    if output_format is CostFormat.JSON:
-        output.write(render_json(document(cost_report)))
-    elif output_format is CostFormat.YAML:
-        output.write(render_yaml(document(cost_report)))
+    if output_format in (CostFormat.JSON, CostFormat.YAML):
+        output.write(render_document(document(cost_report), output_format))
     elif output_format is CostFormat.CSV:
         output.write(_format_csv(cost_report))
     else:

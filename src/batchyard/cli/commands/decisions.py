@@ -12,7 +12,7 @@ from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
-from batchyard.cli.output import NOTHING_FOUND, render_json, render_yaml
+from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
@@ -45,12 +45,10 @@ def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: 
         output.fail(f"batchyard: {message}")
     except (*REFUSALS, ApiError) as error:
         output.fail(f"batchyard: {error}")
-    if output_format is Output.JSON:
-        output.write(render_json(decision_list))
-    elif output_format is Output.YAML:
-        output.write(render_yaml(decision_list))
-    else:
+    if output_format.is_table:
         output.write(_format_decisions(decision_list["items"], is_wide=output_format is Output.WIDE))
+    else:
+        output.write(render_document(decision_list, output_format))
 
 
 def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str, Any]:

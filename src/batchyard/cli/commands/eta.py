@@ -14,7 +14,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import SOURCE_REFUSALS, ClusterSource, access_to, requested_state
+from batchyard.cli.cluster_access import SOURCE_REFUSALS, ClusterTarget, access_to, requested_state
 from batchyard.cli.options import (
     DATA_DIR,
     Context,
@@ -27,7 +27,7 @@ from batchyard.cli.options import (
     Until,
     cluster,
 )
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decoded, failure_reason, path_of
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
@@ -48,7 +48,7 @@ class EtaRequest:
     namespace: str
     queue: str
     state: str | None
-    source: ClusterSource
+    source: ClusterTarget
     forecast_options: ForecastOptions
     output_format: Output
 
@@ -65,10 +65,10 @@ def run(request: EtaRequest) -> None:
 
 def shown(documents: Sequence[Mapping[str, Any]], output_format: Output, *, is_one: bool) -> str:
     """Format the forecasts in one of the output formats."""
-    if output_format in (Output.JSON, Output.YAML):
+    if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else list_document
-        return render_json(value) if output_format is Output.JSON else render_yaml(value)
+        return render_document(value, output_format)
     if not documents:
         return "no pending Workloads\n"
     header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
@@ -200,5 +200,5 @@ def eta(
 
     horizon: Duration = HORIZON if until is None else until
     forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))

@@ -18,7 +18,7 @@ from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, platform
 from batchyard.cli.commands.simulate import print_warnings, write_report
 from batchyard.cli.options import GuideStepName, Output, Report
 from batchyard.cli.options import speed as factor
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.cli.platform.render import write
 from batchyard.cli.platform.target import read_source, sound_platform
 from batchyard.provision.model import PlatformModel
@@ -167,12 +167,11 @@ def _format_guide(
     observations: Sequence[GuideObservation], guide: PlayedGuide, output_format: Output, live: Mapping[str, Any] | None
 ) -> str:
     """Format the steps and the final Jobs; JSON and YAML also contain the live report."""
-    document = {**_document(observations, guide), **({} if live is None else {"live": live})}
-    if output_format is Output.JSON:
-        return render_json(document)
-    if output_format is Output.YAML:
-        return render_yaml(document)
-    return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
+    if output_format.is_table:
+        return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
+    return render_document(
+        {**_document(observations, guide), **({} if live is None else {"live": live})}, output_format
+    )
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:

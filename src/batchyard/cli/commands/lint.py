@@ -10,7 +10,7 @@ import typer
 from batchyard.api.schema.violations import nearest
 from batchyard.cli import output
 from batchyard.cli.options import Output, Severities
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import RULES_BY_NAME, LintReport, lint
 
@@ -42,13 +42,10 @@ def run(request: LintRequest) -> None:
         for finding in report.findings
         if _SEVERITY_ORDER.index(finding.severity) <= _SEVERITY_ORDER.index(Severity(request.severity))
     ]
-    match request.output:
-        case Output.JSON:
-            output.write(render_json(_document(shown_findings, report)))
-        case Output.YAML:
-            output.write(render_yaml(_document(shown_findings, report)))
-        case Output.TABLE | Output.WIDE:
-            output.write("".join(f"{text}\n" for text in map(_format_finding, shown_findings)))
+    if request.output.is_table:
+        output.write("".join(f"{text}\n" for text in map(_format_finding, shown_findings)))
+    else:
+        output.write(render_document(_document(shown_findings, report), request.output))
     output.report_line(summary(report))
     failing_findings = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
     if failing_findings:

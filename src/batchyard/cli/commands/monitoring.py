@@ -23,7 +23,7 @@ from batchyard.base.instant import HOUR, Duration
 from batchyard.cli import output
 from batchyard.cli.background import process_of
 from batchyard.cli.options import DATA_DIR, DocumentFormat
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.package_data import read_folder
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import AUTHORITY, CertificateAuthority, CredentialsError
@@ -544,10 +544,8 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
     if request.detach:
         folder = quote(str(request.data_dir))
         output.report_line(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
-    if request.output_format is DocumentFormat.JSON:
-        output.write(render_json(document))
-    elif request.output_format is DocumentFormat.YAML:
-        output.write(render_yaml(document))
+    if request.output_format is not None:
+        output.write(render_document(document, request.output_format))
 
 
 def monitoring(

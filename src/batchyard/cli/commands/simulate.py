@@ -19,7 +19,7 @@ from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECON
 from batchyard.cli import output
 from batchyard.cli.cluster_access import UNTIL, state_in, with_explicit_runtimes
 from batchyard.cli.options import LoopAction, Output, Report, Runtime
-from batchyard.cli.output import NOTHING_FOUND, render, render_json, render_yaml, watched
+from batchyard.cli.output import NOTHING_FOUND, render, render_document, watched
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATED
@@ -396,13 +396,13 @@ def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
 
 def _format_trace_report(report: TraceReport, result: Result | None, output_format: Output) -> str:
     """Format the trace report, and the objects of manifests that ran beside the trace."""
-    if output_format not in (Output.JSON, Output.YAML):
+    if output_format.is_table:
         tables = report_tables(report, wide=output_format is Output.WIDE)
         return tables if result is None else f"{tables}\n{shown(result, output_format)}"
     document: dict[str, Any] = report.api_document()
     if result is not None:
         document["objects"] = {kind: list(objs) for kind, objs in result.objects.items() if objs}
-    return render_json(document) if output_format is Output.JSON else render_yaml(document)
+    return render_document(document, output_format)
 
 
 def _without_trace(result: Result) -> Result:

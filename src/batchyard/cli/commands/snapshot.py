@@ -21,7 +21,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
-from batchyard.cli.cluster_access import KINDS, SOURCE_REFUSALS, ClusterSource, reading_of
+from batchyard.cli.cluster_access import KINDS, SOURCE_REFUSALS, ClusterTarget, reading_of
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
 from batchyard.cli.output import Counting
 from batchyard.server.operator.snapshot import SnapshotResult
@@ -40,7 +40,7 @@ _LIST_START: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
 class SnapshotRequest:
     """The arguments of `batchyard snapshot`."""
 
-    source: ClusterSource
+    source: ClusterTarget
     file: str
     redacts: bool
     #: The key of the name hashes, to compare several snapshots; '' selects a random key.
@@ -89,7 +89,7 @@ def snapshot_remarks(snapshot_result: SnapshotResult, request: SnapshotRequest) 
 
 
 async def _write_snapshot(
-    source: ClusterSource, stream: BinaryIO, redaction: Redaction | None, progress: Counting
+    source: ClusterTarget, stream: BinaryIO, redaction: Redaction | None, progress: Counting
 ) -> SnapshotResult:
     encode = msgspec.json.Encoder(order="sorted").encode
     separator = _LIST_START
@@ -157,5 +157,5 @@ def snapshot(
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
 
-    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     run(SnapshotRequest(source, file, redact, redact_key))

@@ -12,7 +12,7 @@ import typer
 from batchyard.cli import output
 from batchyard.cli.background import process_of
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
 from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
@@ -35,12 +35,10 @@ def print_status(folder: Path, output_format: Output) -> None:
         "kubeconfig": str((folder / KUBECONFIG).resolve()),
         **status_report,
     }
-    if output_format is Output.JSON:
-        output.write(render_json(document))
-    elif output_format is Output.YAML:
-        output.write(render_yaml(document))
-    else:
+    if output_format.is_table:
         output.write(_format_status(document))
+    else:
+        output.write(render_document(document, output_format))
 
 
 def fetch_status(running: PlatformProcess, folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import UNTIL, ClusterSource, requested_state, with_explicit_runtimes
+from batchyard.cli.cluster_access import UNTIL, ClusterTarget, requested_state, with_explicit_runtimes
 from batchyard.cli.commands.simulate import in_words, print_warnings, read
 from batchyard.cli.options import (
     DATA_DIR,
@@ -28,7 +28,7 @@ from batchyard.cli.options import (
     cluster,
     duration,
 )
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import (
@@ -58,7 +58,7 @@ class WhatifRequest:
     at: Duration
     until: Duration | None
     state: str | None
-    source: ClusterSource
+    source: ClusterTarget
     fair_sharing: bool
     seed: int
     output_format: Output
@@ -89,10 +89,8 @@ def run(request: WhatifRequest) -> None:
 
 def shown(difference: Difference, output_format: Output) -> str:
     """Format the differences in one of the output formats."""
-    if output_format is Output.JSON:
-        return render_json(document_of(difference))
-    if output_format is Output.YAML:
-        return render_yaml(document_of(difference))
+    if not output_format.is_table:
+        return render_document(document_of(difference), output_format)
     sections = [f"{difference.summary}\n"]
     if difference.workloads:
         header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
@@ -236,5 +234,5 @@ def whatif(
             "--at is for scenarios, as a state starts at its own time: remove --at, or give manifests as PATH"
         )
 
-    source = ClusterSource(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

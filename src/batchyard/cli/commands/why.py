@@ -15,7 +15,7 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.client.transport import path_of, path_of_kind
 from batchyard.sim.scenario import run_length
 
@@ -335,9 +335,9 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Explain an object locally, from the current objects of a server that does not serve `why`."""
-    from batchyard.cli.cluster_access import ClusterSource, requested_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
 
-    of_state(subject, requested_state(None, ClusterSource(*target)), output_format)
+    of_state(subject, requested_state(None, target), output_format)
 
 
 def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
@@ -380,11 +380,9 @@ def _kinds_by_name() -> dict[str, str]:
 
 
 def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
-    if output_format is Output.JSON:
-        return render_json(document)
-    if output_format is Output.YAML:
-        return render_yaml(document)
-    return "\n".join(lines_of(document, is_wide=output_format is Output.WIDE)) + "\n"
+    if output_format.is_table:
+        return "\n".join(lines_of(document, is_wide=output_format is Output.WIDE)) + "\n"
+    return render_document(document, output_format)
 
 
 # --- command ---

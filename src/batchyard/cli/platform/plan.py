@@ -10,7 +10,7 @@ from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cli import output
 from batchyard.cli.commands.guide import play
 from batchyard.cli.options import Output
-from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.output import render_document
 from batchyard.cli.platform.target import lines_of, read_source, sound_platform
 from batchyard.cloud.catalog.machine_types import MicroDollars
 from batchyard.lint.findings import LintFinding, Severity
@@ -142,13 +142,10 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
     source = read_source(file)
     platform = sound_platform(source, project)
     plan = _make_plan(source, platform)
-    match output_format:
-        case Output.JSON:
-            output.write(render_json(_document(plan)))
-        case Output.YAML:
-            output.write(render_yaml(_document(plan)))
-        case Output.TABLE | Output.WIDE:
-            output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
+    if output_format.is_table:
+        output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
+    else:
+        output.write(render_document(_document(plan), output_format))
     counts = {
         severity: sum(count_texts.finding.severity is severity for count_texts in plan.findings)
         for severity in Severity
