@@ -47,7 +47,7 @@ class Watcher:
         """The heads, which wait no more."""
         heads = self.index.heads(self.now)
         for head in heads:
-            self.index.queue_manager.pending[head.queue].remove(head.workload.key, forget_sticky=False)
+            self.index.queue_manager.pending[head.queue].remove(head.workload.key, forget_preemptor=False)
         return [head.workload.name for head in heads]
 
     def park(self) -> None:

@@ -53,8 +53,8 @@ def out_of_turn(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record]
     admitted = [record for record in log if record["event"] == "QuotaReserved"]
     for place, record in enumerate(admitted):
         for later in admitted[place + 1 :]:
-            is_like = (record["clusterQueue"], record["podSets"]) == (later["clusterQueue"], later["podSets"])
-            if is_like and there[later["workload"].partition("/")[2]] < record["time"] < later["time"] - 1:
+            is_equivalent = (record["clusterQueue"], record["podSets"]) == (later["clusterQueue"], later["podSets"])
+            if is_equivalent and there[later["workload"].partition("/")[2]] < record["time"] < later["time"] - 1:
                 return _exchanged(log, record["workload"], later["workload"]), {**record, "workload": later["workload"]}
     raise AssertionError("there are no two such Workloads")
 

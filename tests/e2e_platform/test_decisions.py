@@ -65,7 +65,7 @@ def test_preemption_decision_names_preemptor_and_rule(folder: Path) -> None:
     assert f"production/{reserved['regarding']['name']}" in by
     assert "InCohortReclamation" in rules
     spared = {each["why"] for entry in preempted for each in entry["details"]["spared"]}
-    assert "there is room enough without it" in spared
+    assert "the other victims free enough quota" in spared
     assert reserved["details"]["podSets"][0]["flavors"] == {"cpu": "default-flavor"}
 
 

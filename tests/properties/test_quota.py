@@ -222,8 +222,8 @@ def test_borrowing_fits_at_single_height_beyond_own_quota(forest: Forest, amount
     for queue in forest.snapshot.queues.values():
         node = queue.node
         for fr in range(len(PAIRS)):
-            if node.beyond is not None and is_borrowing_with(node, fr, amount):
-                assert lowest_fitting_height(node, fr, amount) == (node.beyond, False)
+            if node.borrowing_height is not None and is_borrowing_with(node, fr, amount):
+                assert lowest_fitting_height(node, fr, amount) == (node.borrowing_height, False)
 
 
 @given(forests())

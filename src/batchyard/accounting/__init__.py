@@ -1,1 +1,1 @@
-"""Cost accounting: accounts, the ledger, CostRecords, reports and budgets."""
+"""Cost accounting: cost accounts, the cost ledger, CostRecords, cost reports and Budgets."""

@@ -1,6 +1,6 @@
-"""Accounts: machine time, accelerator time and cost as integers, and rounding that preserves sums.
+"""Cost accounts (machine time, accelerator time and cost as integers), and cost statements exact to the cent.
 
-A machine is counted in parts, so that the shares of its pods and its idle share add up to the whole machine.
+Shares of a machine are integer parts, so that the shares of its pods and the idle share add up to the machine.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,31 +13,31 @@ from batchyard.base.instant import HOUR
 WHOLE: Final = 1 << 30
 
 BOOT, IDLE, DONE, LOST, RUNS = "booting", "idle", "done", "lost", "running"
-#: In order: the node is not ready; unused; work that succeeded or was saved; work that was lost; pods not ended.
+#: The uses of machine time: node not ready; unused; work succeeded or saved; work lost; pods still running.
 USES: Final = (BOOT, IDLE, DONE, LOST, RUNS)
 
-_Row = TypeVar("_Row", bound=Hashable)
+_AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 class AccountKey(NamedTuple):
-    """The key of an account. For unused time only the pool, the provisioning mode and the use are set."""
+    """The key of a cost account; for unused machine time only the pool, provisioning mode and use are set."""
 
     pool: str
     provisioning: str
     #: The namespace of the pods.
     team: str
     use: str
-    #: The flavor of the accelerators, else of cpu, that the Workload was admitted to.
+    #: The flavor of the Workload's accelerators, or of its cpu if it has no accelerators.
     flavor: str = ""
     cluster_queue: str = ""
     local_queue: str = ""
-    #: The name of the Workload; '' for pods without one, and for Workloads that are summed.
+    #: The name of the Workload; '' for pods without a Workload, and for the sum of unnamed Workloads.
     workload: str = ""
 
 
 @dataclass(slots=True)
 class CostAccount:
-    """The time and the cost of one use."""
+    """The machine time, accelerator time and cost of one account."""
 
     #: Microseconds times parts of a machine.
     time: int = 0
@@ -47,19 +47,19 @@ class CostAccount:
     cost: int = 0
 
     def add(self, other: "CostAccount") -> None:
-        """Add another account."""
+        """Add the amounts of another account to this one."""
         self.time += other.time
         self.accelerators += other.accelerators
         self.cost += other.cost
 
-    def take(self, other: "CostAccount") -> None:
-        """Subtract another account."""
+    def subtract(self, other: "CostAccount") -> None:
+        """Subtract the amounts of another account from this one."""
         self.time -= other.time
         self.accelerators -= other.accelerators
         self.cost -= other.cost
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
-        """Split off an amount of machine time with its cost; return this part and the rest."""
+        """Split the account: return the part with this machine time and a proportional cost, and the remainder."""
         accelerators = self.accelerators * time // self.time if time else 0
         cost = self.cost * time // self.time if time else 0
         return CostAccount(time, accelerators, cost), CostAccount(
@@ -68,23 +68,23 @@ class CostAccount:
 
 
 class CostTotals(NamedTuple):
-    """All charges, and the settlements of running time of closed hours."""
+    """The charges of all accounts, and the settlements: running time of closed hours that became done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
     settled: dict[AccountKey, CostAccount]
 
 
-def round_preserving_sum(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
-    """Round amounts to whole units that add up to the rounded sum: the largest remainders are rounded up.
+def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_AmountKey, int]:
+    """Round amounts to whole units that add up to the rounded sum, by rounding up the largest remainders.
 
-    Equal remainders are rounded up in the order of their rows.
+    Of equal remainders, those of the first keys in sorted order are rounded up.
     """
-    whole = {row: amount // unit for row, amount in amounts.items()}
-    missing = (sum(amounts.values()) + unit // 2) // unit - sum(whole.values())
+    rounded = {row: amount // unit for row, amount in amounts.items()}
+    missing = (sum(amounts.values()) + unit // 2) // unit - sum(rounded.values())
     by_remainder = sorted(amounts, key=lambda row: (-(amounts[row] % unit), row))
     for row in by_remainder[: max(0, missing)]:
-        whole[row] += 1
-    return whole
+        rounded[row] += 1
+    return rounded
 
 
 _CENT: Final = 10_000 * HOUR * WHOLE  # of millionths of a dollar per hour
@@ -95,9 +95,9 @@ _StatementRow: TypeAlias = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """The time and cost of one use, of a pool's machines or by a team."""
+    """One line of a cost statement: the time and cost of one use, for a pool's machines or a team."""
 
-    #: The pool; '' where all pools count together.
+    #: The node pool; '' in lines of teams, which sum all pools.
     pool: str
     provisioning: str
     #: The namespace of the pods; '' for unused time.
@@ -109,47 +109,50 @@ class StatementLine:
 
     @property
     def cost(self) -> float:
-        """Return the cost in dollars, for display; sums are exact in cents."""
+        """The cost in dollars, for display; sums are exact in cents."""
         return self.cents / 100
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The lines of a statement, and their total."""
+    """A cost statement: the same total cost by pool and by team."""
 
     by_pool: Sequence[StatementLine]
     by_team: Sequence[StatementLine]
-    #: The sum of either side.
+    #: The sum of the lines by pool, which equals the sum by team.
     cents: int
 
     @property
     def cost(self) -> float:
-        """Return the total cost in dollars, for display."""
+        """The total cost in dollars, for display."""
         return self.cents / 100
 
 
 def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
-    """Build the statement of all accounts."""
-    spent: dict[_StatementRow, CostAccount] = {}
-    for place, account in accounts.items():
-        spent.setdefault(place[:4], CostAccount()).add(account)
-    cents = round_preserving_sum({row: account.cost for row, account in spent.items()}, _CENT)
-    pools: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in spent}
-    teams: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in spent}
-    return Statement(_lines(spent, cents, pools), _lines(spent, cents, teams), sum(cents.values()))
+    """Return the cost statement of these accounts, with whole cents that add up."""
+    accounts_by_row: dict[_StatementRow, CostAccount] = {}
+    for account_key, account in accounts.items():
+        accounts_by_row.setdefault(account_key[:4], CostAccount()).add(account)
+    cents = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _CENT)
+    pools: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
+    teams: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
+    return Statement(_lines(accounts_by_row, cents, pools), _lines(accounts_by_row, cents, teams), sum(cents.values()))
 
 
 def _lines(
-    spent: Mapping[_StatementRow, CostAccount],
+    accounts_by_row: Mapping[_StatementRow, CostAccount],
     cents: Mapping[_StatementRow, int],
     rows: Mapping[_StatementRow, _StatementRow],
 ) -> list[StatementLine]:
-    """Sum the accounts of each row."""
-    sums: dict[_StatementRow, CostAccount] = {}
+    """Return the lines of a statement: sum the accounts and cents that `rows` maps to the same line."""
+    accounts_by_line: dict[_StatementRow, CostAccount] = {}
     costs: dict[_StatementRow, int] = {}
-    for place, row in rows.items():
-        sums.setdefault(row, CostAccount()).add(spent[place])
-        costs[row] = costs.get(row, 0) + cents[place]
+    for account_row, row in rows.items():
+        accounts_by_line.setdefault(row, CostAccount()).add(accounts_by_row[account_row])
+        costs[row] = costs.get(row, 0) + cents[account_row]
     hour = HOUR * WHOLE
-    order = sorted(sums, key=lambda row: (*row[:3], USES.index(row[3])))
-    return [StatementLine(*row, sums[row].time / hour, sums[row].accelerators / hour, costs[row]) for row in order]
+    ordered_lines = sorted(accounts_by_line, key=lambda row: (*row[:3], USES.index(row[3])))
+    return [
+        StatementLine(*row, accounts_by_line[row].time / hour, accounts_by_line[row].accelerators / hour, costs[row])
+        for row in ordered_lines
+    ]

@@ -1,13 +1,13 @@
-"""Budgets: usage, thresholds, the actions they trigger, and the forecast. All times are UTC.
+"""Budgets: usage, thresholds, forecast, the actions that thresholds trigger, and the budget controller.
 
-Amounts are integers: millionths of dollars, or microseconds of accelerators.
+Amounts are integers: millionths of dollars, or microseconds of accelerators. All times are UTC.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.accounting.accounts import RUNS, AccountKey
-from batchyard.accounting.controller import EVERY, CostController
+from batchyard.accounting.controller import WRITE_PERIOD, CostController
 from batchyard.accounting.ledger import CostLedger
 from batchyard.accounting.records import ParsedCostRecord, RecordedAmount, amounts_of, is_open, latest, read, spent
 from batchyard.api import meta, scheme, well_known
@@ -19,64 +19,66 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.workload.lifecycle import is_finished
 
 NOTIFY, DEMOTE, HOLD = "Notify", "Demote", "Hold"
-#: The defaults of a Budget.
+#: The default thresholds of a Budget.
 _THRESHOLDS: Final = ({"percent": 80, "action": NOTIFY}, {"percent": 100, "action": HOLD})
-_BOOST: Final = -1_000_000
+_DEFAULT_BOOST: Final = -1_000_000
 DAY: Final = 24 * HOUR
 #: 1970-01-05 was a Monday.
 _MONDAY: Final = 4 * DAY
-_STOPS: Final = ("None", "Hold", "HoldAndDrain")
+_STOP_POLICIES: Final = ("None", "Hold", "HoldAndDrain")
 _REASONS: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """The usage of a Budget's Workloads in the period."""
+    """The usage of a Budget's Workloads in its current period, with the rate and the committed usage."""
 
     spent: int = 0
-    #: The part of it of pods that still run.
+    #: The part of `spent` that belongs to pods that still run.
     running: int = 0
     #: The usage of the last day, within the period.
     recent: int = 0
     #: The current usage per hour.
     rate: int = 0
-    #: The most that running Workloads can still use before the period ends.
+    #: The maximum further usage of the running Workloads until the period ends.
     committed: int = 0
 
 
 class BudgetPeriod(NamedTuple):
-    """The period of a Budget; no end if the Budget counts in total."""
+    """The begin and end of a Budget's period; the end is None for the period Total."""
 
     begin: Instant
     end: Instant | None
 
 
 class BudgetVerdict(NamedTuple):
-    """The thresholds that a Budget has reached, and the resulting actions."""
+    """The thresholds that a Budget has reached, and their effect on queues and Workloads."""
 
     name: str
-    #: The LocalQueues that it covers; empty: all.
+    #: The LocalQueues that the Budget covers; empty for all LocalQueues of the namespace.
     queues: frozenset[str]
-    #: The thresholds that are reached, by percent.
+    #: The reached thresholds, in order of percent.
     reached: Sequence[Mapping[str, Any]] = ()
 
     @property
     def stop_policy(self) -> str:
-        """Return the stopPolicy for its queues."""
-        holds = [threshold for threshold in self.reached if threshold["action"] == HOLD]
-        return _STOPS[max((2 if threshold.get("drain") else 1 for threshold in holds), default=0)]
+        """The stopPolicy that the Budget requires for its LocalQueues."""
+        hold_thresholds = [threshold for threshold in self.reached if threshold["action"] == HOLD]
+        return _STOP_POLICIES[max((2 if threshold.get("drain") else 1 for threshold in hold_thresholds), default=0)]
 
     @property
     def boost(self) -> int:
-        """Return the change to the priority of its Workloads."""
-        return min((each.get("priorityBoost", _BOOST) for each in self.reached if each["action"] == DEMOTE), default=0)
+        """The priority boost (zero or negative) that the Budget requires for its Workloads."""
+        return min(
+            (each.get("priorityBoost", _DEFAULT_BOOST) for each in self.reached if each["action"] == DEMOTE), default=0
+        )
 
     def covers(self, queue: str) -> bool:
-        """Whether it covers a LocalQueue."""
+        """Report whether the Budget covers a LocalQueue of its namespace."""
         return not self.queues or queue in self.queues
 
 
 def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
-    """Return the current period of a Budget."""
+    """Return the period of a Budget that contains `now`."""
     kind = budget["spec"].get("period", "Month")
     if kind == "Total":
         return BudgetPeriod(0, None)
@@ -85,17 +87,17 @@ def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
     if kind == "Week":
         monday = now - (now - _MONDAY) % (7 * DAY)
         return BudgetPeriod(monday, monday + 7 * DAY)
-    month = _month(now)
-    return BudgetPeriod(month, _month(month + 31 * DAY))
+    month = _month_begin(now)
+    return BudgetPeriod(month, _month_begin(month + 31 * DAY))
 
 
 def is_in_dollars(budget: Obj) -> bool:
-    """Whether it counts dollars rather than accelerator hours."""
+    """Report whether a Budget limits dollars rather than accelerator hours."""
     return budget["spec"].get("dollars") is not None
 
 
 def amount_of(budget: Obj) -> int:
-    """Return the amount that it allows."""
+    """Return the amount that a Budget allows: millionths of dollars, or microseconds of accelerators."""
     if is_in_dollars(budget):
         return meta.parse(budget["spec"]["dollars"]) // 1000
     return meta.parse(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
@@ -103,29 +105,29 @@ def amount_of(budget: Obj) -> int:
 
 def verdict_of(budget: Obj, spent: int) -> BudgetVerdict:
     """Return the thresholds that a Budget has reached at a usage of `spent`."""
-    spec, whole = budget["spec"], amount_of(budget)
-    reached = [each for each in _thresholds(budget) if spent * 100 >= whole * each["percent"]]
+    spec, limit_amount = budget["spec"], amount_of(budget)
+    reached = [each for each in _thresholds(budget) if spent * 100 >= limit_amount * each["percent"]]
     return BudgetVerdict(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
 
 
 def crosses_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
-    """Return the time at which the next threshold is reached at the current rate; None if none will be."""
-    whole = amount_of(budget)
-    left = [each["percent"] * whole - use.spent * 100 for each in _thresholds(budget)]
-    ahead = [amount for amount in left if amount > 0]
-    return now + -(-min(ahead) * HOUR // (use.rate * 100)) if ahead and use.rate > 0 else None
+    """Return when a Budget reaches its next threshold at the current rate; None if it reaches no further threshold."""
+    limit_amount = amount_of(budget)
+    missing_by_threshold = [each["percent"] * limit_amount - use.spent * 100 for each in _thresholds(budget)]
+    missing_amounts = [amount for amount in missing_by_threshold if amount > 0]
+    return now + -(-min(missing_amounts) * HOUR // (use.rate * 100)) if missing_amounts and use.rate > 0 else None
 
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
-    """Return the status of a Budget."""
-    whole, verdict = amount_of(budget), verdict_of(budget, use.spent)
-    before = budget.get("status") or {}
-    is_exceeded = use.spent >= whole
-    reached = verdict.reached[-1:]
-    reason = _REASONS[reached[0]["action"]] if reached else "WithinBudget"
+    """Return the new status of a Budget: amounts, conditions, period and forecast."""
+    limit_amount, verdict = amount_of(budget), verdict_of(budget, use.spent)
+    old_status = budget.get("status") or {}
+    is_exceeded = use.spent >= limit_amount
+    highest_reached = verdict.reached[-1:]
+    reason = _REASONS[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, whole)} {unit} are used"
-    conditions = before.get("conditions") or ()
+    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, limit_amount)} {unit} are used"
+    conditions = old_status.get("conditions") or ()
     for kind, holds in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
         conditions = with_condition(
             conditions,
@@ -136,25 +138,30 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
             now=now,
             generation=budget["metadata"].get("generation"),
         )
-    amounts = {"spent": use.spent, "running": use.running, "committed": use.committed, "remaining": whole - use.spent}
-    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts.items()}
+    amounts_by_field = {
+        "spent": use.spent,
+        "running": use.running,
+        "committed": use.committed,
+        "remaining": limit_amount - use.spent,
+    }
+    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts_by_field.items()}
     status["conditions"] = conditions
-    if reached:
-        status["reachedPercent"] = reached[0]["percent"]
+    if highest_reached:
+        status["reachedPercent"] = highest_reached[0]["percent"]
     if period.end is not None:
         status["periodStart"], status["periodEnd"] = format_time(period.begin), format_time(period.end)
         is_held = verdict.stop_policy != "None"
-        ahead = use.committed if is_held else _ahead(use, period, period.end, now)
-        status["forecast"] = budget_amount_text(budget, use.spent + ahead)
+        expected_usage = use.committed if is_held else _forecast_usage(use, period, period.end, now)
+        status["forecast"] = budget_amount_text(budget, use.spent + expected_usage)
     return status
 
 
 def newly_reached(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
-    """Return the thresholds reached since the status was written, or in a new period."""
+    """Return the reached thresholds that a Budget's status does not contain yet for this period."""
     status = budget.get("status") or {}
-    same = period.end is None or status.get("periodStart") == format_time(period.begin)
-    before = status.get("reachedPercent", 0) if same else 0
-    return [each for each in verdict.reached if each["percent"] > before]
+    is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
+    reported_percent = status.get("reachedPercent", 0) if is_same_period else 0
+    return [each for each in verdict.reached if each["percent"] > reported_percent]
 
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
@@ -164,82 +171,83 @@ def budget_amount_text(budget: Obj, amount: int) -> str:
     return f"{sign}{parts // 100}.{parts % 100:02}"
 
 
-# --- actions ---
-
-
 def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
-    """Return a LocalQueue with the stopPolicy that Budgets require, or with its own one restored.
+    """Return a LocalQueue with the stopPolicy that Budgets require, or with its previous stopPolicy restored.
 
-    The previous stopPolicy is kept in an annotation. If nothing changes, the queue itself is returned.
+    The previous stopPolicy is kept in an annotation. If nothing changes, the same object is returned.
     """
-    metadata, now = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
+    metadata, current_policy = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
     holding = [each for each in verdicts if each.stop_policy != "None" and each.covers(metadata["name"])]
     is_held = annotation(queue, well_known.HELD_BY) is not None
-    before = (annotation(queue, well_known.STOP_POLICY_BEFORE) or "None") if is_held else now
+    previous_policy = (annotation(queue, well_known.STOP_POLICY_BEFORE) or "None") if is_held else current_policy
     if not holding and not is_held:
         return queue
-    wanted = max([before, *(each.stop_policy for each in holding)], key=_order)
-    notes = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _NOTES}
+    required_policy = max([previous_policy, *(each.stop_policy for each in holding)], key=_stop_policy_rank)
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _BUDGET_ANNOTATIONS}
     if holding:
         names = ", ".join(sorted(each.name for each in holding))
-        notes |= {well_known.HELD_BY: names, well_known.STOP_POLICY_BEFORE: before}
-    if wanted == now and notes == (metadata.get("annotations") or {}):
+        annotations |= {well_known.HELD_BY: names, well_known.STOP_POLICY_BEFORE: previous_policy}
+    if required_policy == current_policy and annotations == (metadata.get("annotations") or {}):
         return queue
-    changed = {k: v for k, v in metadata.items() if k != "annotations"} | ({"annotations": notes} if notes else {})
-    return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": wanted}}
+    changed = {k: v for k, v in metadata.items() if k != "annotations"} | (
+        {"annotations": annotations} if annotations else {}
+    )
+    return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": required_policy}}
 
 
 def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
-    """Return a Workload with the priority boost that Budgets require; itself if nothing changes."""
+    """Return a Workload with the priority boost that Budgets require; the same object if nothing changes."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
     boost = min((each.boost for each in verdicts if each.covers(queue)), default=0)
-    wanted = str(boost) if boost else None
-    if annotation(workload, well_known.PRIORITY_BOOST) == wanted:
+    boost_text = str(boost) if boost else None
+    if annotation(workload, well_known.PRIORITY_BOOST) == boost_text:
         return workload
-    notes = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != well_known.PRIORITY_BOOST}
-    if wanted is not None:
-        notes[well_known.PRIORITY_BOOST] = wanted
-    changed = {k: v for k, v in metadata.items() if k != "annotations"} | ({"annotations": notes} if notes else {})
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != well_known.PRIORITY_BOOST}
+    if boost_text is not None:
+        annotations[well_known.PRIORITY_BOOST] = boost_text
+    changed = {k: v for k, v in metadata.items() if k != "annotations"} | (
+        {"annotations": annotations} if annotations else {}
+    )
     return {**workload, "metadata": changed}
 
 
-_NOTES: Final = (well_known.HELD_BY, well_known.STOP_POLICY_BEFORE)
+_BUDGET_ANNOTATIONS: Final = (well_known.HELD_BY, well_known.STOP_POLICY_BEFORE)
 
 
-def _order(policy: str) -> int:
-    return _STOPS.index(policy) if policy in _STOPS else 0
+def _stop_policy_rank(policy: str) -> int:
+    return _STOP_POLICIES.index(policy) if policy in _STOP_POLICIES else 0
 
 
 def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
-    given: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _THRESHOLDS
-    return sorted(given, key=lambda each: each["percent"])
+    thresholds: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _THRESHOLDS
+    return sorted(thresholds, key=lambda each: each["percent"])
 
 
-def _ahead(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
+def _forecast_usage(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
     """Return the expected usage until the end of the period, at the rate of the last day."""
-    elapsed: Duration = min(DAY, now - period.begin)
-    return use.recent * (end - now) // elapsed if elapsed else 0
+    elapsed_time: Duration = min(DAY, now - period.begin)
+    return use.recent * (end - now) // elapsed_time if elapsed_time else 0
 
 
-def _month(instant: Instant) -> Instant:
-    """Return the begin of its month."""
+def _month_begin(instant: Instant) -> Instant:
+    """Return the begin of the month that contains an instant."""
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")
 
 
 # --- budget controller ---
 #
-# Budget controller: updates the status of Budgets, stops the queues of exceeded ones and restores them.
+# Budget controller: updates the status of Budgets, and stops and restarts the LocalQueues that they cover.
 #
 # All Budgets of a namespace are reconciled together: every minute while its Workloads incur costs, when a threshold is
 # expected to be reached, and when a period ends. Usage comes from the records, and for the open hour from the ledger.
 
 
-_KIND: Final = "Budgets"
+_BATCH_KIND: Final = "Budgets"
 
 
-class _Span(NamedTuple):
-    """The usage of a namespace's queues in a time span."""
+class _UsageSpan(NamedTuple):
+    """The usage of a namespace's LocalQueues in a time span that starts at `begin`."""
 
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
@@ -247,7 +255,7 @@ class _Span(NamedTuple):
 
 
 class Budgets:
-    """The budget controller. `is_endless`: time advances without events, so that periods end by themselves."""
+    """Budget controller; with `is_endless` (a live platform) it also requeues for the end of periods."""
 
     name = "budgets"
     rank = 0
@@ -256,87 +264,87 @@ class Budgets:
     def __init__(self, costs: CostController, *, is_endless: bool) -> None:
         self._costs = costs
         self._is_endless = is_endless
-        #: Budgets by namespace; an empty entry for a namespace that had some.
+        #: Budgets by namespace; the entry is empty for a namespace whose Budgets were deleted.
         self._budgets: dict[str, dict[Key, None]] = {}
-        #: The parsed records by key, each with its object.
-        self._read: dict[Key, tuple[Obj, ParsedCostRecord]] = {}
-        #: The namespaces that are requeued, and those whose Workloads are demoted.
-        self._awake: dict[str, None] = {}
+        #: Cache of parsed CostRecords by key, each with the parsed object.
+        self._parsed_records: dict[Key, tuple[Obj, ParsedCostRecord]] = {}
+        #: The namespaces that are requeued, and whether the Workloads of a namespace are demoted.
+        self._requeued_namespaces: dict[str, None] = {}
         self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the batch key of the namespace if it has Budgets, or if the object carries an annotation of one."""
+        """Return the batch key of the namespace if it has Budgets, or if the object has an annotation of a Budget."""
         namespace, obj = event.key.namespace, event.obj
-        batch = (Key(_KIND, namespace, "budgets"),)
+        batch = (Key(_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
-            known = self._budgets.setdefault(namespace, {})
+            budget_keys = self._budgets.setdefault(namespace, {})
             if event.type is EventType.DELETED:
-                known.pop(event.key, None)
+                budget_keys.pop(event.key, None)
             else:
-                known[event.key] = None
+                budget_keys[event.key] = None
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
                     return ()  #  a status update by this controller
             return batch
         if event.key.kind == scheme.WORKLOAD and not self._may_need_reconcile(event):
             return ()
-        note = well_known.HELD_BY if event.key.kind == scheme.LOCAL_QUEUE else well_known.PRIORITY_BOOST
-        return batch if self._budgets.get(namespace) or annotation(obj, note) is not None else ()
+        annotation_name = well_known.HELD_BY if event.key.kind == scheme.LOCAL_QUEUE else well_known.PRIORITY_BOOST
+        return batch if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
 
     def _may_need_reconcile(self, event: WatchEvent) -> bool:
-        """Whether a Workload may need a demotion, or may be the first one that incurs costs again."""
+        """Report whether a Workload event may change costs or demotions, so that its Budgets must be reconciled."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
-            return self._demoting.get(namespace, False) or namespace not in self._awake
-        return namespace not in self._awake and _turns(event)
+            return self._demoting.get(namespace, False) or namespace not in self._requeued_namespaces
+        return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile all Budgets of a namespace."""
+        """Reconcile all Budgets of a namespace: write their status, and apply their actions."""
         ledger = self._costs.ledger
         if ledger is None:  #  no machine was billed yet, or the process is starting
             return ReconcileResult(requeue_at=now + SECOND)
         budgets = [obj for name in self._budgets.get(key.namespace, ()) if (obj := reader.get(name)) is not None]
         outcome = ReconcileResult(independent=True)
-        spans = self._spans(key.namespace, reader, ledger, now) if budgets else ()
+        spans = self._usage_spans(key.namespace, reader, ledger, now) if budgets else ()
         verdicts, times = [], []
         for budget in budgets:
             period = period_of(budget, now)
-            use = self._use(budget, period, spans, reader, now)
+            use = self._compute_use(budget, period, spans, reader, now)
             verdict = verdict_of(budget, use.spent)
             verdicts.append(verdict)
-            times += [crosses_at(budget, use, now), now + EVERY if use.rate or self._is_endless else None]
+            times += [crosses_at(budget, use, now), now + WRITE_PERIOD if use.rate or self._is_endless else None]
             times.append(period.end if verdict.reached or self._is_endless else None)
-            outcome.events += _events(budget, verdict, period, use)
+            outcome.events += _threshold_events(budget, verdict, period, use)
             status = status_of(budget, use, period, now)
             if status != budget.get("status"):
                 outcome.writes.append(UpdateStatus(with_status(budget, status)))
-        self._act(key.namespace, verdicts, reader, outcome)
+        self._apply_actions(key.namespace, verdicts, reader, outcome)
         outcome.requeue_at = min((each for each in times if each is not None), default=None)
         self._demoting[key.namespace] = any(each.boost for each in verdicts)
         if outcome.requeue_at is None:
-            self._awake.pop(key.namespace, None)
+            self._requeued_namespaces.pop(key.namespace, None)
         else:
-            self._awake[key.namespace] = None
+            self._requeued_namespaces[key.namespace] = None
         return outcome
 
-    def _act(self, namespace: str, verdicts: Sequence[BudgetVerdict], reader: Reader, outcome: ReconcileResult) -> None:
-        """Stop queues and lower priorities, or restore them."""
+    def _apply_actions(
+        self, namespace: str, verdicts: Sequence[BudgetVerdict], reader: Reader, outcome: ReconcileResult
+    ) -> None:
+        """Stop or restart LocalQueues, and lower or restore the priorities of Workloads, as Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
-            wanted = with_stop_policy(queue, verdicts)
-            if wanted is not queue:
-                outcome.writes.append(Update(wanted))
-                outcome.events.append(_about(queue, wanted))
+            updated = with_stop_policy(queue, verdicts)
+            if updated is not queue:
+                outcome.writes.append(Update(updated))
+                outcome.events.append(_queue_event(queue, updated))
         may_differ = any(each.boost for each in verdicts)
         for workload in reader.list(scheme.WORKLOAD, namespace):
             is_marked = annotation(workload, well_known.PRIORITY_BOOST) is not None
             if (may_differ or is_marked) and not is_finished(workload):
-                wanted = with_priority_boost(workload, verdicts)
-                if wanted is not workload:
-                    outcome.writes.append(Update(wanted))
+                updated = with_priority_boost(workload, verdicts)
+                if updated is not workload:
+                    outcome.writes.append(Update(updated))
 
-    # --- usage ---
-
-    def _use(
-        self, budget: Obj, period: BudgetPeriod, spans: Sequence[_Span], reader: Reader, now: Instant
+    def _compute_use(
+        self, budget: Obj, period: BudgetPeriod, spans: Sequence[_UsageSpan], reader: Reader, now: Instant
     ) -> BudgetUse:
         field = 2 if is_in_dollars(budget) else 1
         queues = frozenset(budget["spec"].get("queues") or ())
@@ -353,57 +361,59 @@ class Budgets:
         for owner, (dollars, thousandths) in ({} if ledger is None else ledger.rates()).items():
             if owner.team != budget["metadata"]["namespace"] or (queues and owner.local_queue not in queues):
                 continue
-            each = dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
-            rate += each
+            hourly_rate = dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
+            rate += hourly_rate
             workload = reader.get(Key(scheme.WORKLOAD, owner.team, owner.workload))
-            committed += each * max(0, _until(workload, period, now) - now) // HOUR
+            committed += hourly_rate * max(0, _latest_end(workload, period, now) - now) // HOUR
         return BudgetUse(total, running, recent, rate, committed)
 
-    def _spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_Span]:
-        """Return the usage of a namespace's queues, by hour or by longer spans."""
+    def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
+        """Return the usage of a namespace's LocalQueues from its CostRecords and, for the open hour, the ledger."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
-        records = [self._record(key, obj) for key, obj in objects.items()]
-        over = [each for each in latest(records) if each.begin < ledger.begun]
-        spans = [_Span(each.begin, _by_queue(spent(records, [each]))) for each in over]
-        return [*spans, _Span(ledger.begun, amounts_of(ledger.used(namespace, now)))]
+        records = [self._parse_record(key, obj) for key, obj in objects.items()]
+        closed_records = [each for each in latest(records) if each.begin < ledger.begun]
+        spans = [_UsageSpan(each.begin, _sum_by_queue(spent(records, [each]))) for each in closed_records]
+        return [*spans, _UsageSpan(ledger.begun, amounts_of(ledger.used(namespace, now)))]
 
-    def _record(self, key: Key, obj: Obj) -> ParsedCostRecord:
-        known = self._read.get(key)
-        if known is None or known[0] is not obj:
-            known = self._read[key] = obj, read(obj)
-        return known[1]
+    def _parse_record(self, key: Key, obj: Obj) -> ParsedCostRecord:
+        cached = self._parsed_records.get(key)
+        if cached is None or cached[0] is not obj:
+            cached = self._parsed_records[key] = obj, read(obj)
+        return cached[1]
 
 
-def _by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
+def _sum_by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
     used: dict[tuple[str, bool], RecordedAmount] = {}
-    for place, amount in lines.items():
-        which = place.local_queue, place.use == RUNS
-        used[which] = used.get(which, RecordedAmount()).plus(amount)
+    for account_key, amount in lines.items():
+        queue_and_running = account_key.local_queue, account_key.use == RUNS
+        used[queue_and_running] = used.get(queue_and_running, RecordedAmount()).plus(amount)
     return used
 
 
-def _until(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
-    """Return the latest end of a Workload within a period; one hour from now if neither has an end."""
+def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
+    """Return when a Workload stops at the latest within a period; one hour from now if neither has an end."""
     end = now + HOUR if period.end is None else period.end
     admitted = None if workload is None else find_condition(workload, "Admitted")
     limit: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
     if limit is None or admitted is None or admitted["status"] != "True":
         return end
-    stops = parse_time(admitted["lastTransitionTime"]) + limit * SECOND
-    return stops if period.end is None else min(end, stops)
+    stops_at = parse_time(admitted["lastTransitionTime"]) + limit * SECOND
+    return stops_at if period.end is None else min(end, stops_at)
 
 
-def _turns(event: WatchEvent) -> bool:
-    """Whether a Workload was created or deleted, or its Admitted or Finished condition changed."""
+def _affects_costs(event: WatchEvent) -> bool:
+    """Report whether a Workload was created or deleted, or its Admitted or Finished condition changed."""
     if event.old is None or event.type is EventType.DELETED:
         return True
-    before, after = ([find_condition(obj, kind) for kind in ("Admitted", "Finished")] for obj in (event.old, event.obj))
-    return [each and each["status"] for each in before] != [each and each["status"] for each in after]
+    old_conditions, new_conditions = (
+        [find_condition(obj, kind) for kind in ("Admitted", "Finished")] for obj in (event.old, event.obj)
+    )
+    return [each and each["status"] for each in old_conditions] != [each and each["status"] for each in new_conditions]
 
 
-def _events(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
-    """Return an Event for each threshold that was just reached."""
+def _threshold_events(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
+    """Return an Event for each threshold that a Budget has just reached."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
         EventRecord(
@@ -417,10 +427,10 @@ def _events(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod, use: Budg
     ]
 
 
-def _about(before: Obj, after: Obj) -> EventRecord:
-    """Return the Event of a queue that is held or released."""
-    names = annotation(after, well_known.HELD_BY)
+def _queue_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
+    """Return the Event about a LocalQueue that Budgets stop or restart."""
+    names = annotation(new_queue, well_known.HELD_BY)
     if names is not None:
-        return EventRecord(key_of(before), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")
-    policy = after["spec"]["stopPolicy"]
-    return EventRecord(key_of(before), "Normal", "LetGoByBudget", f"No Budget holds it: stopPolicy is {policy}")
+        return EventRecord(key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")
+    policy = new_queue["spec"]["stopPolicy"]
+    return EventRecord(key_of(old_queue), "Normal", "LetGoByBudget", f"No Budget holds it: stopPolicy is {policy}")

@@ -1,10 +1,12 @@
-"""CostRecords: the cost of a time span, per team in its namespace; unused machine time in the platform's record.
+"""CostRecords: conversion from and to accounts, timestamps of machines and pods, and cost reports.
+
+A CostRecord holds the cost of a time span, one per team in its namespace; the record in kube-system holds unused time.
 
 The record of the open hour is rewritten until the hour ends, and never afterwards. Amounts are integers: microseconds
 of nodes and of accelerators, and millionths of dollars. The lines of an hour add up to the cost of its machines.
 
-The time of a pod that still runs counts as running in the hours already closed. The record of the hour in which the
-pod ends holds the correction: `settled`, each entry with the hour that it corrects.
+The time of a pod that still runs counts as running in closed hours. The record of the hour in which the pod ends holds
+the correction in `settled`, each entry with the hour that it corrects.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,38 +21,40 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cloud.catalog.instances import BOOTING, RUNNING, STOPPING, is_off, phase_of
 
-_Row = TypeVar("_Row", bound=Hashable)
+_AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 #: The namespace of the records of unused machine time and of the total cost of the machines.
 PLATFORM: Final = "kube-system"
-#: The record of the open hour, with everything that a restarted process needs.
-OPEN: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
-#: At most this many lines name their Workloads; all others are summed by queue and flavor.
-NAMED_MAX: Final = 1000
+#: The checkpoint record of the open hour, from which a restarted process resumes.
+CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
+#: The maximum number of lines that name a Workload; other lines are summed by queue and flavor.
+NAMED_WORKLOADS_MAX: Final = 1000
 _MICRODOLLAR: Final = HOUR * WHOLE
-_TOTAL: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
-_PLACE: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
+_AMOUNT_FIELDS: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
+_KEY_FIELDS: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
 
 
 class RecordedAmount(NamedTuple):
-    """An amount of node time and accelerator time, in microseconds, and its cost in millionths of a dollar."""
+    """A recorded amount: node and accelerator time in microseconds, and cost in millionths of a dollar."""
 
     node: int = 0
     accelerators: int = 0
     microdollars: int = 0
 
     def plus(self, other: "RecordedAmount", times: int = 1) -> "RecordedAmount":
-        """Return the sum with `times` times another amount."""
-        return RecordedAmount(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+        """Return the sum of this amount and `times` times another amount."""
+        return RecordedAmount(
+            *(own_value + times * other_value for own_value, other_value in zip(self, other, strict=True))
+        )
 
     def at_most(self, other: "RecordedAmount") -> "RecordedAmount":
-        """Return the smaller value of each field."""
+        """Return the minimum of this amount and another one, field by field."""
         return RecordedAmount(*map(min, self, other))
 
 
 class ParsedCostRecord(NamedTuple):
-    """A parsed CostRecord."""
+    """The contents of a CostRecord: its time span, lines, settlements and machine costs."""
 
     namespace: str
     begin: Instant
@@ -58,14 +62,14 @@ class ParsedCostRecord(NamedTuple):
     through: Instant
     lines: Mapping[AccountKey, RecordedAmount]
     settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]
-    #: By pool and way of provisioning, in the platform's record.
+    #: The total machine costs by (pool, provisioning mode); only in the record in kube-system.
     machines: Mapping[tuple[str, str], RecordedAmount]
     unpriced: frozenset[tuple[str, str]]
     revision: int
 
 
-def amounts_of(accounts: Mapping[_Row, CostAccount]) -> dict[_Row, RecordedAmount]:
-    """Convert accounts to the units of records; the rounded parts add up to the rounded total."""
+def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, RecordedAmount]:
+    """Convert accounts to the units of CostRecords; the rounded amounts add up to the rounded total."""
     nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE)
     devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE)
     money = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
@@ -73,25 +77,25 @@ def amounts_of(accounts: Mapping[_Row, CostAccount]) -> dict[_Row, RecordedAmoun
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
-    """Convert record lines back to accounts, at the precision of the records."""
+    """Convert lines of a CostRecord to accounts, at the precision of the record."""
     return {
-        place: CostAccount(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
-        for place, amount in lines.items()
+        account_key: CostAccount(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
+        for account_key, amount in lines.items()
     }
 
 
 def limit_named_workloads(
-    accounts: Mapping[AccountKey, CostAccount], named_max: int = NAMED_MAX
+    accounts: Mapping[AccountKey, CostAccount], named_max: int = NAMED_WORKLOADS_MAX
 ) -> dict[AccountKey, CostAccount]:
-    """Limit the accounts to `named_max` named Workloads, those with the most time; sum the others without a name."""
+    """Keep the `named_max` accounts with the most time; sum the others without the Workload name."""
     if len(accounts) <= named_max:
         return dict(accounts)
-    kept = set(sorted(accounts, key=lambda place: (-accounts[place].time, place))[:named_max])
-    found: dict[AccountKey, CostAccount] = {}
-    for place, account in accounts.items():
-        row = place if place in kept else place._replace(workload="")
-        found.setdefault(row, CostAccount()).add(account)
-    return found
+    named = set(sorted(accounts, key=lambda account_key: (-accounts[account_key].time, account_key))[:named_max])
+    limited: dict[AccountKey, CostAccount] = {}
+    for account_key, account in accounts.items():
+        row = account_key if account_key in named else account_key._replace(workload="")
+        limited.setdefault(row, CostAccount()).add(account)
+    return limited
 
 
 def specs_of(
@@ -99,27 +103,29 @@ def specs_of(
     settled: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the spec of each namespace's record; the platform's is always included."""
-    specs: dict[str, dict[str, Any]] = {PLATFORM: {"lines": [], "machines": _machines(lines, frozenset(unpriced))}}
-    for place, amount in sorted(lines.items()):
+    """Return the spec of each namespace's CostRecord; that of kube-system is always included."""
+    specs: dict[str, dict[str, Any]] = {
+        PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced))}
+    }
+    for account_key, amount in sorted(lines.items()):
         if any(amount):
-            _spec(specs, place).setdefault("lines", []).append(_line(place, amount))
-    for (of, place), amount in sorted(settled.items()):
-        entry = {"of": format_time(of), **_line(place, amount)}
-        _spec(specs, place).setdefault("settled", []).append(entry)
+            _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
+    for (hour, account_key), amount in sorted(settled.items()):
+        entry = {"of": format_time(hour), **_record_line(account_key, amount)}
+        _namespace_spec(specs, account_key).setdefault("settled", []).append(entry)
     return specs
 
 
 def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the specs of all namespaces into one, from which a restarted process resumes."""
-    together: dict[str, Any] = {
+    """Merge the CostRecord specs of all namespaces into the spec of the checkpoint record."""
+    merged_fields: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
-    return {**together, "machines": specs[PLATFORM]["machines"]}
+    return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
 
 
 def record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> dict[str, Any]:
-    """Build a CostRecord."""
+    """Return a CostRecord object for a time span, with charges up to `through`."""
     times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
     return {
         "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
@@ -130,146 +136,156 @@ def record(namespace: str, name: str, span: tuple[Instant, Instant], through: In
 
 
 def hour_name(begin: Instant) -> str:
-    """Return the name of the records of an hour: `hour-2026-11-22-10`."""
+    """Return the name of the CostRecords of an hour, such as `hour-2026-11-22-10`."""
     text = format_time(begin)
     return f"hour-{text[:10]}-{text[11:13]}"
 
 
 def read(obj: Obj) -> ParsedCostRecord:
-    """Parse a CostRecord. The lines of a team's record always count for that team, whatever team they name."""
+    """Parse a CostRecord; lines outside kube-system always count for the team of their namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
-    own = None if namespace == PLATFORM else namespace
+    record_team = None if namespace == PLATFORM else namespace
     settled: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
-        settled[parse_time(line["of"]), _place(line, own)] = _amount(line)
+        settled[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
     machines = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
     return ParsedCostRecord(
         namespace,
         parse_time(spec["from"]),
         parse_time(spec["to"]),
         parse_time(spec["through"]),
-        {_place(line, own): _amount(line) for line in spec.get("lines") or ()},
+        {_account_key(line, record_team): _recorded_amount(line) for line in spec.get("lines") or ()},
         settled,
-        {pool: _amount(row) for pool, row in machines.items()},
+        {pool: _recorded_amount(row) for pool, row in machines.items()},
         frozenset(pool for pool, row in machines.items() if row.get("unpriced")),
         int(spec.get("revision") or 0),
     )
 
 
 def is_open(obj: Obj) -> bool:
-    """Whether this is the checkpoint `open`, which only repeats the lines of other records."""
+    """Report whether a CostRecord is the checkpoint `open`, which only repeats lines of other records."""
     metadata = obj["metadata"]
-    return bool(metadata["name"] == OPEN.name and metadata["namespace"] == PLATFORM)
+    return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
 
 
 def settle(
     lines: Mapping[AccountKey, RecordedAmount], settled: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Move settled amounts from running to their final use, at most the running amount on record."""
-    found = dict(lines)
-    for place, amount in settled:
-        before = place._replace(use=RUNS)
-        if before not in found:
-            before = before._replace(workload="")  #  the record does not name this Workload
-        moved = amount.at_most(found.get(before, RecordedAmount()))
+    """Return the lines with settled amounts moved from running to done or lost, up to the recorded running amount."""
+    adjusted = dict(lines)
+    for account_key, amount in settled:
+        running_key = account_key._replace(use=RUNS)
+        if running_key not in adjusted:
+            running_key = running_key._replace(workload="")  #  the record does not name this Workload
+        moved = amount.at_most(adjusted.get(running_key, RecordedAmount()))
         if any(moved):
-            found[before] = found[before].plus(moved, -1)
-            found[place] = found.get(place, RecordedAmount()).plus(moved)
-    return found
+            adjusted[running_key] = adjusted[running_key].plus(moved, -1)
+            adjusted[account_key] = adjusted.get(account_key, RecordedAmount()).plus(moved)
+    return adjusted
 
 
-def merged(
+def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Merge records and apply their settlements of each other; return the lines, and the settlements of others."""
+    """Merge records and apply their settlements for each other; return the lines and the remaining settlements."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
-        for place, amount in each.lines.items():
-            lines[place] = lines.get(place, RecordedAmount()).plus(amount)
-    inner: list[tuple[AccountKey, RecordedAmount]] = []
-    outer: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
+        for account_key, amount in each.lines.items():
+            lines[account_key] = lines.get(account_key, RecordedAmount()).plus(amount)
+    internal_settlements: list[tuple[AccountKey, RecordedAmount]] = []
+    external_settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for each in records:
-        for (of, place), amount in each.settled.items():
-            if any(other.begin <= of < other.end for other in records):
-                inner.append((place, amount))
+        for (hour, account_key), amount in each.settled.items():
+            if any(other.begin <= hour < other.end for other in records):
+                internal_settlements.append((account_key, amount))
             else:
-                outer[of, place] = outer.get((of, place), RecordedAmount()).plus(amount)
-    return settle(lines, inner), outer
+                external_settlements[hour, account_key] = external_settlements.get(
+                    (hour, account_key), RecordedAmount()
+                ).plus(amount)
+    return settle(lines, internal_settlements), external_settlements
 
 
-def combined(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
-    """Build the spec of one record that replaces several records of one namespace."""
-    lines, settled = merged(records)
-    named = limit_named_workloads({place: CostAccount(*amount) for place, amount in lines.items()})
+def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
+    """Return the spec of one CostRecord that replaces several records of a namespace."""
+    lines, settled = merge_records(records)
+    named = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
     machines: dict[tuple[str, str], RecordedAmount] = {}
     for each in records:
         for pool, amount in each.machines.items():
             machines[pool] = machines.get(pool, RecordedAmount()).plus(amount)
     unpriced = frozenset(pool for each in records for pool in each.unpriced)
     spec: dict[str, Any] = {
-        "lines": [_line(place, RecordedAmount(a.time, a.accelerators, a.cost)) for place, a in sorted(named.items())]
+        "lines": [
+            _record_line(account_key, RecordedAmount(a.time, a.accelerators, a.cost))
+            for account_key, a in sorted(named.items())
+        ]
     }
     if settled:
-        spec["settled"] = _settled(settled)
+        spec["settled"] = _settled_lines(settled)
     if machines:
-        spec["machines"] = _totals(machines, unpriced)
+        spec["machines"] = _machine_lines(machines, unpriced)
     return spec
 
 
-def _settled(settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
-    return [{"of": format_time(of), **_line(place, amount)} for (of, place), amount in sorted(settled.items())]
+def _settled_lines(settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
+    return [
+        {"of": format_time(hour), **_record_line(account_key, amount)}
+        for (hour, account_key), amount in sorted(settled.items())
+    ]
 
 
-def _spec(specs: dict[str, dict[str, Any]], place: AccountKey) -> dict[str, Any]:
-    return specs.setdefault(place.team or PLATFORM, {})
+def _namespace_spec(specs: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
+    return specs.setdefault(account_key.team or PLATFORM, {})
 
 
-def _machines(lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the total cost of the machines of each pool."""
+def _machine_totals(
+    lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """Return the `machines` field of a CostRecord: the total machine cost of each pool."""
     totals: dict[tuple[str, str], RecordedAmount] = {}
-    for place, amount in lines.items():
-        totals[place[:2]] = totals.get(place[:2], RecordedAmount()).plus(amount)
-    return _totals(totals, unpriced)
+    for account_key, amount in lines.items():
+        totals[account_key[:2]] = totals.get(account_key[:2], RecordedAmount()).plus(amount)
+    return _machine_lines(totals, unpriced)
 
 
-def _totals(
+def _machine_lines(
     totals: Mapping[tuple[str, str], RecordedAmount], unpriced: frozenset[tuple[str, str]]
 ) -> list[dict[str, Any]]:
     return [
         {
             "pool": pool[0],
             "provisioning": pool[1],
-            **dict(zip(_TOTAL, amount, strict=True)),
+            **dict(zip(_AMOUNT_FIELDS, amount, strict=True)),
             **({"unpriced": True} if pool in unpriced else {}),
         }
         for pool, amount in sorted(totals.items())
     ]
 
 
-def _line(place: AccountKey, amount: RecordedAmount) -> dict[str, Any]:
-    fields = {field: value for field, value in zip(_PLACE, place, strict=True) if value}
-    return {**fields, **dict(zip(_TOTAL, amount, strict=True))}
+def _record_line(account_key: AccountKey, amount: RecordedAmount) -> dict[str, Any]:
+    fields = {field: value for field, value in zip(_KEY_FIELDS, account_key, strict=True) if value}
+    return {**fields, **dict(zip(_AMOUNT_FIELDS, amount, strict=True))}
 
 
-def _place(line: Mapping[str, Any], team: str | None) -> AccountKey:
-    place = AccountKey(*(line.get(field, "") for field in _PLACE))
-    return place if team is None else place._replace(team=team)
+def _account_key(line: Mapping[str, Any], team: str | None) -> AccountKey:
+    account_key = AccountKey(*(line.get(field, "") for field in _KEY_FIELDS))
+    return account_key if team is None else account_key._replace(team=team)
 
 
-def _amount(line: Mapping[str, Any]) -> RecordedAmount:
-    return RecordedAmount(*(line.get(field, 0) for field in _TOTAL))
+def _recorded_amount(line: Mapping[str, Any]) -> RecordedAmount:
+    return RecordedAmount(*(line.get(field, 0) for field in _AMOUNT_FIELDS))
 
 
 # --- timestamps and owners ---
 #
-# When a machine is billed, when a pod occupies it and who owns the pod, as read from their objects.
+# When a machine is billed, when a pod occupies it, and which team and queue own the pod, as read from their objects.
 
 
-_PAID = (BOOTING, RUNNING, STOPPING)
+_PAID_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
-    """The owner of a pod: its team and the queues and flavor of its Workload. All fields but the team may be empty."""
+    """The owner of a pod: its team, and the queues, flavor and name of its Workload, which may be empty."""
 
     team: str
     flavor: str = ""
@@ -279,45 +295,45 @@ class PodOwner(NamedTuple):
 
 
 def is_paid(instance: Obj) -> bool:
-    """Whether a machine is billed: from the moment the cloud provides it until it is gone."""
-    return phase_of(instance) in _PAID and not is_off(instance)
+    """Report whether an Instance is billed: it is booting, running or stopping, and not powered off."""
+    return phase_of(instance) in _PAID_PHASES and not is_off(instance)
 
 
 def paid_from(instance: Obj) -> Instant | None:
-    """Return the time from which an Instance is billed, or None if it is not recorded."""
-    return _time((instance.get("status") or {}).get("startedAt"))
+    """Return the time from which an Instance is billed; None if it is not recorded."""
+    return _parse_optional_time((instance.get("status") or {}).get("startedAt"))
 
 
 def paid_until(instance: Obj) -> Instant | None:
-    """Return the time at which billing of an Instance ended, or None if it is not recorded."""
+    """Return the time at which billing of an Instance ended; None if it is not recorded."""
     status = instance.get("status") or {}
-    return _time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
+    return _parse_optional_time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
 
 
 def ready_since(node: Obj) -> Instant | None:
-    """Return the time since which a Node is ready or not ready, or None if it is not recorded."""
-    found = find_condition(node.get("status") or {}, "Ready")
-    return None if found is None else _time(found.get("lastTransitionTime"))
+    """Return the last transition time of a Node's Ready condition; None if it is not recorded."""
+    condition = find_condition(node.get("status") or {}, "Ready")
+    return None if condition is None else _parse_optional_time(condition.get("lastTransitionTime"))
 
 
 def bound_at(pod: Obj) -> Instant | None:
-    """Return the time at which a pod was bound to its node, or None if it is not recorded."""
-    found = find_condition(pod.get("status") or {}, "PodScheduled")
-    if found is not None and found["status"] == "True" and found.get("lastTransitionTime"):
-        return _time(found["lastTransitionTime"])
-    return _time((pod.get("status") or {}).get("startTime"))
+    """Return the time at which a pod was bound to its node; None if it is not recorded."""
+    condition = find_condition(pod.get("status") or {}, "PodScheduled")
+    if condition is not None and condition["status"] == "True" and condition.get("lastTransitionTime"):
+        return _parse_optional_time(condition["lastTransitionTime"])
+    return _parse_optional_time((pod.get("status") or {}).get("startTime"))
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """Return the time at which the last container of a pod ended, or None if one of the times is not recorded."""
+    """Return the time at which a pod's last container ended; None if the end of some container is not recorded."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
-    ends = [(state.get("terminated") or {}).get("finishedAt") for state in states]
-    known = [end for end in ends if end is not None]
-    return max(map(parse_time, known)) if known and len(known) == len(ends) else None
+    end_times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    known_ends = [end for end in end_times if end is not None]
+    return max(map(parse_time, known_ends)) if known_ends and len(known_ends) == len(end_times) else None
 
 
-def owner_of(pod: Obj, workload: Obj | None, device: str) -> PodOwner:
-    """Return the owner of a pod, given the Workload that the pod names and the resource name of its accelerators."""
+def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
+    """Return the owner of a pod, given its Workload (None if missing) and its accelerators' resource name."""
     metadata = pod["metadata"]
     team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""
@@ -326,11 +342,11 @@ def owner_of(pod: Obj, workload: Obj | None, device: str) -> PodOwner:
     view = workload_view(workload)
     pod_set = label(pod, well_known.POD_SET)
     flavors = next((each.flavors for each in view.holdings if each.name == pod_set), None) or {}
-    flavor = flavors.get(device) or flavors.get("cpu") or next(iter(flavors.values()), "")
+    flavor = flavors.get(accelerator_resource) or flavors.get("cpu") or next(iter(flavors.values()), "")
     return PodOwner(team, flavor, view.cluster_queue, queue or view.queue.partition("/")[2], name)
 
 
-def _time(text: str | None) -> Instant | None:
+def _parse_optional_time(text: str | None) -> Instant | None:
     return None if text is None else parse_time(text)
 
 
@@ -338,21 +354,21 @@ def _time(text: str | None) -> Instant | None:
 #
 # Cost reports: sums CostRecords by team, queue, Workload, flavor, pool or use, exact to the cent.
 #
-# The rows, with the one of unused time, add up to the cost of the machines. The records of a team may be deleted with
-# its namespace or hidden from the reader. The platform's record still holds the cost of the machines, so the difference
-# becomes a row of its own.
+# The rows, including a row for unused time, add up to the cost of the machines. Records of a team may have been deleted
+# with its namespace, or be unreadable for the user. The record in kube-system still holds the cost of the machines, so
+# the difference becomes a separate row.
 
 
 UNUSED: Final = "(nobody)"
 NO_RECORD: Final = "(no record)"
 NOT_NAMED: Final = "(not named)"
 DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")
-_WHOLE_CENT: Final = 10_000
+_MICRODOLLARS_PER_CENT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class CostReportRow:
-    """A row of a report: hours, and cents by use."""
+    """A row of a cost report: node hours, accelerator hours, and cents by use."""
 
     name: str
     node_hours: float
@@ -361,159 +377,175 @@ class CostReportRow:
 
     @property
     def total(self) -> int:
-        """Return the sum of all uses in cents."""
+        """The cost of all uses, in cents."""
         return sum(self.cents.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """The rows of a report, its time span, and the pools without prices."""
+    """A cost report: its rows, its time span, and the pools without prices."""
 
     by: str
-    #: The time span of the records; None without any record.
+    #: The time span of the included records; None without records.
     begin: Instant | None
     through: Instant | None
     rows: Sequence[CostReportRow]
     unpriced: Sequence[str]
-    #: Whether the platform's own record, which holds the cost of the machines, is included.
+    #: Whether the records in kube-system, which hold the cost of the machines, are included.
     is_whole: bool
 
     @property
     def total(self) -> CostReportRow:
-        """Return the sum of all rows."""
+        """The sum of all rows, as a row named `all`."""
         cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
-        nodes, devices = (sum(getattr(row, what) for row in self.rows) for what in ("node_hours", "accelerator_hours"))
+        nodes, devices = (
+            sum(getattr(row, field_name) for row in self.rows) for field_name in ("node_hours", "accelerator_hours")
+        )
         return CostReportRow("all", nodes, devices, cents)
 
 
 def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
-    """Build a report of the CostRecords that overlap a time span; each counts in full."""
+    """Return a cost report by a dimension, from the CostRecords that overlap a time span; each counts in full."""
     records = latest([read(obj) for obj in objects if not is_open(obj)])
     chosen = [each for each in records if each.begin < end and each.through > begin]
-    lines = _with_missing(spent(records, chosen), chosen)
+    lines = _add_unaccounted_cost(spent(records, chosen), chosen)
     cells: dict[tuple[str, str], RecordedAmount] = {}
-    for place, amount in lines.items():
-        cell = _name(place, by), place.use
+    for account_key, amount in lines.items():
+        cell = _row_name(account_key, by), account_key.use
         cells[cell] = cells.get(cell, RecordedAmount()).plus(amount)
     unpriced = {pool for each in chosen for pool, _ in each.unpriced}
     return CostReport(
         by,
         min((each.begin for each in chosen), default=None),
         max((each.through for each in chosen), default=None),
-        _rows(cells),
+        _report_rows(cells),
         sorted(unpriced),
         any(each.namespace == PLATFORM for each in chosen),
     )
 
 
 def latest(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the records without those that a longer record replaces."""
-    longer: dict[str, list[ParsedCostRecord]] = {}
+    """Return the CostRecords that are not replaced by a longer record of the same namespace."""
+    kept_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
-        kept = longer.setdefault(each.namespace, [])
-        if not kept or each.end > kept[-1].end:
-            kept.append(each)
-    return [each for kept in longer.values() for each in kept]
+        kept_records = kept_by_namespace.setdefault(each.namespace, [])
+        if not kept_records or each.end > kept_records[-1].end:
+            kept_records.append(each)
+    return [each for kept_records in kept_by_namespace.values() for each in kept_records]
 
 
 def spent(records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord]) -> dict[AccountKey, RecordedAmount]:
-    """Return the lines of the chosen records, with the settlements that other records hold for them."""
-    lines, _ = merged(chosen)
+    """Return the merged lines of the chosen records, including settlements from all given records."""
+    lines, _ = merge_records(chosen)
     spans = [(each.namespace, each.begin, each.end) for each in chosen]
-    inside = {id(each) for each in chosen}
-    of_others = [
-        (place, amount)
+    chosen_ids = {id(each) for each in chosen}
+    other_settlements = [
+        (account_key, amount)
         for each in records
-        if each.settled and id(each) not in inside
-        for (of, place), amount in each.settled.items()
-        if any(namespace == each.namespace and begin <= of < end for namespace, begin, end in spans)
+        if each.settled and id(each) not in chosen_ids
+        for (hour, account_key), amount in each.settled.items()
+        if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in spans)
     ]
-    return settle(lines, of_others)
+    return settle(lines, other_settlements)
 
 
-def document(found: CostReport) -> dict[str, Any]:
-    """Return a report as a document for programs: hours, and dollars as strings exact to the cent."""
+def document(cost_report: CostReport) -> dict[str, Any]:
+    """Return a cost report as a JSON document: hours, and dollars as strings exact to the cent."""
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
         "kind": "CostReport",
-        "by": found.by,
-        "from": None if found.begin is None else format_time(found.begin),
-        "through": None if found.through is None else format_time(found.through),
+        "by": cost_report.by,
+        "from": None if cost_report.begin is None else format_time(cost_report.begin),
+        "through": None if cost_report.through is None else format_time(cost_report.through),
         "currency": "USD",
-        "rows": [_row_document(row, found.total.total) for row in found.rows],
-        "total": _row_document(found.total, found.total.total),
-        "unpricedPools": list(found.unpriced),
+        "rows": [_row_document(row, cost_report.total.total) for row in cost_report.rows],
+        "total": _row_document(cost_report.total, cost_report.total.total),
+        "unpricedPools": list(cost_report.unpriced),
     }
 
 
 def dollars(cents: int) -> str:
-    """Format cents as dollars: `12.05`."""
+    """Format cents as dollars, such as `12.05`."""
     sign, cents = ("-", -cents) if cents < 0 else ("", cents)
     return f"{sign}{cents // 100}.{cents % 100:02}"
 
 
-def share(part: int, whole: int) -> float:
-    """Return a part as a percentage of the whole, with one decimal."""
-    return round(100 * part / whole, 1) if whole else 0.0
+def share(part: int, total: int) -> float:
+    """Return the percentage of `part` in `total`, with one decimal."""
+    return round(100 * part / total, 1) if total else 0.0
 
 
-def _row_document(row: CostReportRow, whole: int) -> dict[str, Any]:
+def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
     uses = {use: dollars(row.cents.get(use, 0)) for use in USES}
-    return {"name": row.name, **hours, **uses, "dollars": dollars(row.total), "sharePercent": share(row.total, whole)}
+    return {
+        "name": row.name,
+        **hours,
+        **uses,
+        "dollars": dollars(row.total),
+        "sharePercent": share(row.total, total_cents),
+    }
 
 
-def _with_missing(
+def _add_unaccounted_cost(
     lines: Mapping[AccountKey, RecordedAmount], chosen: Iterable[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the lines, with the cost of the machines that no line accounts for."""
-    missing: dict[tuple[str, str], RecordedAmount] = {}
+    """Return the lines plus lines for machine cost that no record of a team accounts for."""
+    unaccounted: dict[tuple[str, str], RecordedAmount] = {}
     for each in chosen:
         for pool, amount in each.machines.items():
-            missing[pool] = missing.get(pool, RecordedAmount()).plus(amount)
-    if not missing:
+            unaccounted[pool] = unaccounted.get(pool, RecordedAmount()).plus(amount)
+    if not unaccounted:
         return dict(lines)
-    for place, amount in lines.items():
-        missing[place[:2]] = missing.get(place[:2], RecordedAmount()).plus(amount, -1)
-    found = dict(lines)
-    for pool, amount in missing.items():
-        if any(amount):  #  less than a cent is a rounding difference, or not recorded yet
-            place = (
+    for account_key, amount in lines.items():
+        unaccounted[account_key[:2]] = unaccounted.get(account_key[:2], RecordedAmount()).plus(amount, -1)
+    completed = dict(lines)
+    for pool, amount in unaccounted.items():
+        if any(amount):  #  less than a cent is a rounding difference, or a charge that is not recorded yet
+            account_key = (
                 AccountKey(*pool, NO_RECORD, DONE)
-                if amount.microdollars >= _WHOLE_CENT
+                if amount.microdollars >= _MICRODOLLARS_PER_CENT
                 else AccountKey(*pool, "", IDLE)
             )
-            found[place] = found.get(place, RecordedAmount()).plus(amount)
-    return found
+            completed[account_key] = completed.get(account_key, RecordedAmount()).plus(amount)
+    return completed
 
 
-def _name(place: AccountKey, by: str) -> str:
-    """Return the name of the row that a line belongs to."""
+def _row_name(account_key: AccountKey, by: str) -> str:
+    """Return the name of the report row that a line belongs to, by the dimension of the report."""
     if by == "pool":
-        return place.pool if place.provisioning == "standard" else f"{place.pool} ({place.provisioning})"
+        return (
+            account_key.pool
+            if account_key.provisioning == "standard"
+            else f"{account_key.pool} ({account_key.provisioning})"
+        )
     if by == "use":
-        return place.use
-    if not place.team:
+        return account_key.use
+    if not account_key.team:
         return UNUSED
-    if by == "team" or place.team == NO_RECORD:
-        return place.team
+    if by == "team" or account_key.team == NO_RECORD:
+        return account_key.team
     if by == "workload":
-        return f"{place.team}/{place.workload or NOT_NAMED}"
+        return f"{account_key.team}/{account_key.workload or NOT_NAMED}"
     if by == "queue":
-        return f"{place.team}/{place.local_queue}" if place.local_queue else f"{place.team}/{NOT_NAMED}"
-    return (place.cluster_queue if by == "clusterqueue" else place.flavor) or NOT_NAMED
+        return (
+            f"{account_key.team}/{account_key.local_queue}"
+            if account_key.local_queue
+            else f"{account_key.team}/{NOT_NAMED}"
+        )
+    return (account_key.cluster_queue if by == "clusterqueue" else account_key.flavor) or NOT_NAMED
 
 
-def _rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
-    """Return rows with whole cents that add up, the most expensive first and unused time last."""
-    cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _WHOLE_CENT)
+def _report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
+    """Return report rows with whole cents that add up, the most expensive first and unused time last."""
+    cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
     rows: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():
         rows.setdefault(name, {})[use] = amount
-    found = []
+    report_rows = []
     for name, uses in rows.items():
         amounts = [cells[name, use] for use in uses]
         nodes, devices = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        found.append(CostReportRow(name, nodes / HOUR, devices / HOUR, uses))
-    last = {UNUSED: 1, NO_RECORD: 2}
-    return sorted(found, key=lambda row: (last.get(row.name, 0), -row.total, row.name))
+        report_rows.append(CostReportRow(name, nodes / HOUR, devices / HOUR, uses))
+    order_of_special_rows = {UNUSED: 1, NO_RECORD: 2}
+    return sorted(report_rows, key=lambda row: (order_of_special_rows.get(row.name, 0), -row.total, row.name))

@@ -1,1 +1,1 @@
-"""Provisioning admission check of Kueue: one ProvisioningRequest at a time for each Workload and check."""
+"""Provisioning admission check of Kueue: creates ProvisioningRequests for Workloads and evaluates them."""

@@ -1,4 +1,4 @@
-"""ProvisioningRequests of a Workload: their configuration, names, pod templates and contents."""
+"""ProvisioningRequests of Workloads: their configuration, names, pod templates and contents."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class NodeSelectorUpdate(NamedTuple):
-    """A node selector key, and the detail of the request that gives its value."""
+    """A node selector key, and the provisioning class detail that provides its value."""
 
     key: str
     detail: str
@@ -35,7 +35,7 @@ class NodeSelectorUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProvisioningConfig:
-    """The values of a ProvisioningRequestConfig."""
+    """The parsed spec of a ProvisioningRequestConfig."""
 
     class_name: str
     parameters: Mapping[str, str]
@@ -50,24 +50,24 @@ class ProvisioningConfig:
 
 
 class InvalidConfig(NamedTuple):
-    """Why the config cannot be used, in Kueue's words."""
+    """Why an AdmissionCheck has no usable config, as Kueue's message."""
 
     message: str
 
 
 def find_config(check: Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
-    """Return the config of an AdmissionCheck, or why there is none."""
+    """Return the config that an AdmissionCheck references, or why it cannot be used."""
     name = config_name(check)
     if isinstance(name, InvalidConfig):
         return name
-    found = reader.get(Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
-    if found is None:
+    config_object = reader.get(Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
+    if config_object is None:
         return InvalidConfig(f'{scheme.PROVISIONING_REQUEST_CONFIG} "{name}" not found')
-    return _config(found["spec"])
+    return _parse_config(config_object["spec"])
 
 
 def config_name(check: Obj) -> str | InvalidConfig:
-    """Return the name of the config of an AdmissionCheck, or why there is none."""
+    """Return the name of the config that an AdmissionCheck references, or why the reference is invalid."""
     reference = check["spec"].get("parameters")
     if reference is None:
         return InvalidConfig("missing parameters reference")
@@ -81,7 +81,7 @@ def config_name(check: Obj) -> str | InvalidConfig:
     return str(name)
 
 
-def _config(spec: Mapping[str, Any]) -> ProvisioningConfig:
+def _parse_config(spec: Mapping[str, Any]) -> ProvisioningConfig:
     retry = spec.get("retryStrategy") or _NOTHING
     updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
     return ProvisioningConfig(
@@ -105,39 +105,39 @@ PodSet = Mapping[str, Any]
 
 @dataclass(slots=True)
 class TemplateGroup:
-    """Pod sets with one template, that of the first."""
+    """Pod sets of a request that share one pod template, the template of the first pod set."""
 
     pod_set: PodSet
     assignment: Mapping[str, Any]
-    #: Their total number of pods.
+    #: The total number of pods of the pod sets.
     count: int
-    #: The names of all of them.
+    #: The names of all pod sets of the group.
     members: list[str]
 
     @property
     def name(self) -> str:
-        """The name of the first pod set."""
+        """The name of the first pod set of the group."""
         return str(self.pod_set["name"])
 
 
-def groups_needed(workload: Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
-    """Return the groups to request capacity for; empty if no pod set needs any."""
+def groups_needing_capacity(workload: Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
+    """Return the groups of a Workload's pod sets that need capacity, merged by the config's merge policy."""
     groups: list[TemplateGroup] = []
-    for pod_set, assignment in _admitted(workload):
+    for pod_set, assignment in _admitted_pod_sets(workload):
         count = assignment.get("count", pod_set["count"])
         if pod_set["count"] <= 0 or count <= 0 or not _is_managed(pod_set, config.managed_resources):
             continue
-        like = next((g for g in groups if _may_share(g.pod_set, pod_set, config.merge_policy)), None)
-        if like is None:
+        matching_group = next((g for g in groups if _may_share_template(g.pod_set, pod_set, config.merge_policy)), None)
+        if matching_group is None:
             groups.append(TemplateGroup(pod_set, assignment, count, [pod_set["name"]]))
         else:
-            like.count += count
-            like.members.append(pod_set["name"])
+            matching_group.count += count
+            matching_group.members.append(pod_set["name"])
     return groups
 
 
-def _admitted(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
-    """Yield its pod sets with their assignments."""
+def _admitted_pod_sets(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
+    """Yield the admitted pod sets of a Workload with their assignments."""
     assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
         if pod_set["name"] in assignments:
@@ -147,33 +147,40 @@ def _admitted(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
 def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
     if not resources:
         return True
-    asked = [
-        container.get("resources") or _NOTHING for kind in _CONTAINERS for container in _spec(pod_set).get(kind) or ()
+    resource_requirements = [
+        container.get("resources") or _NOTHING
+        for kind in _CONTAINERS
+        for container in _pod_spec(pod_set).get(kind) or ()
     ]
     return any(
-        name in (each.get(part) or ()) for each in asked for part in ("requests", "limits") for name in resources
+        name in (each.get(part) or ())
+        for each in resource_requirements
+        for part in ("requests", "limits")
+        for name in resources
     )
 
 
-def _may_share(first: PodSet, second: PodSet, policy: str) -> bool:
+def _may_share_template(first: PodSet, second: PodSet, policy: str) -> bool:
     if policy == "IdenticalPodTemplates":
         return meaning_of(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
-    return policy == "IdenticalWorkloadSchedulingRequirements" and _requirements(first) == _requirements(second)
+    return policy == "IdenticalWorkloadSchedulingRequirements" and _scheduling_requirements(
+        first
+    ) == _scheduling_requirements(second)
 
 
-def _requirements(pod_set: PodSet) -> list[Any]:
-    """Return the fields of a pod set that affect where its pods may run."""
-    spec = _spec(pod_set)
-    requests = [[_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
+def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
+    """Return the requests and scheduling fields of a pod set, for comparison with another pod set."""
+    spec = _pod_spec(pod_set)
+    requests = [[_canonical_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
     return [requests, [spec.get(field) or None for field in _SCHEDULING_FIELDS]]
 
 
-def _requests(container: Mapping[str, Any]) -> dict[str, str]:
+def _canonical_requests(container: Mapping[str, Any]) -> dict[str, str]:
     requests = (container.get("resources") or _NOTHING).get("requests") or _NOTHING
     return {name: canonical(amount) for name, amount in requests.items()}
 
 
-def _spec(pod_set: PodSet) -> Mapping[str, Any]:
+def _pod_spec(pod_set: PodSet) -> Mapping[str, Any]:
     return (pod_set.get("template") or _NOTHING).get("spec") or _NOTHING
 
 
@@ -184,19 +191,19 @@ _DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
 
 
 def request_name(workload: str, check: str, attempt: int) -> str:
-    """Return the name of a Workload's request for a check at an attempt."""
-    return _limited(f"{workload}-{check}-{attempt}")
+    """Return the name of the ProvisioningRequest of a Workload for a check and attempt."""
+    return _limit_name_length(f"{workload}-{check}-{attempt}")
 
 
 def template_name(request: str, pod_set: str) -> str:
-    """Return the name of the template of a pod set."""
-    return _limited(f"ppt-{request}-{pod_set}")
+    """Return the name of the pod template of a ProvisioningRequest for a pod set."""
+    return _limit_name_length(f"ppt-{request}-{pod_set}")
 
 
 def attempt_of(request: str, workload: str, check: str) -> int | None:
-    """Return the attempt of a request; None if it belongs to another Workload or check.
+    """Return the attempt number in a request's name; None if it belongs to another Workload or check.
 
-    In a truncated name the attempt is part of the hash, so all attempts are tried.
+    In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """
     prefix = f"{workload}-{check}-"
     number = request.removeprefix(prefix)
@@ -207,8 +214,8 @@ def attempt_of(request: str, workload: str, check: str) -> int | None:
     return next((n for n in range(1, _ATTEMPTS_MAX) if request_name(workload, check, n) == request), None)
 
 
-def _limited(name: str) -> str:
-    """Truncate a long name, and append a hash."""
+def _limit_name_length(name: str) -> str:
+    """Return the name; if it is too long, truncate it and append a hash."""
     if len(name) <= _PREFIX_MAX:
         return name
     return f"{name[:_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
@@ -220,58 +227,62 @@ _LABELS: Final = {well_known.MANAGED: "true"}
 def provisioning_request(
     workload: Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
 ) -> dict[str, Any]:
-    """Build the request for a Workload's pod sets."""
+    """Return the ProvisioningRequest object for these groups of a Workload's pod sets."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
-    parameters = {**config.parameters, **_own_parameters(workload)}
+    parameters = {**config.parameters, **_annotated_parameters(workload)}
     if parameters:
         spec["parameters"] = parameters
     return {
         "apiVersion": "autoscaling.x-k8s.io/v1",
         "kind": "ProvisioningRequest",
-        "metadata": _metadata(workload, name),
+        "metadata": _owned_metadata(workload, name),
         "spec": spec,
     }
 
 
 def pod_template(workload: Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
-    """Build the template of a group, with the directives of its flavors. Raise InvalidInjection on a conflict."""
+    """Return the PodTemplate object of a group with its flavors applied; raise InvalidPodSetInfo on a conflict."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
-            template = with_path(template, ("spec", kind), [_with_requests(container) for container in containers])
+            template = with_path(
+                template, ("spec", kind), [_with_default_requests(container) for container in containers]
+            )
     return {
         "apiVersion": "v1",
         "kind": "PodTemplate",
-        "metadata": _metadata(workload, name),
+        "metadata": _owned_metadata(workload, name),
         "template": template,
     }
 
 
-def follows(request: Obj, config: ProvisioningConfig, workload: Obj) -> bool:
-    """Report whether a request matches the config, except for parameters that the Workload overrides."""
-    spec, own = request["spec"], _own_parameters(workload)
+def matches_config(request: Obj, config: ProvisioningConfig, workload: Obj) -> bool:
+    """Report whether a ProvisioningRequest matches the config, except for parameters that the Workload overrides."""
+    spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
-    same = all(parameters.get(name) == value for name, value in config.parameters.items() if name not in own)
-    return same and bool(spec["provisioningClassName"] == config.class_name)
+    has_same_parameters = all(
+        parameters.get(name) == value for name, value in config.parameters.items() if name not in overridden_parameters
+    )
+    return has_same_parameters and bool(spec["provisioningClassName"] == config.class_name)
 
 
 def is_controlled_by(obj: Obj, owner: Obj) -> bool:
-    """Report whether an object is controlled by this owner."""
+    """Report whether the controller reference of an object points to this owner."""
     reference = controller_of(obj)
     return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
 
 
-def handed_over(template: Obj, workload: Obj, request: Obj) -> Obj:
-    """Return a template with the request as its owner; the same object if the Workload does not own it."""
+def with_request_owner(template: Obj, workload: Obj, request: Obj) -> Obj:
+    """Return a pod template with the request as owner instead of the Workload; unchanged without that owner."""
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]
-    others = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
-    return with_metadata(template, ownerReferences=[*others, controller_reference(request)])
+    other_owners = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
+    return with_metadata(template, ownerReferences=[*other_owners, controller_reference(request)])
 
 
-def _metadata(workload: Obj, name: str) -> dict[str, Any]:
+def _owned_metadata(workload: Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
     return {
         "name": name,
@@ -281,15 +292,15 @@ def _metadata(workload: Obj, name: str) -> dict[str, Any]:
     }
 
 
-def _own_parameters(workload: Obj) -> dict[str, str]:
-    """Return the parameters that annotations of a Workload's job add or override."""
+def _annotated_parameters(workload: Obj) -> dict[str, str]:
+    """Return the provisioning parameters in a Workload's annotations, which override those of the config."""
     annotations = workload["metadata"].get("annotations") or {}
     prefix = well_known.PROVISIONING_PREFIX
     return {name.removeprefix(prefix): value for name, value in annotations.items() if name.startswith(prefix)}
 
 
-def _with_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a container whose requests default to its limits."""
+def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container with its limits as defaults of its requests, as Kubernetes sets them."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

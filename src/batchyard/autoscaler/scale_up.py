@@ -110,7 +110,9 @@ def _turn(pod: PodView) -> tuple[int, int, str]:
 
 def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Whether existing pods have anti-affinity to the pod."""
-    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.repelling)
+    return any(
+        term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.anti_affinity_terms
+    )
 
 
 # --- binpacking ---

@@ -109,7 +109,7 @@ def flavor_verdicts(
         workload, queue, snapshot, None if victims is None else victims.oracle, None, policy.fair_sharing, ()
     )
     found = search.assign(workload.counts)
-    picked = {each.name: each.pick.usage for each in found.pod_sets}
+    picked = {each.name: each.assigned_flavors.usage for each in found.pod_sets}
     taken: Usage = ()
     verdicts = []
     for index, pod_set in enumerate(workload.pod_sets):

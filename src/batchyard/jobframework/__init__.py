@@ -1,1 +1,1 @@
-"""Job framework: creates and follows the Workloads of jobs, with one integration per kind."""
+"""Job framework: creates the Workloads of jobs and keeps jobs and Workloads in sync, for all job kinds."""

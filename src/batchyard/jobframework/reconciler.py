@@ -1,8 +1,8 @@
-"""Job reconciler for all kinds: creates one Workload per job, keeps both in sync, and releases the Workload.
+"""Job reconciler for all job kinds: creates one Workload per job, keeps both in sync, and deletes old Workloads.
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
-reconciler.go), and returns its one write. The event of that write triggers the next reconcile. A job is managed if it
-names a queue and no owner of it is managed. The reconciler does not depend on the controller that runs the pods.
+reconciler.go), and returns its write. The watch event of the write triggers the next reconcile. A job is managed if it
+names a queue and none of its owners is managed. The reconciler does not depend on the controller that runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -47,97 +47,97 @@ from batchyard.scheduling.workload.adjustments import (
 )
 from batchyard.scheduling.workload.pods_ready import set_pods_ready
 
-# --- family ---
+# --- relations ---
 #
-# Index of the relations between jobs, their Workloads, child jobs, and the classes and Workloads that they wait for.
-#
-# It is built only from watch events.
+# Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 
 _CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
 class JobRelations:
-    """The relations of one kind of job."""
+    """Index from Workloads, owners, priority classes and flavors to the affected jobs of one kind."""
 
     def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
         self._workloads: dict[Key, dict[Key, None]] = {}
         self._children: dict[str, dict[Key, None]] = {}
-        self._by_class: dict[Key, dict[Key, None]] = {}
-        self._by_prebuilt: dict[Key, dict[Key, None]] = {}
+        self._jobs_by_class: dict[Key, dict[Key, None]] = {}
+        self._jobs_by_prebuilt: dict[Key, dict[Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
-        self._without_flavor: dict[Key, None] = {}
+        self._jobs_without_flavor: dict[Key, None] = {}
 
     def note(self, event: WatchEvent) -> Iterable[Key]:
-        """Process a change. Return the affected jobs."""
+        """Update the index from a watch event; return the keys of the affected jobs."""
         kind = event.key.kind
         if kind == self._integration.kind:
             return self._note_job(event)
         if kind == scheme.WORKLOAD:
             return self._note_workload(event)
         if kind in _CLASSES and event.type is EventType.ADDED:
-            return list(self._by_class.get(event.key, ()))
+            return list(self._jobs_by_class.get(event.key, ()))
         if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
-            waiting, self._without_flavor = self._without_flavor, {}
-            return list(waiting)
+            waiting_jobs, self._jobs_without_flavor = self._jobs_without_flavor, {}
+            return list(waiting_jobs)
         return ()
 
-    def awaits_flavor(self, job: Key) -> None:
-        """Reconcile a job again when a flavor is created."""
-        self._without_flavor[job] = None
+    def note_missing_flavor(self, job: Key) -> None:
+        """Record that a job waits for a missing ResourceFlavor; it is reconciled when a flavor is created."""
+        self._jobs_without_flavor[job] = None
 
     def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
-        """Return the Workloads created for a job, oldest first."""
-        found = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
-        return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
+        """Return the existing Workloads that were created for a job, oldest first."""
+        workloads = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
     def _note_job(self, event: WatchEvent) -> Iterable[Key]:
-        _move(self._children, event, _owner_uid)
-        _move(self._by_class, event, self._class_of)
-        _move(self._by_prebuilt, event, prebuilt_key)
+        _move_index_entry(self._children, event, _owner_uid)
+        _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
+        _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
         return (event.key,)
 
-    def _class_of(self, job: Obj) -> Key | None:
-        """Return the class that a managed job names; None for a job with an owner."""
+    def _priority_class_of(self, job: Obj) -> Key | None:
+        """Return the priority class that a job with a queue names; None for a job with an owner."""
         if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
             return None
         return class_key(job, self._integration.templates(job))
 
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
-        promised = self._by_prebuilt.get(event.key, ())
+        prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
-                _move(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
-            return list(promised)
+                _move_index_entry(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
+            return list(prebuilt_jobs)
         owner = controller_of(event.obj)
         if owner is None:
-            return list(promised)
-        _move(self._workloads, event, self._job_of)
+            return list(prebuilt_jobs)
+        _move_index_entry(self._workloads, event, self._job_of)
         children = self._children.get(owner["uid"], ())
         job = self._job_of(event.obj)
-        return [*(() if job is None else (job,)), *children, *promised]
+        return [*(() if job is None else (job,)), *children, *prebuilt_jobs]
 
     def _job_of(self, workload: Obj) -> Key | None:
-        """Return the job of this kind that a Workload was created for."""
+        """Return the key of the job of this kind that controls a Workload; None if it has no such job."""
         owner = controller_of(workload)
         job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
         return job if job is not None and job.kind == self._integration.kind else None
 
 
-PlaceT = TypeVar("PlaceT", bound=Hashable)
+EntryT = TypeVar("EntryT", bound=Hashable)
 
 
-def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Callable[[Obj], PlaceT | None]) -> None:
-    """Move a key to the place that its object belongs to, if any; empty places are removed."""
-    before = None if event.old is None else place_of(event.old)
-    after = None if event.type is EventType.DELETED else place_of(event.obj)
-    if before is not None and before != after and before in index:
-        index[before].pop(event.key, None)
-        if not index[before]:
-            del index[before]
-    if after is not None:
-        index.setdefault(after, {})[event.key] = None
+def _move_index_entry(
+    index: dict[EntryT, dict[Key, None]], event: WatchEvent, entry_of: Callable[[Obj], EntryT | None]
+) -> None:
+    """Move the event's object in an index from its previous to its current entry; remove empty entries."""
+    old_entry = None if event.old is None else entry_of(event.old)
+    new_entry = None if event.type is EventType.DELETED else entry_of(event.obj)
+    if old_entry is not None and old_entry != new_entry and old_entry in index:
+        index[old_entry].pop(event.key, None)
+        if not index[old_entry]:
+            del index[old_entry]
+    if new_entry is not None:
+        index.setdefault(new_entry, {})[event.key] = None
 
 
 def _owner_uid(obj: Obj) -> str | None:
@@ -146,7 +146,7 @@ def _owner_uid(obj: Obj) -> str | None:
 
 
 class _JobPass(NamedTuple):
-    """A job and its state, at an instant."""
+    """The inputs of one reconcile of a job: the object, its pod sets, its state, the reader and the time."""
 
     key: Key
     job: Obj
@@ -156,12 +156,12 @@ class _JobPass(NamedTuple):
     now: Instant
 
     def event(self, reason: str, message: str, kind: str = "Normal") -> EventRecord:
-        """Return an Event about the job."""
+        """Return an Event about the reconciled job."""
         return EventRecord(self.key, kind, reason, message)
 
 
 class JobReconciler:
-    """Manages the Workloads of one kind of job."""
+    """Controller that manages the Workloads of one kind of job."""
 
     rank = 0
     kinds = (
@@ -182,36 +182,38 @@ class JobReconciler:
         #: Whether PodsReady is set on Workloads from the pods of their jobs.
         self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
-        self._family = JobRelations(integration)
+        self._relations = JobRelations(integration)
         #: The Namespaces whose jobs are managed; None for all.
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the affected job: it, its Workload or its owner's changed, or its missing class was created."""
-        return self._family.note(event)
+        """Return the jobs affected by a change of a job, a Workload, or a created priority class or flavor."""
+        return self._relations.note(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Do the first action that is due for a job."""
+        """Perform the first due action for a job and its Workloads."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            gone = self._family.workloads_of(key, reader)
+            job_workloads = self._relations.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 # Its dependents stay, and finish once they have no owner.
-                return ReconcileResult([write for workload in gone for write in _release_finalizer(workload).writes])
-            return _release(gone)
+                return ReconcileResult(
+                    [write for workload in job_workloads for write in _release_finalizer(workload).writes]
+                )
+            return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
-        above = ancestry(job, reader.get)
-        if above.managed is not None:
-            return self._obey_ancestor(key, job, _unfinished_workloads(above.managed, reader))
-        if above.missing is not None or not label(job, well_known.QUEUE_NAME):
+        job_ancestry = ancestry(job, reader.get)
+        if job_ancestry.managed is not None:
+            return self._sync_with_ancestor(key, job, _unfinished_workloads(job_ancestry.managed, reader))
+        if job_ancestry.missing is not None or not label(job, well_known.QUEUE_NAME):
             return ReconcileResult()
         suspended = self._integration.is_suspended(job)
-        look = _JobPass(key, job, self._integration.pod_sets(job), suspended, reader, now)
-        return self._manage(look)
+        job_pass = _JobPass(key, job, self._integration.pod_sets(job), suspended, reader, now)
+        return self._manage_workloads(job_pass)
 
-    def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> ReconcileResult:
-        """Suspend a child job unless a Workload of its managed owner is admitted."""
+    def _sync_with_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> ReconcileResult:
+        """Suspend a child job unless a Workload of its managed ancestor is admitted."""
         integration = self._integration
         if integration.ending(job) is not None or integration.is_suspended(job):
             return ReconcileResult()
@@ -220,204 +222,216 @@ class JobReconciler:
         event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
         return ReconcileResult([Update(with_path(job, ("spec", "suspend"), True))], [event])
 
-    # --- one Workload per job ---
-
-    def _manage(self, look: _JobPass) -> ReconcileResult:
-        prebuilt = workloads.prebuilt_key(look.job)
+    def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
+        prebuilt = workloads.prebuilt_key(job_pass.job)
         if prebuilt is not None:
-            return self._manage_prebuilt(look, look.reader.get(prebuilt))
-        match, others = None, []
-        for workload in self._family.workloads_of(look.key, look.reader):
-            if match is None and workloads.matches(workload, look.job, look.pod_sets, look.suspended):
+            return self._manage_prebuilt(job_pass, job_pass.reader.get(prebuilt))
+        match, unmatched = None, []
+        for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
+            if match is None and workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
                 match = workload
             else:
-                others.append(workload)
+                unmatched.append(workload)
         if match is None:
-            return self._stop_unmatched(look, others) or self._replace(look, others) or self._create(look)
-        return self._delete(look, others) or self._follow(look, match) or self._obey(look, match)
+            return (
+                self._stop_unmatched_job(job_pass, unmatched)
+                or self._replace_unmatched(job_pass, unmatched)
+                or self._create_workload(job_pass)
+            )
+        return (
+            self._delete_unmatched(job_pass, unmatched)
+            or self._sync_workload(job_pass, match)
+            or self._sync_job(job_pass, match)
+        )
 
-    def _manage_prebuilt(self, look: _JobPass, workload: Obj | None) -> ReconcileResult:
-        """Adopt a prebuilt Workload; without an equivalent one the job does not run."""
+    def _manage_prebuilt(self, job_pass: _JobPass, workload: Obj | None) -> ReconcileResult:
+        """Adopt the prebuilt Workload of a job, or stop the job if the Workload is missing or not equivalent."""
         if workload is not None and controller_of(workload) is None:
-            return ReconcileResult([Update(workloads.taken_by(workload, look.job))])
-        if workload is not None and workloads.belongs(workload, look.job):
-            if workloads.matches(workload, look.job, look.pod_sets, look.suspended):
-                return self._obey(look, workload)
+            return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
+        if workload is not None and workloads.is_created_for(workload, job_pass.job):
+            if workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
+                return self._sync_job(job_pass, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
                 return ReconcileResult(
-                    [UpdateStatus(lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, look.now))]
+                    [UpdateStatus(lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now))]
                 )
-        stop = None if self._integration.ending(look.job) is not None else self._stop(look, None, "missing workload")
+        stop = (
+            None
+            if self._integration.ending(job_pass.job) is not None
+            else self._stop_job(job_pass, None, "missing workload")
+        )
         return stop or ReconcileResult()
 
-    def _stop_unmatched(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
-        """Stop a running job without a Workload."""
-        if look.suspended or self._integration.ending(look.job) is not None:
+    def _stop_unmatched_job(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+        """Stop a running job that has no matching Workload."""
+        if job_pass.suspended or self._integration.ending(job_pass.job) is not None:
             return None
-        if len(others) == 1:
+        if len(unmatched) == 1:
             message = "No matching Workload; restoring pod templates according to existent Workload"
-            return self._stop(look, others[0], message)
-        return self._stop(look, None, "Missing Workload; unable to restore pod templates")
+            return self._stop_job(job_pass, unmatched[0], message)
+        return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
-    def _replace(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
-        """Update the pending Workload of a changed job; delete Workloads that can no longer be changed."""
-        if not others:
+    def _replace_unmatched(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+        """Update the pending Workload of a changed job, or delete Workloads that cannot be updated."""
+        if not unmatched:
             return None
-        first = others[0]
-        changeable = (
-            look.suspended and workloads.belongs(first, look.job) and not lifecycle.has_quota_reservation(first)
+        first = unmatched[0]
+        can_be_updated = (
+            job_pass.suspended
+            and workloads.is_created_for(first, job_pass.job)
+            and not lifecycle.has_quota_reservation(first)
         )
-        if not changeable or lifecycle.is_finished(first) or "deletionTimestamp" in first["metadata"]:
-            return self._delete(look, others)
-        if len(others) > 1:
-            return self._delete(look, others[1:])
-        priority = self._priority_of(look)
+        if not can_be_updated or lifecycle.is_finished(first) or "deletionTimestamp" in first["metadata"]:
+            return self._delete_unmatched(job_pass, unmatched)
+        if len(unmatched) > 1:
+            return self._delete_unmatched(job_pass, unmatched[1:])
+        priority = self._priority_of(job_pass)
         if isinstance(priority, MissingClass):
-            return _missing_class(look, priority)
-        spec = workloads.workload_spec(look.job, look.pod_sets, priority)
+            return _report_missing_class(job_pass, priority)
+        spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
         spec["active"] = lifecycle.is_active(first)
         message = f"Updated not matching Workload for suspended job: {key_of(first)}"
-        return ReconcileResult([Update({**first, "spec": spec})], [look.event("UpdatedWorkload", message)])
+        return ReconcileResult([Update({**first, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
-    def _delete(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
-        outcome = _release(others)
-        gone = [key_of(workload) for workload in others if "deletionTimestamp" not in workload["metadata"]]
-        outcome.events += [look.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in gone]
+    def _delete_unmatched(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+        outcome = _delete_workloads(unmatched)
+        deleted_keys = [key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]]
+        outcome.events += [
+            job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in deleted_keys
+        ]
         return outcome if outcome.writes else None
 
-    def _create(self, look: _JobPass) -> ReconcileResult:
-        if self._integration.ending(look.job) is not None or self._integration.is_active(look.job):
+    def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
+        if self._integration.ending(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
-        priority = self._priority_of(look)
+        priority = self._priority_of(job_pass)
         if isinstance(priority, MissingClass):
-            return _missing_class(look, priority)
-        workload = workloads.make_workload(look.job, look.pod_sets, priority, self._copied_labels)
+            return _report_missing_class(job_pass, priority)
+        workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
         message = f"Created Workload: {key_of(workload)}"
-        return ReconcileResult([Create(workload)], [look.event("CreatedWorkload", message)])
+        return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
-    def _follow(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
-        """Propagate mutable fields of the job: the admission gate and the priority class."""
+    def _sync_workload(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+        """Propagate the admission gate and the priority class of a job to its Workload."""
         if lifecycle.is_finished(workload):
             return None
-        gated = workloads.with_gate_of(workload, look.job)
-        if gated is not workload:
-            gate = annotation(look.job, well_known.ADMISSION_GATED_BY) or ""
+        updated = workloads.with_gate_of(workload, job_pass.job)
+        if updated is not workload:
+            gate = annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
             return ReconcileResult(
-                [Update(gated)], [look.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
+                [Update(updated)], [job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
             )
-        return self._follow_priority(look, workload)
+        return self._sync_priority(job_pass, workload)
 
-    def _priority_of(self, look: _JobPass) -> Priority | MissingClass:
-        return resolve_priority(look.job, self._integration.templates(look.job), look.reader)
+    def _priority_of(self, job_pass: _JobPass) -> Priority | MissingClass:
+        return resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
 
-    def _follow_priority(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
-        wanted = label(look.job, well_known.PRIORITY_CLASS) or ""
+    def _sync_priority(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+        label_class = label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         reserved = lifecycle.has_quota_reservation(workload)
-        if class_name(workload) == wanted or not follows_label(workload, reserved):
+        if class_name(workload) == label_class or not follows_label(workload, reserved):
             return None
-        priority = self._priority_of(look)
+        priority = self._priority_of(job_pass)
         if isinstance(priority, MissingClass):
-            return _missing_class(look, priority)
+            return _report_missing_class(job_pass, priority)
         if Priority(workload["spec"].get("priority", 0), workload["spec"].get("priorityClassRef")) == priority:
             return None
         updated = with_path(workload, ("spec", "priority"), priority.value)
         updated = with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
         message = f"Updated workload priority class: {key_of(workload)}"
-        return ReconcileResult([Update(updated)], [look.event("UpdatedWorkload", message)])
+        return ReconcileResult([Update(updated)], [job_pass.event("UpdatedWorkload", message)])
 
-    # --- the job follows its Workload ---
-
-    def _obey(self, look: _JobPass, workload: Obj) -> ReconcileResult:
+    def _sync_job(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
             return _release_finalizer(workload)
         if "deletionTimestamp" in workload["metadata"]:
-            return self._stop(look, workload, "Workload is deleted") or _release_finalizer(workload)
+            return self._stop_job(job_pass, workload, "Workload is deleted") or _release_finalizer(workload)
         return (
-            self._finish(look, workload)
-            or self._reclaim(look, workload)
-            or self._set_pods_ready(look, workload)
-            or self._yield(look, workload)
-            or self._run(look, workload)
+            self._finish_workload(job_pass, workload)
+            or self._sync_reclaimable_pods(job_pass, workload)
+            or self._set_pods_ready(job_pass, workload)
+            or self._stop_evicted(job_pass, workload)
+            or self._start_or_stop(job_pass, workload)
         )
 
-    def _finish(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
-        ending = self._integration.ending(look.job)
+    def _finish_workload(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+        ending = self._integration.ending(job_pass.job)
         if ending is None:
             return None
         reason = lifecycle.SUCCEEDED if ending.succeeded else lifecycle.FAILED
-        finished = lifecycle.finish(workload, reason, ending.message, look.now)
+        finished = lifecycle.finish(workload, reason, ending.message, job_pass.now)
         message = f"Workload '{key_of(workload)}' is declared finished"
-        return ReconcileResult([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
+        return ReconcileResult([UpdateStatus(finished)], [job_pass.event("FinishedWorkload", message)])
 
-    def _reclaim(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
-        updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(look.job))
+    def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+        updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
         return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _set_pods_ready(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _set_pods_ready(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
         if not self._wait_for_pods_ready:
             return None
-        updated = set_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
+        updated = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
         return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _yield(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
-        """Stop an evicted job, and release its quota once its pods are gone."""
+    def _stop_evicted(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+        """Stop the job of an evicted Workload, and release the quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
         evicted = find_condition(workload, lifecycle.EVICTED)
         assert evicted is not None
-        stop = self._stop(look, workload, evicted["message"])
+        stop = self._stop_job(job_pass, workload, evicted["message"])
         if stop is not None:
             return stop
-        if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(look.job):
+        if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(job_pass.job):
             return ReconcileResult()
-        return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, look.now))])
+        return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
 
-    def _run(self, look: _JobPass, workload: Obj) -> ReconcileResult:
+    def _start_or_stop(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
         admitted = lifecycle.is_admitted(workload)
-        if not look.suspended:
+        if not job_pass.suspended:
             return (
                 ReconcileResult()
                 if admitted
-                else self._stop(look, workload, "Not admitted by cluster queue") or ReconcileResult()
+                else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
             )
         if admitted:
-            return self._start(look, workload)
-        queue = label(look.job, well_known.QUEUE_NAME)
+            return self._start_job(job_pass, workload)
+        queue = label(job_pass.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
             return ReconcileResult([Update(with_path(workload, ("spec", "queueName"), queue))])
-        return ReconcileResult([], _check_events(look, workload))
+        return ReconcileResult([], _check_events(job_pass, workload))
 
-    def _start(self, look: _JobPass, workload: Obj) -> ReconcileResult:
+    def _start_job(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
         def flavor(name: str) -> Obj | None:
-            return look.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
+            return job_pass.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
 
         try:
             injections = admitted_injections(workload, flavor)
             if injections is None:
-                self._family.awaits_flavor(look.key)
+                self._relations.note_missing_flavor(job_pass.key)
                 return ReconcileResult()
-            started = self._integration.started(look.job, injections)
-        except InvalidPodSetInfo as wrong:
-            failed = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(wrong), look.now)
+            started = self._integration.started(job_pass.job, injections)
+        except InvalidPodSetInfo as error:
+            failed = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(error), job_pass.now)
             return ReconcileResult([UpdateStatus(failed)])
         message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
-        return ReconcileResult([Update(started)], [look.event("Started", message)])
+        return ReconcileResult([Update(started)], [job_pass.event("Started", message)])
 
-    def _stop(self, look: _JobPass, workload: Obj | None, message: str) -> ReconcileResult | None:
-        """Return the next write to stop a job with the original templates of its Workload; None if it is stopped."""
-        if _is_stopping(look) and self._integration.is_active(look.job):
+    def _stop_job(self, job_pass: _JobPass, workload: Obj | None, message: str) -> ReconcileResult | None:
+        """Return the next write that stops a job and restores its pod templates; None if it is stopped."""
+        if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
         originals = original_injections(workload) if workload is not None else []
-        write = self._integration.stop(look.job, originals)
+        write = self._integration.stop(job_pass.job, originals)
         if write is None:
             return None
-        first = look.job["spec"].get("suspend") is not True
-        return ReconcileResult([write], [look.event("Stopped", message)] if first else [])
+        is_first_write = job_pass.job["spec"].get("suspend") is not True
+        return ReconcileResult([write], [job_pass.event("Stopped", message)] if is_first_write else [])
 
 
 def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
-    """Return the unfinished Workloads of a job, which may be of another kind than the controller's."""
+    """Return the unfinished Workloads of a job of any kind."""
     parent = reader.get(job)
     uid = parent["metadata"].get("uid", "") if parent is not None else ""
     owned = reader.owned_by(uid, job.namespace) if uid else ()
@@ -425,45 +439,46 @@ def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
 
 
 def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any]]) -> Obj:
-    """Return the Workload with the pods that will not run again, capped by its counts; itself if unchanged."""
-    sizes = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-    pods = [{"name": p["name"], "count": min(p["count"], sizes.get(p["name"], p["count"]))} for p in reclaimable]
+    """Return the Workload with `status.reclaimablePods`, capped by its pod counts; the same object if unchanged."""
+    pod_counts = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [{"name": p["name"], "count": min(p["count"], pod_counts.get(p["name"], p["count"]))} for p in reclaimable]
     old = (workload.get("status") or {}).get("reclaimablePods") or ()
     if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
         return workload
     return with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
-def _is_stopping(look: _JobPass) -> bool:
-    """Report whether it is suspended but not stopped yet. While it has pods, Kubernetes 1.36 rejects template changes.
+def _is_stopping(job_pass: _JobPass) -> bool:
+    """Report whether a job is suspended but not stopped yet.
 
-    Source: shouldAllowMutablePodTemplate in pkg/registry/batch/job/strategy.go.
+    While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
+    in pkg/registry/batch/job/strategy.go.
     """
-    return look.job["spec"].get("suspend") is True and not look.suspended
+    return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
 
 
-def _check_events(look: _JobPass, workload: Obj) -> list[EventRecord]:
-    """Return an Event on the job with the messages of its Workload's Pending checks."""
+def _check_events(job_pass: _JobPass, workload: Obj) -> list[EventRecord]:
+    """Return an Event on the job with the messages of its Workload's Pending admission checks, if any."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    texts = [
+    check_messages = [
         f"{c['name']}: {c['message']}" for c in lifecycle.in_state(workload, lifecycle.PENDING) if c.get("message")
     ]
-    return [look.event("UpdatedAdmissionCheck", "; ".join(texts))] if texts else []
+    return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 
-def _missing_class(look: _JobPass, missing: MissingClass) -> ReconcileResult:
-    """Wait for the class; its creation triggers a reconcile of the job."""
+def _report_missing_class(job_pass: _JobPass, missing: MissingClass) -> ReconcileResult:
+    """Report a missing priority class in an Event; its creation triggers the next reconcile of the job."""
     if missing.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()
     message = f'WorkloadPriorityClass "{missing.key.name}" not found'
-    return ReconcileResult([], [look.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
+    return ReconcileResult([], [job_pass.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
 
 
-def _release(gone: Sequence[Obj]) -> ReconcileResult:
-    """Delete unneeded Workloads, unless the garbage collector has done so."""
+def _delete_workloads(workloads_to_delete: Sequence[Obj]) -> ReconcileResult:
+    """Return the writes that remove the finalizers of unneeded Workloads and delete them."""
     outcome = ReconcileResult()
-    for workload in gone:
+    for workload in workloads_to_delete:
         outcome.writes += _release_finalizer(workload).writes
         if "deletionTimestamp" not in workload["metadata"]:
             outcome.writes.append(Delete(key_of(workload)))

@@ -1,4 +1,4 @@
-"""Workloads of jobs: their construction, and the comparison of a Workload with its job."""
+"""Workloads of jobs: construction, comparison with the job, pod template changes, and the job interface."""
 
 import hashlib
 import re
@@ -38,26 +38,26 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 
 # --- podsets ---
 #
-# Pod sets: injects the scheduling directives of an admission into pod templates, and restores the originals.
+# Scheduling directives of an admission (PodSetInfo): injected into pod templates, and restored when a job stops.
 #
-# Templates are plain mappings and are never changed in place. Source: pkg/podset/podset.go of Kueue, and
+# Templates are never changed in place. Source: pkg/podset/podset.go of Kueue, and
 # getPodSetsInfoFromStatus in its pkg/controller/jobframework/reconciler.go.
 
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_NONE: Final[Mapping[str, str]] = {}
+_EMPTY: Final[Mapping[str, str]] = {}
 
 Template = Mapping[str, Any]
 FindFlavor = Callable[[str], Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
-    """The directives of an admission conflict with the pod template; a retry does not help."""
+    """Raised if the scheduling directives of an admission conflict with a pod template; a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodSetInfo:
-    """The scheduling directives for the pod template of one pod set, and its pod count."""
+    """The scheduling directives (labels, node selector, ...) for the pod template of a pod set, and its pod count."""
 
     name: str
     count: int
@@ -68,13 +68,10 @@ class PodSetInfo:
     scheduling_gates: Sequence[Mapping[str, Any]] = ()
 
 
-# --- from a Workload ---
-
-
 def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
-    """Return the directives of an admitted Workload by pod set; None while one of its flavors is missing.
+    """Return the scheduling directives of an admitted Workload for each pod set; None while a flavor is missing.
 
-    Raises InvalidInjection if its checks conflict with its flavors or with each other.
+    Raises InvalidPodSetInfo if updates of admission checks conflict with the flavors or with each other.
     """
     assignments = admission_of(workload).get("podSetAssignments") or ()
     injections = []
@@ -91,29 +88,29 @@ def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[PodSetIn
 def flavor_injection(
     assignment: Mapping[str, Any], pod_set: Mapping[str, Any], find_flavor: FindFlavor
 ) -> PodSetInfo | None:
-    """Return the directives of the flavors assigned to a pod set; None while one of them is missing."""
+    """Return the scheduling directives of the flavors assigned to a pod set; None while a flavor is missing."""
     flavors = [find_flavor(name) for name in _flavor_names(assignment)]
     if None in flavors:
         return None
-    return _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
+    return _info_from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
 
 
 def original_injections(workload: Obj) -> list[PodSetInfo]:
-    """Return the values of the templates from which the Workload was created."""
-    return [_original(pod_set) for pod_set in workload["spec"]["podSets"]]
+    """Return the scheduling directives of the original pod templates, from which the Workload was created."""
+    return [_original_info(pod_set) for pod_set in workload["spec"]["podSets"]]
 
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
-    """Return each flavor once, in the order of the resource names, so that labels merge deterministically."""
-    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _NONE).items())))
+    """Return the assigned flavors without duplicates, in order of resource name so that labels merge the same way."""
+    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY).items())))
 
 
-def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> PodSetInfo:
+def _info_from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> PodSetInfo:
     node_selector: dict[str, str] = {}
     tolerations: list[Mapping[str, Any]] = []
     for flavor in flavors:
         spec = flavor.get("spec") or {}
-        node_selector.update(spec.get("nodeLabels") or _NONE)
+        node_selector.update(spec.get("nodeLabels") or _EMPTY)
         tolerations += spec.get("tolerations") or ()
     count = assignment.get("count", pod_set["count"])
     return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
@@ -131,49 +128,48 @@ def _with_check_updates(injection: PodSetInfo, workload: Obj) -> PodSetInfo:
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
-                injection = _merged(injection, _from_update(update), f'in admission check "{check["name"]}": ')
+                injection = _merge_infos(
+                    injection, _info_from_update(update), f'in admission check "{check["name"]}": '
+                )
                 break
     return injection
 
 
-def _from_update(update: Mapping[str, Any]) -> PodSetInfo:
+def _info_from_update(update: Mapping[str, Any]) -> PodSetInfo:
     return PodSetInfo(
         update["name"],
         0,
-        labels=update.get("labels") or _NONE,
-        annotations=update.get("annotations") or _NONE,
-        node_selector=update.get("nodeSelector") or _NONE,
+        labels=update.get("labels") or _EMPTY,
+        annotations=update.get("annotations") or _EMPTY,
+        node_selector=update.get("nodeSelector") or _EMPTY,
         tolerations=update.get("tolerations") or (),
     )
 
 
-def _original(pod_set: Mapping[str, Any]) -> PodSetInfo:
-    return _of_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
+def _original_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
+    return _info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _of_template(name: str, count: int, template: Template) -> PodSetInfo:
+def _info_from_template(name: str, count: int, template: Template) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     return PodSetInfo(
         name,
         count,
-        labels=metadata.get("labels") or _NONE,
-        annotations=metadata.get("annotations") or _NONE,
-        node_selector=spec.get("nodeSelector") or _NONE,
+        labels=metadata.get("labels") or _EMPTY,
+        annotations=metadata.get("annotations") or _EMPTY,
+        node_selector=spec.get("nodeSelector") or _EMPTY,
         tolerations=spec.get("tolerations") or (),
         scheduling_gates=spec.get("schedulingGates") or (),
     )
 
 
-# --- into a template ---
-
-
 def inject(template: Template, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the template with the injection added. Raise InvalidInjection if they conflict."""
-    return restore(template, _merged(_of_template("", 0, template), injection))
+    """Return the pod template with the directives added; raise InvalidPodSetInfo if they conflict."""
+    return restore(template, _merge_infos(_info_from_template("", 0, template), injection))
 
 
 def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the template with exactly the fields of the injection."""
+    """Return the pod template with its scheduling directives replaced by the given ones."""
     fields = (
         (("metadata", "labels"), injection.labels),
         (("metadata", "annotations"), injection.annotations),
@@ -187,68 +183,64 @@ def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
-def _merged(base: PodSetInfo, added: PodSetInfo, where: str = "") -> PodSetInfo:
-    prefix = f"{where}invalid admission check PodSetUpdate: conflict for"
+def _merge_infos(base: PodSetInfo, additions: PodSetInfo, message_prefix: str = "") -> PodSetInfo:
+    prefix = f"{message_prefix}invalid admission check PodSetUpdate: conflict for"
     return replace(
         base,
-        labels=_merged_map(f"{prefix} labels", base.labels, added.labels),
-        annotations=_merged_map(f"{prefix} annotations", base.annotations, added.annotations),
-        node_selector=_merged_map(f"{prefix} nodeSelector", base.node_selector, added.node_selector),
-        tolerations=_merged_list(base.tolerations, added.tolerations),
-        scheduling_gates=_merged_list(base.scheduling_gates, added.scheduling_gates),
+        labels=_merge_maps(f"{prefix} labels", base.labels, additions.labels),
+        annotations=_merge_maps(f"{prefix} annotations", base.annotations, additions.annotations),
+        node_selector=_merge_maps(f"{prefix} nodeSelector", base.node_selector, additions.node_selector),
+        tolerations=_merge_lists(base.tolerations, additions.tolerations),
+        scheduling_gates=_merge_lists(base.scheduling_gates, additions.scheduling_gates),
     )
 
 
-def _merged_map(fault: str, base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    for key in sorted(base.keys() & added.keys()):
-        if base[key] != added[key]:
-            raise InvalidPodSetInfo(f"{fault}: conflict for key={key}, value1={base[key]}, value2={added[key]}")
-    return {**base, **added}
+def _merge_maps(message_prefix: str, base: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
+    for key in sorted(base.keys() & additions.keys()):
+        if base[key] != additions[key]:
+            raise InvalidPodSetInfo(
+                f"{message_prefix}: conflict for key={key}, value1={base[key]}, value2={additions[key]}"
+            )
+    return {**base, **additions}
 
 
-def _merged_list(base: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _merge_lists(base: Sequence[Mapping[str, Any]], additions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     merged = list(base)
-    merged += [item for item in added if item not in merged]
+    merged += [item for item in additions if item not in merged]
     return merged
 
 
-# --- comparing ---
-
-
-def equivalent(
-    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], ignore_tolerations: bool
+def are_pod_sets_equivalent(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Report whether pod sets have equal counts, containers and, unless ignored, tolerations."""
-    return len(ours) == len(theirs) and all(
-        _are_alike(a, b, ignore_tolerations) for a, b in zip(ours, theirs, strict=True)
+    """Report whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
+    return len(first) == len(second) and all(
+        _are_equivalent(a, b, ignore_tolerations) for a, b in zip(first, second, strict=True)
     )
 
 
-def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any], ignore_tolerations: bool) -> bool:
-    if (one["count"], one.get("minCount")) != (other["count"], other.get("minCount")):
+def _are_equivalent(first: Mapping[str, Any], second: Mapping[str, Any], ignore_tolerations: bool) -> bool:
+    if (first["count"], first.get("minCount")) != (second["count"], second.get("minCount")):
         return False
     return meaning_of(scheme.JOB).is_same(
-        "PodSpec", _compared(one, ignore_tolerations), _compared(other, ignore_tolerations)
+        "PodSpec", _compared_fields(first, ignore_tolerations), _compared_fields(second, ignore_tolerations)
     )
 
 
-def _compared(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[str, Any]:
-    """Return the compared part of a pod spec."""
+def _compared_fields(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[str, Any]:
+    """Return the fields of a pod set's pod spec that `are_pod_sets_equivalent()` compares."""
     spec = (pod_set.get("template") or {}).get("spec") or {}
     fields = ("containers", "initContainers") if ignore_tolerations else ("containers", "initContainers", "tolerations")
     return {field: spec[field] for field in fields if spec.get(field)}
 
 
-# --- from a job ---
-
-
 def without_duplicate_env(template: Template) -> Template:
-    """Return the template without duplicate environment variables: the last value, at the first position."""
+    """Return the pod template without duplicate environment variables: the last value at the first position."""
     for kind in ("containers", "initContainers"):
         containers = (template.get("spec") or {}).get(kind) or ()
-        cleaned = [_without_duplicate_env(container) for container in containers]
-        if any(new is not old for new, old in zip(cleaned, containers, strict=True)):
-            template = with_path(template, ("spec", kind), cleaned)
+        deduplicated = [_without_duplicate_env(container) for container in containers]
+        if any(new is not old for new, old in zip(deduplicated, containers, strict=True)):
+            template = with_path(template, ("spec", kind), deduplicated)
     return template
 
 
@@ -262,17 +254,17 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
 #
 # The topology request of a pod set, from the annotations of its pod template.
 #
-# Source: pkg/controller/jobframework/tas.go of Kueue. Invalid annotations are rejected when a job is created; here they
-# are ignored.
+# Source: pkg/controller/jobframework/tas.go of Kueue. Validation rejects invalid annotations when a job is created;
+# this code ignores them.
 
 
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
-    """Return the topology request of a template, with the labels that number its pods (`indices`)."""
+    """Return the topology request from a template's annotations, with the labels of pod indices (`indices`)."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
-    return {**_placement(annotations), **_slices(annotations), **indices, **_group(annotations)}
+    return {**_placement_request(annotations), **_slice_request(annotations), **indices, **_group_request(annotations)}
 
 
-def _placement(annotations: Mapping[str, str]) -> dict[str, Any]:
+def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if REQUIRED_TOPOLOGY in annotations:
         return {"required": annotations[REQUIRED_TOPOLOGY]}
     if PREFERRED_TOPOLOGY in annotations:
@@ -283,10 +275,10 @@ def _placement(annotations: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-def _slices(annotations: Mapping[str, str]) -> dict[str, Any]:
-    listed = (layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
-    if 1 <= len(listed) <= LAYERS_MAX:
-        constraints = [{"topology": layer.topology, "size": layer.size} for layer in listed]
+def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
+    slice_layers = (layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
+    if 1 <= len(slice_layers) <= LAYERS_MAX:
+        constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
     size = whole_number(annotations.get(SLICE_SIZE, ""), bits=32)
     if SLICE_TOPOLOGY in annotations and size is not None:
@@ -294,7 +286,7 @@ def _slices(annotations: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-def _group(annotations: Mapping[str, str]) -> dict[str, Any]:
+def _group_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if POD_SET_GROUP in annotations and (REQUIRED_TOPOLOGY in annotations or PREFERRED_TOPOLOGY in annotations):
         return {"podSetGroupName": annotations[POD_SET_GROUP]}
     return {}
@@ -302,7 +294,7 @@ def _group(annotations: Mapping[str, str]) -> dict[str, Any]:
 
 # --- names ---
 #
-# Names of Workloads. Clients look them up by name, so they are generated as in Kueue.
+# Names of Workloads, generated as in Kueue because clients look Workloads up by name.
 #
 # Source: pkg/controller/jobframework/workload_names.go.
 
@@ -312,7 +304,7 @@ _HASH_LENGTH: Final = 5
 
 
 def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
-    """Return `<kind>-<owner>-<hash>`; the hash distinguishes owners with the same prefix."""
+    """Return the name of a job's Workload: `<kind>-<owner>-<hash>`, where the hash avoids collisions."""
     prefix = f"{kind.lower()}-{owner}"[: _NAME_MAX - 1 - _HASH_LENGTH]
     content = "\n".join((kind, group, owner, uid)).encode()
     digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
@@ -323,7 +315,7 @@ PodSets = Sequence[Mapping[str, Any]]
 
 
 def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
-    """Build the Workload of a job."""
+    """Return a new Workload object for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     group, _, _ = job["apiVersion"].rpartition("/")
     labels = {name: value for name in copied_labels if (value := label(job, name)) is not None}
@@ -334,7 +326,7 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
             "name": workload_name(job["kind"], group, metadata["name"], uid),
             "namespace": metadata.get("namespace", ""),
             "labels": {**labels, well_known.JOB_UID: uid},
-            **_annotations(job),
+            **_copied_annotations(job),
             "finalizers": [well_known.RESOURCE_IN_USE],
             "ownerReferences": [controller_reference(job)],
         },
@@ -343,13 +335,13 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
 
 
 def prebuilt_key(job: Obj) -> Key | None:
-    """Return the prebuilt Workload of a job; the annotation takes precedence over the label."""
+    """Return the key of the prebuilt Workload that a job's annotation or else its label names; None if none."""
     name = annotation(job, well_known.PREBUILT_WORKLOAD) or label(job, well_known.PREBUILT_WORKLOAD)
     return Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
 
 
-def taken_by(workload: Obj, job: Obj) -> Obj:
-    """Return an unowned Workload as owned by a job."""
+def with_job_owner(workload: Obj, job: Obj) -> Obj:
+    """Return the Workload with the job as its controlling owner."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
     owners = [*(metadata.get("ownerReferences") or ()), controller_reference(job)]
@@ -357,7 +349,7 @@ def taken_by(workload: Obj, job: Obj) -> Obj:
 
 
 def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
-    """Build the spec of a job's Workload."""
+    """Return the spec of the Workload of a job."""
     spec: dict[str, Any] = {
         "queueName": label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
@@ -373,36 +365,36 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
 
 
 def execution_seconds_max(job: Obj) -> int | None:
-    """Return the maximum execution time of a job from its label; invalid values are ignored."""
+    """Return the maximum execution time of a job in seconds, from its label; None if missing or invalid."""
     limit = whole_number(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return limit if limit is not None and limit > 0 else None
 
 
-def belongs(workload: Obj, job: Obj) -> bool:
-    """Report whether a Workload was created for this job, not for an earlier one of the same name."""
+def is_created_for(workload: Obj, job: Obj) -> bool:
+    """Report whether a Workload belongs to this job (by uid), not to an earlier job of the same name."""
     owner = controller_of(workload)
     return owner is not None and owner["uid"] == job["metadata"].get("uid")
 
 
 def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool:
-    """Report whether a Workload is equivalent to its job.
+    """Report whether a Workload is equivalent to its job in pod sets and maximum execution time.
 
-    A running job has the admitted counts, and tolerations of flavors besides its own.
+    A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
     """
     spec = workload["spec"]
-    if not belongs(workload, job) or spec.get("maximumExecutionTimeSeconds") != execution_seconds_max(job):
+    if not is_created_for(workload, job) or spec.get("maximumExecutionTimeSeconds") != execution_seconds_max(job):
         return False
-    tolerant = lifecycle.is_admitted(workload)
+    ignores_tolerations = lifecycle.is_admitted(workload)
     if lifecycle.has_quota_reservation(workload):
-        if equivalent(pod_sets, _admitted_pod_sets(workload), tolerant):
+        if are_pod_sets_equivalent(pod_sets, _admitted_pod_sets(workload), ignores_tolerations):
             return True
         if not suspended:
             return False
-    return equivalent(pod_sets, spec["podSets"], tolerant)
+    return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
 def with_gate_of(workload: Obj, job: Obj) -> Obj:
-    """Return the Workload with the admission gate of its job; the same object if unchanged."""
+    """Return the Workload with the admission gate annotation of its job; the same object if unchanged."""
     gate = annotation(job, well_known.ADMISSION_GATED_BY) or ""
     if (annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
         return workload
@@ -413,19 +405,19 @@ def with_gate_of(workload: Obj, job: Obj) -> Obj:
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 
-def _annotations(job: Obj) -> dict[str, Any]:
-    """Return the annotations that a Workload copies from its job."""
+def _copied_annotations(job: Obj) -> dict[str, Any]:
+    """Return the metadata with the annotations that a Workload copies from its job."""
     annotations = job["metadata"].get("annotations") or {}
-    kept = {
+    copied = {
         name: value
         for name, value in annotations.items()
         if name.startswith(well_known.PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
     }
-    return {"annotations": kept} if kept else {}
+    return {"annotations": copied} if copied else {}
 
 
 def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
-    """Return the pod sets with the admitted counts, which partial admission may have reduced."""
+    """Return the pod sets of a Workload with the admitted pod counts, which partial admission may have reduced."""
     pod_sets = workload["spec"]["podSets"]
     if not any(p.get("minCount") is not None and p["count"] > p["minCount"] for p in pod_sets):
         return list(pod_sets)
@@ -439,53 +431,51 @@ def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
 
 # --- integration ---
 #
-# The interface between the framework and a kind of job.
-#
-# It is Kueue's GenericJob (pkg/controller/jobframework/interface.go), as functions of an object. An integration is
-# stateless and independent of Workloads.
+# The interface between the framework and a kind of job: Kueue's GenericJob (pkg/controller/jobframework/interface.go)
+# as functions of an object. An integration is stateless and independent of Workloads.
 
 
 class JobCompletion(NamedTuple):
-    """The outcome of a finished job."""
+    """The outcome of a finished job: whether it succeeded, and the message."""
 
     succeeded: bool
     message: str
 
 
 class GenericJob(Protocol):
-    """One kind of job."""
+    """Interface of an integration: how the framework reads, starts and stops one kind of job."""
 
     kind: str
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether it is suspended and completely stopped."""
+        """Report whether a job is suspended and completely stopped."""
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether it has running pods."""
+        """Report whether a job has running pods."""
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether all its pods are ready or succeeded."""
+        """Report whether all pods of a job are ready or succeeded."""
 
     def ending(self, job: Obj) -> JobCompletion | None:
-        """Return its outcome if it finished."""
+        """Return the outcome of a finished job; None if it has not finished."""
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return its current pod templates."""
+        """Return the current pod templates of a job."""
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pod sets of its Workload."""
+        """Return the pod sets that the Workload of a job must have."""
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return by pod set the pods that will not run again."""
+        """Return the number of pods of each pod set that will not run again (reclaimablePods)."""
 
     def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
-        """Return the unsuspended job with the injections in its templates. Raise InvalidInjection on a conflict."""
+        """Return the job unsuspended, with the directives in its pod templates; raise InvalidPodSetInfo on conflict."""
 
     def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
-        """Return the next write to a stopped job with its original templates; None if it is stopped."""
+        """Return the next write that stops a job and restores its original pod templates; None if it is stopped."""
 
 
 def condition_true(job: Obj, *types: str) -> Mapping[str, Any] | None:
-    """Return the first condition of these types that is True."""
+    """Return the first True condition of a job with one of these types; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)

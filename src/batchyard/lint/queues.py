@@ -335,7 +335,7 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     """Return the flavor-resources that only the full pod count would borrow; the minimum count fits the quota."""
     workload_pod_set, node = pod_set.work.view.pod_sets[pod_set.index], pod_set.queue.node
     minimum = workload_pod_set.min_count
-    usage = dict(pod_set.assignment.pick.usage)
+    usage = dict(pod_set.assignment.assigned_flavors.usage)
     if (
         not minimum
         or minimum >= workload_pod_set.count
@@ -352,7 +352,7 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended: Con
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
-        uses_contended = any(amount and fr in contended for fr, amount in candidate.assignment.pick.usage)
+        uses_contended = any(amount and fr in contended for fr, amount in candidate.assignment.assigned_flavors.usage)
         if uses_contended and (config.fair_sharing or candidate.work.view.priority >= pod_set.work.view.priority):
             return candidate.work
     return None
@@ -477,7 +477,7 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, first: Lin
     potential = config.snapshot.queues[view.name].node.potential
     total: dict[int, int] = {}
     for pod_set in pod_sets:
-        for fr, amount in pod_set.assignment.pick.usage:
+        for fr, amount in pod_set.assignment.assigned_flavors.usage:
             total[fr] = total.get(fr, 0) + amount
     return any(amount > potential[fr] for fr, amount in total.items())
 

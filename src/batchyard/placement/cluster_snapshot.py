@@ -1,6 +1,6 @@
-"""Cluster snapshot of the scheduler: nodes, their pods and free resources, updated incrementally.
+"""Cluster snapshot of the placement controller: nodes, pods, nominations, disruption budgets and candidate nodes.
 
-`what_if` undoes changes exactly, so plans are tried on the snapshot itself instead of a copy.
+The snapshot is updated incrementally. `what_if` undoes changes exactly, so plans are tried on the snapshot itself.
 """
 
 from bisect import bisect_left, insort
@@ -33,61 +33,61 @@ from batchyard.placement.pod_affinity import PodAffinityIndex
 #
 # Static filters are evaluated once for all pods with the same rules, and again only for nodes whose labels or taints
 # change. Resources and scores are evaluated once for pods of the same shape, and again for changed nodes. So placing
-# many equal pods costs one look at each changed node, not at all nodes.
+# many equal pods evaluates only the changed nodes, not all nodes.
 
 
-_REACHES_MAX: Final = 1024
-_SHORTLISTS_MAX: Final = 1024
+_STATIC_RESULTS_MAX: Final = 1024
+_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """The static filters and preferences of equal rules, evaluated for each node."""
+    """The results of the static filters and preferences for pods with equal rules, by node."""
 
-    def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], traits: NodeGenerations) -> None:
+    def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
         self._nodes = nodes
-        self._traits = traits
-        self._moment = traits.now
-        self._seen: dict[str, NodeView] = {}
-        #: Why a node rejects the pods; None: it does not.
+        self._property_changes = property_changes
+        self._seen_generation = property_changes.now
+        self._seen_views: dict[str, NodeView] = {}
+        #: Why each node rejects the pods; None if it accepts them.
         self.obstacles: dict[str, FilterFailure | None] = {}
         #: Scores of preferred node affinity, and counts of PreferNoSchedule taints; zeros are omitted.
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
         for node in nodes.values():
-            self._look(node.view)
+            self._evaluate(node.view)
 
     def refresh(self) -> None:
-        """Apply the changes of nodes."""
-        if self._moment == self._traits.now:
+        """Reevaluate the nodes whose labels or taints changed since the last call."""
+        if self._seen_generation == self._property_changes.now:
             return
-        for name in self._traits.since(self._moment):
+        for name in self._property_changes.since(self._seen_generation):
             node = self._nodes.get(name)
             if node is None:
                 self._forget(name)
-            elif node.view != self._seen.get(name):  # changes made inside what_if are undone by now
+            elif node.view != self._seen_views.get(name):  # changes made inside what_if are undone by now
                 self._forget(name)
-                self._look(node.view)
-        self._moment = self._traits.now
+                self._evaluate(node.view)
+        self._seen_generation = self._property_changes.now
 
     def _forget(self, name: str) -> None:
-        for known in (self._seen, self.obstacles, self.preferences, self.aversions):
-            known.pop(name, None)
+        for table in (self._seen_views, self.obstacles, self.preferences, self.aversions):
+            table.pop(name, None)
 
-    def _look(self, view: NodeView) -> None:
+    def _evaluate(self, view: NodeView) -> None:
         rules, name = self._rules, view.name
-        self._seen[name] = view
+        self._seen_views[name] = view
         obstacle = self.obstacles[name] = find_obstacle(rules, view)
         if obstacle is not None:
             return
-        if rules.preferences and (preferred := preference(rules, view)):
-            self.preferences[name] = preferred
-        if view.taints and (averse := aversion(rules, view)):
-            self.aversions[name] = averse
+        if rules.preferences and (preference_score := preference(rules, view)):
+            self.preferences[name] = preference_score
+        if view.taints and (untolerated_taints := aversion(rules, view)):
+            self.aversions[name] = untolerated_taints
 
 
 class CandidateNodes:
-    """The nodes with room for pods of a shape, and their resource scores."""
+    """The nodes with enough free resources for pods of one shape, with their resource scores."""
 
     def __init__(
         self, shape: PodShape, profile: AutoscalingProfile, reach: StaticFilterResults, changes: NodeGenerations
@@ -95,42 +95,42 @@ class CandidateNodes:
         self._shape = shape
         self._profile = profile
         self._changes = changes
-        self._moment = -1
+        self._seen_generation = -1
         self._heap: list[tuple[int, str]] = []
         self.reach = reach
         self.scores: dict[str, int] = {}
 
     def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
-        """Apply the changes of nodes."""
+        """Reevaluate the nodes that changed since the last call."""
         self.reach.refresh()
-        if self._moment == self._changes.now:
+        if self._seen_generation == self._changes.now:
             return
-        names = list(nodes) if self._moment < 0 else self._changes.since(self._moment)
+        names = list(nodes) if self._seen_generation < 0 else self._changes.since(self._seen_generation)
         for name in names:
-            self._look(name, nodes.get(name))
-        self._moment = self._changes.now
+            self._evaluate(name, nodes.get(name))
+        self._seen_generation = self._changes.now
         if len(self._heap) > 4 * len(self.scores) + 64:
             self._heap = [(-score, name) for name, score in self.scores.items()]
             heapify(self._heap)
 
     def best(self, accepts: Callable[[str], bool]) -> str:
         """Return the accepted node with the highest score, the first by name among equals; '' if there is none."""
-        heap, scores, refused = self._heap, self.scores, list[tuple[int, str]]()
-        found = ""
-        while heap and not found:
+        heap, scores, rejected = self._heap, self.scores, list[tuple[int, str]]()
+        best_name = ""
+        while heap and not best_name:
             entry = heap[0]
             name = entry[1]
-            if scores.get(name) != -entry[0] or (refused and refused[-1] == entry):
+            if scores.get(name) != -entry[0] or (rejected and rejected[-1] == entry):
                 heappop(heap)  # outdated or duplicate
             elif accepts(name):
-                found = name
+                best_name = name
             else:
-                refused.append(heappop(heap))
-        for entry in refused:
+                rejected.append(heappop(heap))
+        for entry in rejected:
             heappush(heap, entry)
-        return found
+        return best_name
 
-    def _look(self, name: str, node: NodeInfo | None) -> None:
+    def _evaluate(self, name: str, node: NodeInfo | None) -> None:
         if node is None or self.reach.obstacles[name] is not None or not has_room(self._shape, node):
             self.scores.pop(name, None)
             return
@@ -141,42 +141,44 @@ class CandidateNodes:
 
 
 class CandidateNodesCache:
-    """LRU cache of filter results by rules, and of candidates by shape."""
+    """LRU cache of static filter results by pod rules, and of candidate nodes by pod shape."""
 
-    def __init__(self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, traits: NodeGenerations) -> None:
+    def __init__(
+        self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, property_changes: NodeGenerations
+    ) -> None:
         self._nodes = nodes
         self._changes = changes
-        self._traits = traits
-        self._reaches: dict[NodeRules, StaticFilterResults] = {}
-        self._lists: dict[tuple[PodShape, AutoscalingProfile], CandidateNodes] = {}
+        self._property_changes = property_changes
+        self._static_results: dict[NodeRules, StaticFilterResults] = {}
+        self._candidates: dict[tuple[PodShape, AutoscalingProfile], CandidateNodes] = {}
 
     def reach(self, rules: NodeRules) -> StaticFilterResults:
-        """Return the up-to-date filter results for some rules."""
-        reach = self._reaches.pop(rules, None)
+        """Return the up-to-date static filter results for pods with these rules."""
+        reach = self._static_results.pop(rules, None)
         if reach is None:
-            if len(self._reaches) >= _REACHES_MAX:
-                del self._reaches[next(iter(self._reaches))]
-            reach = StaticFilterResults(rules, self._nodes, self._traits)
-        self._reaches[rules] = reach
+            if len(self._static_results) >= _STATIC_RESULTS_MAX:
+                del self._static_results[next(iter(self._static_results))]
+            reach = StaticFilterResults(rules, self._nodes, self._property_changes)
+        self._static_results[rules] = reach
         reach.refresh()
         return reach
 
     def of(self, shape: PodShape, profile: AutoscalingProfile) -> CandidateNodes:
-        """Return the up-to-date candidates for a shape."""
-        key = shape, profile
-        found = self._lists.pop(key, None)
-        if found is None:
-            if len(self._lists) >= _SHORTLISTS_MAX:
-                del self._lists[next(iter(self._lists))]
-            found = CandidateNodes(shape, profile, self.reach(shape.rules), self._changes)
-        self._lists[key] = found
-        found.refresh(self._nodes)
-        return found
+        """Return the up-to-date candidate nodes for pods of this shape."""
+        cache_key = shape, profile
+        candidates = self._candidates.pop(cache_key, None)
+        if candidates is None:
+            if len(self._candidates) >= _CANDIDATES_MAX:
+                del self._candidates[next(iter(self._candidates))]
+            candidates = CandidateNodes(shape, profile, self.reach(shape.rules), self._changes)
+        self._candidates[cache_key] = candidates
+        candidates.refresh(self._nodes)
+        return candidates
 
 
 # --- budgets ---
 #
-# PodDisruptionBudgets for preemption and scale-down: the allowed disruptions and the guarded pods.
+# PodDisruptionBudgets for preemption and scale-down: the allowed disruptions and the selected pods.
 #
 # Sources: kube-scheduler's plugin defaultpreemption (filterPodsWithPDBViolation); kubernetes-sigs/cluster-autoscaler,
 # pkg/core/scaledown/pdb.
@@ -184,16 +186,16 @@ class CandidateNodesCache:
 
 @dataclass(frozen=True, slots=True)
 class _PodDisruptionBudget:
-    """Selector, allowed disruptions and disrupted pods of one budget."""
+    """One PodDisruptionBudget: its selector, allowed disruptions and disrupted pods."""
 
-    chosen: Selector | None
+    pod_selector: Selector | None
     allowed: int
     #: Names of the pods that are already disrupted.
-    gone: dict[str, None]
+    disrupted_pods: dict[str, None]
 
     def guards(self, pod: PodView) -> bool:
-        """Whether the budget selects a pod of its namespace."""
-        return self.chosen is not None and self.chosen.matches(pod.labels)
+        """Report whether the budget selects a pod of its namespace."""
+        return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 
 class PodDisruptionBudgets:
@@ -206,58 +208,65 @@ class PodDisruptionBudgets:
         return bool(self._by_namespace)
 
     def set(self, obj: Obj) -> None:
-        """Add or update a budget."""
+        """Add or update a PodDisruptionBudget."""
         key, status = key_of(obj), obj.get("status") or {}
-        gone: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
-        chosen = selector((obj.get("spec") or {}).get("selector"))
+        disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
+        pod_selector = selector((obj.get("spec") or {}).get("selector"))
         allowed = status.get("disruptionsAllowed", 0)
-        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(chosen, allowed, gone)
+        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
+            pod_selector, allowed, disrupted_pods
+        )
 
     def remove(self, key: Key) -> None:
-        """Remove a budget."""
-        known = self._by_namespace.get(key.namespace, {})
-        known.pop(key, None)
-        if not known:
+        """Remove a PodDisruptionBudget."""
+        budgets = self._by_namespace.get(key.namespace, {})
+        budgets.pop(key, None)
+        if not budgets:
             self._by_namespace.pop(key.namespace, None)
 
     def violating(self, pods: Iterable[PodView]) -> dict[str, None]:
-        """Return the uids of the pods whose eviction, in this order, violates a budget."""
-        left: dict[Key, int] = {}
-        found: dict[str, None] = {}
+        """Return the uids of the pods whose eviction violates a budget if they are evicted in this order."""
+        remaining: dict[Key, int] = {}
+        violating_uids: dict[str, None] = {}
         for pod in pods:
             for key, budget in self._by_namespace.get(pod.namespace, {}).items():
-                if not pod.labels or not budget.chosen or not budget.chosen.requirements or not budget.guards(pod):
-                    continue  # kube-scheduler's rule: here an empty selector selects nothing
-                if pod.name in budget.gone:
+                if (
+                    not pod.labels
+                    or not budget.pod_selector
+                    or not budget.pod_selector.requirements
+                    or not budget.guards(pod)
+                ):
+                    continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
+                if pod.name in budget.disrupted_pods:
                     continue
-                left[key] = left.get(key, budget.allowed) - 1
-                if left[key] < 0:
-                    found[pod.uid] = None
-        return found
+                remaining[key] = remaining.get(key, budget.allowed) - 1
+                if remaining[key] < 0:
+                    violating_uids[pod.uid] = None
+        return violating_uids
 
     def rest(self) -> "DisruptionsAllowed":
-        """Return a copy of the allowed disruptions that can be used up."""
+        """Return a copy of the allowed disruptions, from which trials can subtract."""
         return DisruptionsAllowed(self._by_namespace)
 
 
 class DisruptionsAllowed:
-    """The remaining disruptions while candidates for scale-down are tried."""
+    """The remaining allowed disruptions of all budgets while nodes to scale down are tried."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
-        self._left = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
+        self._remaining = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
-        """Whether a budget that guards the pod has no disruptions left."""
-        return any(self._left[key] < 1 for key in self._guarding(pod))
+        """Report whether a budget that selects the pod allows no further disruption."""
+        return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
-        """Subtract the disruptions of these pods."""
+        """Subtract the disruptions of these pods from their budgets."""
         for pod in pods:
-            for key in self._guarding(pod):
-                self._left[key] -= 1
+            for key in self._budgets_of(pod):
+                self._remaining[key] -= 1
 
-    def _guarding(self, pod: PodView) -> Iterable[Key]:
+    def _budgets_of(self, pod: PodView) -> Iterable[Key]:
         return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.guards(pod)]
 
 
@@ -265,58 +274,56 @@ _NO_PODS: Mapping[str, PodView] = {}
 
 
 class ClusterSnapshot:
-    """Nodes and their pods, nominations, budgets and namespaces, with undo."""
+    """The nodes with their pods, nominations, disruption budgets and namespaces; changes can be undone."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeInfo] = {}
         self._names: list[str] = []
-        self._places: dict[str, str] = {}
+        self._node_names: dict[str, str] = {}
         #: Pods bound to nodes that do not exist (yet), by node name.
-        self._strays: dict[str, dict[str, PodView]] = {}
+        self._pods_of_missing_nodes: dict[str, dict[str, PodView]] = {}
         self._nominations: dict[str, dict[str, PodView]] = {}
         self._nominated: dict[str, str] = {}
-        #: The number of placed pods by priority.
+        #: The number of pods on nodes, by priority.
         self._priorities: dict[int, int] = {}
-        #: Uids of placed pods that are terminating.
+        #: Uids of pods on nodes that are terminating.
         self.stopping: dict[str, None] = {}
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.budgets = PodDisruptionBudgets()
         self._is_trial = False
-        #: Every change of a node or its pods; `lasting` omits those inside `what_if`.
+        #: All changes of nodes or their pods; `permanent_changes` omits changes inside `what_if`.
         self.changes = NodeGenerations()
-        self.lasting = NodeGenerations()
-        #: Changes of a node's existence, labels and taints only.
-        self.traits = NodeGenerations()
+        self.permanent_changes = NodeGenerations()
+        #: Only changes of the existence, labels and taints of nodes.
+        self.property_changes = NodeGenerations()
         self.neighbours = PodAffinityIndex()
-        self.shortlists = CandidateNodesCache(self._nodes, self.changes, self.traits)
+        self.shortlists = CandidateNodesCache(self._nodes, self.changes, self.property_changes)
 
     def __len__(self) -> int:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     def __iter__(self) -> Iterator[NodeInfo]:
-        """Iterate over the nodes by name."""
+        """Iterate over the nodes in order of their names."""
         return iter([self._nodes[name] for name in self._names])
 
     def get(self, name: str) -> NodeInfo | None:
-        """Return a node by name."""
+        """Return the node with this name; None if it does not exist."""
         return self._nodes.get(name)
 
     def place_of(self, uid: str) -> str:
-        """Return the name of the node that a pod was added to; '' if none."""
-        return self._places.get(uid, "")
+        """Return the name of the node that a pod was added to; '' if it was not added."""
+        return self._node_names.get(uid, "")
 
     def pod(self, uid: str) -> PodView | None:
-        """Return a pod that was added."""
+        """Return the pod with this uid that was added to a node; None if there is none."""
         return self.neighbours.get(uid)
 
     def what_if(self) -> "SnapshotTrial":
-        """Return a context manager that undoes all changes made inside."""
+        """Return a context manager that undoes all changes of the snapshot made inside."""
         return SnapshotTrial(self)
-
-    # --- nodes ---
 
     def set_node(self, view: NodeView) -> None:
         """Add or update a node."""
@@ -326,63 +333,61 @@ class ClusterSnapshot:
             return
         before = node.view
         node.set_view(view)
-        self._note(partial(self.set_node, before))
+        self._record_undo(partial(self.set_node, before))
         if (view.labels, view.taints, view.unschedulable) != (before.labels, before.taints, before.unschedulable):
-            self.traits.note(view.name)
-            self._changed(view.name)
+            self.property_changes.note(view.name)
+            self._record_change(view.name)
         elif view.allocatable != before.allocatable:
-            self._changed(view.name)
+            self._record_change(view.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node; its pods are kept in case it returns."""
+        """Remove a node; its pods are kept in case the node is created again."""
         node = self._nodes.pop(name, None)
         if node is None:
             return
         del self._names[bisect_left(self._names, name)]
         if node.pods:
-            self._strays[name] = node.pods
-        self._note(partial(self._add_node, node.view))
-        self._changed(name)
-        self.traits.note(name)
+            self._pods_of_missing_nodes[name] = node.pods
+        self._record_undo(partial(self._add_node, node.view))
+        self._record_change(name)
+        self.property_changes.note(name)
 
     def _add_node(self, view: NodeView) -> None:
         node = self._nodes[view.name] = NodeInfo(view)
         insort(self._names, view.name)
-        for pod in self._strays.pop(view.name, _NO_PODS).values():
+        for pod in self._pods_of_missing_nodes.pop(view.name, _NO_PODS).values():
             node.take(pod)
-        self._note(partial(self.remove_node, view.name))
-        self._changed(view.name)
-        self.traits.note(view.name)
-
-    # --- pods ---
+        self._record_undo(partial(self.remove_node, view.name))
+        self._record_change(view.name)
+        self.property_changes.note(view.name)
 
     def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
-        """Add a pod to a node, bound or assumed; a pod that was added before is moved or replaced."""
+        """Add a bound or assumed pod to a node; a pod that was added before is moved or replaced."""
         self.remove_pod(pod.uid)
-        self._places[pod.uid] = node_name
+        self._node_names[pod.uid] = node_name
         node = self._nodes.get(node_name)
         if node is None:
-            self._strays.setdefault(node_name, {})[pod.uid] = pod
+            self._pods_of_missing_nodes.setdefault(node_name, {})[pod.uid] = pod
         else:
             node.take(pod, devices)
         self.neighbours.add(pod, node_name)
         self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
         if pod.deleting:
             self.stopping[pod.uid] = None
-        self._note(partial(self.remove_pod, pod.uid))
-        self._changed(node_name)
+        self._record_undo(partial(self.remove_pod, pod.uid))
+        self._record_change(node_name)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted or has ended."""
-        node_name = self._places.pop(uid, None)
+        node_name = self._node_names.pop(uid, None)
         if node_name is None:
             return
         node = self._nodes.get(node_name)
         devices: Sequence[int] = ()
         if node is None:
-            pod = self._strays[node_name].pop(uid)
-            if not self._strays[node_name]:
-                del self._strays[node_name]
+            pod = self._pods_of_missing_nodes[node_name].pop(uid)
+            if not self._pods_of_missing_nodes[node_name]:
+                del self._pods_of_missing_nodes[node_name]
         else:
             pod = node.pods[uid]
             devices = node.release(uid)
@@ -391,98 +396,98 @@ class ClusterSnapshot:
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
-        self._note(partial(self.add_pod, pod, node_name, devices))
-        self._changed(node_name)
+        self._record_undo(partial(self.add_pod, pod, node_name, devices))
+        self._record_change(node_name)
 
     def devices_of(self, uid: str) -> Sequence[int]:
-        """Return the indices of the GPUs of which a pod has shares on its node."""
+        """Return the indices of the GPUs on its node that a pod has shares of."""
         node = self._nodes.get(self.place_of(uid))
         return () if node is None else node.devices.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
-        """Replace an added pod by another revision with the same requests and labels."""
-        node_name = self._places[pod.uid]
+        """Replace a pod that was added before by a revision with the same requests and labels."""
+        node_name = self._node_names[pod.uid]
         node = self._nodes.get(node_name)
         before = self.neighbours.update(pod)
-        (self._strays[node_name] if node is None else node.pods)[pod.uid] = pod
+        (self._pods_of_missing_nodes[node_name] if node is None else node.pods)[pod.uid] = pod
         if pod.deleting:
             self.stopping[pod.uid] = None
         else:
             self.stopping.pop(pod.uid, None)
-        self._note(partial(self.update_pod, before))
+        self._record_undo(partial(self.update_pod, before))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Whether a placed pod has a lower priority."""
+        """Report whether any pod on a node has a lower priority than this."""
         return any(known < priority for known in self._priorities)
 
-    # --- nominations ---
-
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Reserve room on a node for a pending pod, against pods of the same or lower priority."""
+        """Nominate a node for a pending pod: reserve its requests there against pods of the same or lower priority."""
         self.withdraw(pod.uid)
         self._nominated[pod.uid] = node_name
         self._nominations.setdefault(node_name, {})[pod.uid] = pod
-        self._note(partial(self.withdraw, pod.uid))
+        self._record_undo(partial(self.withdraw, pod.uid))
 
     def withdraw(self, uid: str) -> None:
-        """Release the room reserved for a pod."""
+        """Withdraw the nomination of a pod, if it has one."""
         node_name = self._nominated.pop(uid, None)
         if node_name is None:
             return
-        held = self._nominations[node_name]
-        pod = held.pop(uid)
-        if not held:
+        nominations = self._nominations[node_name]
+        pod = nominations.pop(uid)
+        if not nominations:
             del self._nominations[node_name]
-        self._note(partial(self.nominate, pod, node_name))
-        self._changed(node_name)
+        self._record_undo(partial(self.nominate, pod, node_name))
+        self._record_change(node_name)
 
     def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
         """Return the pods nominated to a node, by uid."""
         return self._nominations.get(node_name, _NO_PODS)
 
-    def held_against(self, pod: PodView, node_name: str) -> list[PodView]:
-        """Return the pods whose reservation on a node binds a pod: all of the same or higher priority."""
-        nominated = self._nominations.get(node_name)
-        if nominated is None:
+    def competing_nominations(self, pod: PodView, node_name: str) -> list[PodView]:
+        """Return the other pods nominated to a node whose reservation counts for a pod: same or higher priority."""
+        nominations = self._nominations.get(node_name)
+        if nominations is None:
             return []
-        return [other for other in nominated.values() if other.priority >= pod.priority and other.uid != pod.uid]
+        return [
+            nominated
+            for nominated in nominations.values()
+            if nominated.priority >= pod.priority and nominated.uid != pod.uid
+        ]
 
     def nomination_of(self, uid: str) -> str:
-        """Return the node to which a pod is nominated; '' if none."""
+        """Return the name of the node to which a pod is nominated; '' if it is not nominated."""
         return self._nominated.get(uid, "")
 
-    # --- undoing ---
-
     def begin(self) -> list[Callable[[], None]] | None:
-        """Start recording changes for undo; return the outer recording."""
+        """Start recording changes for undo; return the enclosing recording, if any."""
         outer, self._undo, self._is_trial = self._undo, [], True
         return outer
 
     def keep(self, outer: list[Callable[[], None]] | None) -> None:
-        """Append the changes since `begin` to the outer recording."""
-        assert outer is not None, "changes are kept only inside what_if"
+        """Keep the changes since `begin`: append them to the enclosing recording."""
+        assert outer is not None, "keep() requires an enclosing what_if() block"
         outer += self._undo or ()
         self._undo = outer
 
     def rollback(self, outer: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin`, and resume the outer recording."""
+        """Undo the changes since `begin`, and resume the enclosing recording."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
         self._undo, self._is_trial = outer, outer is not None
 
-    def _changed(self, name: str) -> None:
+    def _record_change(self, name: str) -> None:
         self.changes.note(name)
         if not self._is_trial:
-            self.lasting.note(name)
+            self.permanent_changes.note(name)
 
-    def _note(self, undo: Callable[[], None]) -> None:
+    def _record_undo(self, undo: Callable[[], None]) -> None:
         if self._undo is not None:
             self._undo.append(undo)
 
 
 class SnapshotTrial:
-    """Context manager that undoes the changes made inside, unless they are kept."""
+    """Context manager that undoes the snapshot changes made inside, unless `keep` is called."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -490,18 +495,18 @@ class SnapshotTrial:
         self._is_kept = False
 
     def __enter__(self) -> "SnapshotTrial":
-        """Start recording."""
+        """Start recording the changes of the snapshot."""
         self._outer = self._nodes.begin()
         return self
 
     def keep(self) -> None:
-        """Leave the changes to the enclosing context."""
+        """Keep the changes: the enclosing context then decides whether to undo them."""
         self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Undo the changes, or pass them to the enclosing context."""
+        """Undo the changes made inside, or pass kept changes to the enclosing context."""
         if self._is_kept:
             self._nodes.keep(self._outer)
         else:

@@ -1,9 +1,9 @@
 """Filtering and scoring of nodes for a pod, as in kube-scheduler.
 
-Room reserved for nominated pods of the same or higher priority counts as taken. All nodes are considered, and ties go
-to the first name; kube-scheduler samples nodes and breaks ties at random. Sources: kube-scheduler's schedule_one.go
-(findNodesThatFitPod, prioritizeNodes), framework/runtime (RunFilterPluginsWithNominatedPods), framework/types.go
-(FitError).
+Capacity that is reserved for nominated pods of the same or higher priority counts as used. All nodes are considered,
+and ties go to the first name; kube-scheduler samples nodes and breaks ties at random. Sources: kube-scheduler's
+schedule_one.go (findNodesThatFitPod, prioritizeNodes), framework/runtime (RunFilterPluginsWithNominatedPods),
+framework/types.go (FitError).
 """
 
 import math
@@ -20,8 +20,8 @@ from batchyard.placement.node_filters import (
     AutoscalingProfile,
     FilterFailure,
     find_shortage,
-    less_held,
     selects,
+    subtract_requests,
     tolerates_all,
 )
 from batchyard.placement.node_info import NodeInfo
@@ -36,44 +36,44 @@ from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, 
 # apis/config/v1/default_plugins.go, framework/plugins/helper/normalize_score.go.
 
 
-_MAX: Final = 100
-_TAINT_TOLERATION: Final = 3
-_NODE_AFFINITY: Final = 2
-_TOPOLOGY_SPREAD: Final = 2
-_POD_AFFINITY: Final = 2
+_MAX_SCORE: Final = 100
+_TAINT_TOLERATION_WEIGHT: Final = 3
+_NODE_AFFINITY_WEIGHT: Final = 2
+_TOPOLOGY_SPREAD_WEIGHT: Final = 2
+_POD_AFFINITY_WEIGHT: Final = 2
 
 
 def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> None:
-    """Add the scores of preferred node affinity: more is better."""
-    top = max([preferences.get(name, 0) for name in totals], default=0)
-    if top:
+    """Add the scores of preferred node affinity to the nodes' total scores: more matching weight is better."""
+    maximum = max([preferences.get(name, 0) for name in totals], default=0)
+    if maximum:
         for name in totals:
-            totals[name] += _NODE_AFFINITY * (_MAX * preferences.get(name, 0) // top)
+            totals[name] += _NODE_AFFINITY_WEIGHT * (_MAX_SCORE * preferences.get(name, 0) // maximum)
 
 
 def add_taint_scores(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
-    """Add the scores of PreferNoSchedule taints: fewer is better."""
-    top = max([aversions.get(name, 0) for name in totals], default=0)
-    if top:
+    """Add the scores of untolerated PreferNoSchedule taints to the nodes' total scores: fewer taints are better."""
+    maximum = max([aversions.get(name, 0) for name in totals], default=0)
+    if maximum:
         for name in totals:
-            totals[name] += _TAINT_TOLERATION * (_MAX - _MAX * aversions.get(name, 0) // top)
+            totals[name] += _TAINT_TOLERATION_WEIGHT * (_MAX_SCORE - _MAX_SCORE * aversions.get(name, 0) // maximum)
 
 
-def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], drawn: Mapping[Domain, int]) -> None:
-    """Add the scores of pod affinity: the sums of a node's domains, scaled from the lowest to the highest."""
-    keys = list(dict.fromkeys(key for key, _ in drawn))
-    sums = {n.name: sum(drawn.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
+def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
+    """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
+    keys = list(dict.fromkeys(key for key, _ in domain_scores))
+    sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
     low, high = min(sums.values()), max(sums.values())
     if high > low:
         for name, amount in sums.items():
-            totals[name] += _POD_AFFINITY * int(_MAX * ((amount - low) / (high - low)))
+            totals[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - low) / (high - low)))
 
 
-def add_topology_spread(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
-    """Add the scores of topology spread: less skew is better; nodes without the topology keys get nothing."""
-    low, high = min(crowds.values(), default=0), max(crowds.values(), default=0)
-    for name, crowd in crowds.items():
-        totals[name] += _TOPOLOGY_SPREAD * (_MAX * (high + low - crowd) // high if high else _MAX)
+def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> None:
+    """Add the scores of topology spread to the nodes' total scores: less skew is better; unlisted nodes get 0."""
+    low, high = min(skews.values(), default=0), max(skews.values(), default=0)
+    for name, skew in skews.items():
+        totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (_MAX_SCORE * (high + low - skew) // high if high else _MAX_SCORE)
 
 
 # --- spread ---
@@ -84,65 +84,70 @@ def add_topology_spread(totals: dict[str, int], crowds: Mapping[str, int]) -> No
 # omitted: they only affect scores.
 
 
-_UNEVEN: Final = FilterFailure(("node(s) didn't match pod topology spread constraints",), may_yield=True)
-_NO_DOMAIN: Final = FilterFailure(
+_SKEW_EXCEEDED: Final = FilterFailure(("node(s) didn't match pod topology spread constraints",), may_yield=True)
+_MISSING_TOPOLOGY_LABEL: Final = FilterFailure(
     ("node(s) didn't match pod topology spread constraints (missing required label)",), may_yield=False
 )
 
 
 class TopologySpreadFilter:
-    """The hard spread constraints of a pod: the pods per domain, and the minimum."""
+    """Filter for a pod's hard topology spread constraints: matching pods per domain, and the global minimum."""
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
-        self._own = [_means(rule, pod) for rule in self._rules]
+        self._own_counts = [_selects_itself(rule, pod) for rule in self._rules]
         self._domains: list[Counts] = [{} for _ in self._rules]
-        counts = [_count(rule, pod, neighbours) for rule in self._rules]
+        counts = [_count_selected_pods(rule, pod, neighbours) for rule in self._rules]
         for node in nodes:
             if _has_all_keys(node, self._rules):
                 for index, rule in enumerate(self._rules):
                     if _is_counted(rule, pod, node):
                         domains, value = self._domains[index], node.view.labels[rule.topology_key]
                         domains[value] = domains.get(value, 0) + counts[index].get(node.name, 0)
-        self._least = [
+        self._minimum_counts = [
             0 if len(domains) < rule.min_domains else min(domains.values())
             for rule, domains in zip(self._rules, self._domains, strict=True)
         ]
 
     def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why a node fails the constraints; None if it passes."""
+        """Return why a node fails the topology spread constraints; None if it passes."""
         for index, rule in enumerate(self._rules):
             value = node.view.labels.get(rule.topology_key)
             if value is None:
-                return _NO_DOMAIN
-            if self._domains[index].get(value, 0) + self._own[index] - self._least[index] > rule.max_skew:
-                return _UNEVEN
+                return _MISSING_TOPOLOGY_LABEL
+            if (
+                self._domains[index].get(value, 0) + self._own_counts[index] - self._minimum_counts[index]
+                > rule.max_skew
+            ):
+                return _SKEW_EXCEEDED
         return None
 
 
 def topology_skew(
     pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex
 ) -> dict[str, int]:
-    """Return the skew of each feasible node by the soft constraints; nodes without all topology keys are omitted."""
+    """Return each feasible node's skew by the soft spread constraints; nodes without the topology keys are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored = [node for node in feasible if _has_all_keys(node, rules)]
-    crowds = dict.fromkeys([node.name for node in scored], 0.0)
+    skews = dict.fromkeys([node.name for node in scored], 0.0)
     for rule in rules:
-        key, by_node = rule.topology_key, _count(rule, pod, neighbours)
+        key, counts_by_node = rule.topology_key, _count_selected_pods(rule, pod, neighbours)
         domains = {node.view.labels[key]: 0 for node in scored}
         if key != well_known.HOSTNAME:
-            counted = [n for n in nodes if n.name in by_node and _has_all_keys(n, rules) and _is_counted(rule, pod, n)]
+            counted = [
+                n for n in nodes if n.name in counts_by_node and _has_all_keys(n, rules) and _is_counted(rule, pod, n)
+            ]
             for node in (node for node in counted if node.view.labels[key] in domains):
-                domains[node.view.labels[key]] += by_node[node.name]
+                domains[node.view.labels[key]] += counts_by_node[node.name]
         weight = math.log((len(scored) if key == well_known.HOSTNAME else len(domains)) + 2)
         for node in scored:
-            count = by_node.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
-            crowds[node.name] += count * weight + rule.max_skew - 1
-    return {name: math.floor(crowd + 0.5) for name, crowd in crowds.items()}
+            count = counts_by_node.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
+            skews[node.name] += count * weight + rule.max_skew - 1
+    return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 
 
-def _count(rule: SpreadRule, pod: PodView, neighbours: PodAffinityIndex) -> Counts:
-    """Return the number of pods in the namespace that a constraint selects, by node; terminating pods are omitted."""
+def _count_selected_pods(rule: SpreadRule, pod: PodView, neighbours: PodAffinityIndex) -> Counts:
+    """Return how many pods of the pod's namespace a constraint selects, by node, without terminating pods."""
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
@@ -152,8 +157,8 @@ def _count(rule: SpreadRule, pod: PodView, neighbours: PodAffinityIndex) -> Coun
     return counts
 
 
-def _means(rule: SpreadRule, pod: PodView) -> int:
-    """Return 1 if the constraint selects the pod itself, else 0."""
+def _selects_itself(rule: SpreadRule, pod: PodView) -> int:
+    """Return 1 if the spread constraint selects the pod itself, otherwise 0."""
     return int(rule.selector is not None and rule.selector.matches(pod.labels))
 
 
@@ -162,7 +167,7 @@ def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
 
 
 def _is_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
-    """Whether a node counts for a constraint, given its inclusion policies."""
+    """Report whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
     if rule.honors_affinity and not selects(pod.shape.rules, node.view):
         return False
     return not rule.honors_taints or tolerates_all(pod.shape.rules, node.view)
@@ -178,13 +183,13 @@ class ChosenNode(NamedTuple):
 
 
 class Unschedulable(NamedTuple):
-    """Why no node fits a pod: the filter failure by node."""
+    """Why a pod fits no node: the filter failure of each node."""
 
     obstacles: Mapping[str, FilterFailure]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of nodes by reason."""
+        """The number of nodes by failure reason."""
         counts: dict[str, int] = {}
         for obstacle in self.obstacles.values():
             for reason in obstacle.reasons:
@@ -200,7 +205,7 @@ Placement: TypeAlias = ChosenNode | Unschedulable
 
 
 def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
-    """Format kube-scheduler's message; the reasons are sorted by their texts, counts included."""
+    """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
     is_conflict = list(counts) == list(CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
@@ -213,23 +218,23 @@ def why_not(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> tuple[str, 
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> FilterFailure | None:
-    """Return why a node rejects a pod; None if it fits, with and without the pods nominated there."""
-    held = nodes.held_against(pod, node.name)
-    if not held:
+    """Return why a node rejects a pod; None if the pod fits both with and without the pods nominated to the node."""
+    competing_pods = nodes.competing_nominations(pod, node.name)
+    if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
-    if is_about_room([pod, *held], nodes):
+    if needs_only_resources([pod, *competing_pods], nodes):
         reach = nodes.shortlists.reach(pod.shape.rules)
-        return reach.obstacles[node.name] or find_shortage(pod.shape, node, less_held(NOTHING, held))
+        return reach.obstacles[node.name] or find_shortage(pod.shape, node, subtract_requests(NOTHING, competing_pods))
     with nodes.what_if():
-        for nominated in held:
+        for nominated in competing_pods:
             nodes.add_pod(nominated, node.name)
         obstacle = PodFilters(pod, nodes).find_obstacle(node)
     return obstacle or PodFilters(pod, nodes).find_obstacle(node)
 
 
-def is_about_room(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Whether resource sums alone decide if these pods fit a node that passes the static filters."""
-    if nodes.neighbours.repelling:
+def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
+    """Report whether only resource sums decide if these pods fit a node that passes the static filters."""
+    if nodes.neighbours.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
     return not any(shape.minds_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
@@ -238,92 +243,101 @@ def is_about_room(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
 def find_node(
     pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED
 ) -> Placement:
-    """Return the best node for a pod, or why none fits."""
+    """Return the best node for a pod, or why the pod fits no node."""
     name = pick_node(pod, nodes, profile)
     return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
 
 def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, FilterFailure]:
-    """Return why each node rejects a pod, by name; fitting nodes are omitted."""
+    """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
     filters = PodFilters(pod, nodes)
-    found = {node.name: filters.find_obstacle_at(node) for node in nodes}
-    return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
+    failures = {node.name: filters.find_obstacle_at(node) for node in nodes}
+    return {name: obstacle for name, obstacle in failures.items() if obstacle is not None}
 
 
 def pick_node(pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> str:
-    """Return the name of the best node for a pod; '' if none fits. Cheaper than `find_node`."""
+    """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
     nominated = nodes.get(nodes.nomination_of(pod.uid))
     if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
         return nominated.name
-    shortlist = nodes.shortlists.of(pod.shape, profile)
-    if not shortlist.scores:
+    candidate_nodes = nodes.shortlists.of(pod.shape, profile)
+    if not candidate_nodes.scores:
         return ""
-    filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, shortlist)
-    if preferences.are_none:
-        return shortlist.best(filters.passes)
-    return preferences.best({name: score for name, score in shortlist.scores.items() if filters.passes(name)})
+    filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
+    if preferences.is_empty:
+        return candidate_nodes.best(filters.passes)
+    return preferences.best({name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)})
 
 
 class PodFilters:
-    """The filters of one pod, computed for the current snapshot."""
+    """The node filters of one pod, evaluated on the current cluster snapshot."""
 
     def __init__(self, pod: PodView, nodes: ClusterSnapshot) -> None:
         shape = pod.shape
         self._pod = pod
         self._nodes = nodes
-        self._reach = nodes.shortlists.reach(shape.rules)
+        self._static_results = nodes.shortlists.reach(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread):
             self._spread = TopologySpreadFilter(pod, nodes, nodes.neighbours)
-        if shape.affinity or shape.anti_affinity or nodes.neighbours.repelling:
+        if shape.affinity or shape.anti_affinity or nodes.neighbours.anti_affinity_terms:
             affinity = PodAffinityFilter(pod, nodes)
             self._affinity = affinity if affinity.matters else None
 
     def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why the node rejects the pod; None if it passes."""
-        return self._reach.obstacles[node.name] or find_shortage(self._pod.shape, node) or self._find_conflict(node)
+        """Return why a node rejects the pod, without nominated pods; None if it passes."""
+        return (
+            self._static_results.obstacles[node.name]
+            or find_shortage(self._pod.shape, node)
+            or self._find_conflict(node)
+        )
 
     def find_obstacle_at(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why the node rejects the pod, with the pods nominated there counted."""
-        is_held = bool(self._nodes.nominated_to(node.name))
-        return find_obstacle(self._pod, node, self._nodes) if is_held else self.find_obstacle(node)
+        """Return why a node rejects the pod, including the pods nominated to the node; None if it passes."""
+        has_nominated_pods = bool(self._nodes.nominated_to(node.name))
+        return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
     def passes(self, name: str) -> bool:
-        """Whether a candidate node passes the filters that depend on other pods."""
+        """Report whether a candidate node passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False
         return not self._nodes.nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
     def _find_conflict(self, node: NodeInfo) -> FilterFailure | None:
-        """Return the failure that other pods cause."""
-        if self._spread is not None and (uneven := self._spread.find_obstacle(node)):
-            return uneven
+        """Return the filter failure that other pods cause by topology spread or affinity; None if there is none."""
+        if self._spread is not None and (spread_failure := self._spread.find_obstacle(node)):
+            return spread_failure
         return None if self._affinity is None else self._affinity.find_obstacle(node)
 
 
 class PodPreferences:
-    """The preferences of one pod, apart from resource scores."""
+    """The preferences of one pod for nodes by affinity, taints and topology spread, without resource scores."""
 
-    def __init__(self, pod: PodView, nodes: ClusterSnapshot, shortlist: CandidateNodes) -> None:
+    def __init__(self, pod: PodView, nodes: ClusterSnapshot, candidate_nodes: CandidateNodes) -> None:
         self._pod = pod
         self._nodes = nodes
-        self._reach = shortlist.reach
-        is_drawn = bool(pod.shape.preferred or nodes.neighbours.drawing)
-        self._drawn = attraction(pod, nodes) if is_drawn else {}
-        self._spreads = any(not rule.is_hard for rule in pod.shape.spread)
-        self.are_none = not (self._reach.preferences or self._reach.aversions or self._drawn or self._spreads)
+        self._static_results = candidate_nodes.reach
+        has_affinity = bool(pod.shape.preferred or nodes.neighbours.preferred_terms)
+        self._domain_scores = attraction(pod, nodes) if has_affinity else {}
+        self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
+        self.is_empty = not (
+            self._static_results.preferences
+            or self._static_results.aversions
+            or self._domain_scores
+            or self._has_soft_spread
+        )
 
     def best(self, totals: dict[str, int]) -> str:
-        """Return the best of the nodes in `totals`, which holds their resource scores; '' if it is empty."""
+        """Return the best of the nodes in `totals`, which holds their resource scores by name; '' if it is empty."""
         if not totals:
             return ""
-        add_preferences(totals, self._reach.preferences)
-        add_taint_scores(totals, self._reach.aversions)
-        if self._drawn or self._spreads:
+        add_preferences(totals, self._static_results.preferences)
+        add_taint_scores(totals, self._static_results.aversions)
+        if self._domain_scores or self._has_soft_spread:
             feasible = [node for node in self._nodes if node.name in totals]
-            add_pod_affinity(totals, feasible, self._drawn)
-            if self._spreads:
+            add_pod_affinity(totals, feasible, self._domain_scores)
+            if self._has_soft_spread:
                 add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.neighbours))
         return min(totals, key=lambda name: (-totals[name], name))

@@ -1,9 +1,8 @@
 """Gang scheduling: pods are placed all together or not at all, so that two gangs never hold half of what they need.
 
-The pods are placed one by one, each on the snapshot that the previous one left. The hardest to place come first: those
-that may not preempt, then those of low priority, then the largest. A pod preempts only pods of lower priority than its
-own, although the gang is queued by its highest priority. Otherwise the victims of the least important pod would take
-its place back.
+The pods are placed one by one on the snapshot. The pods that are hardest to place come first: pods that may not
+preempt, then pods of low priority, then large pods. A pod preempts only pods of lower priority than its own, although
+the gang is queued by its highest priority. Otherwise victims of its least important pod would preempt that pod later.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,26 +14,26 @@ from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_obstacle, find_obstacles, pick_node
-from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, less_held
+from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
 
 
 class GangPlaced(NamedTuple):
-    """The nodes of a gang's pods, by uid."""
+    """A successful placement of a gang: the nodes of its pods, by pod uid."""
 
     nodes: Mapping[str, str]
 
 
 class GangUnschedulable(NamedTuple):
-    """The first pod of a gang that fits nowhere, and why."""
+    """A failed placement of a gang: its first pod that fits no node, with the reasons."""
 
     pod: PodView
     why: Unschedulable
 
 
 class GangPreemption(NamedTuple):
-    """The nodes of a gang's pods by uid after preemption, and each victim with its preemptor."""
+    """A preemption for a gang: the nodes of its pods by pod uid, and (victim, preemptor) pairs."""
 
     nodes: Mapping[str, str]
     victims: Sequence[tuple[PodView, PodView]]
@@ -43,30 +42,30 @@ class GangPreemption(NamedTuple):
 def place_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    """Return nodes for all the pods of a gang; their own nominations are free to them."""
+    """Return nodes for all pods of a gang, or its first pod without a node; the gang may use its own nominations."""
     with nodes.what_if():
-        found, stuck = _place_in_turn(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
-        if stuck is not None:
-            return GangUnschedulable(stuck, Unschedulable(find_obstacles(stuck, nodes)))
-    return GangPlaced(found)
+        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
+        if unplaced_pod is not None:
+            return GangUnschedulable(unplaced_pod, Unschedulable(find_obstacles(unplaced_pod, nodes)))
+    return GangPlaced(nodes_by_uid)
 
 
 def preempt_for_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPreemption | PreemptionFailure:
-    """Return the victims that let all pods of a gang fit; a failure if no victims do."""
+    """Return victims whose preemption lets all pods of a gang fit, or why preemption does not help."""
     if any(awaits_victims(pod, nodes) for pod in pods):
         return UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
-    futile: dict[str, PreemptionFailure] = {}
+    failures: dict[str, PreemptionFailure] = {}
 
-    def pick(pod: PodView) -> str:
+    def choose(pod: PodView) -> str:
         name = pick_node(pod, nodes, profile)
         if name:
             return name
         preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
         if isinstance(preemption, PreemptionFailure):
-            futile[pod.uid] = preemption
+            failures[pod.uid] = preemption
             return ""
         for victim in preemption.victims:
             nodes.remove_pod(victim.uid)
@@ -74,115 +73,117 @@ def preempt_for_gang(
         return preemption.node
 
     with nodes.what_if():
-        found, stuck = _place_in_turn(pods, nodes, pick)
-    return GangPreemption(found, victims) if stuck is None else futile[stuck.uid]
+        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, choose)
+    return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failures[unplaced_pod.uid]
 
 
-def in_order(pods: Sequence[PodView]) -> list[PodView]:
-    """Return the pods of a gang in placement order."""
-    return sorted(pods, key=_by_need)
+def placement_order(pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods of a gang in placement order, the hardest to place first."""
+    return sorted(pods, key=_placement_key)
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
-    """Whether the nodes have enough capacity for the pods of each kind, counted separately.
+    """Report whether the nodes may have enough capacity for a gang, checked separately for each kind of pod.
 
-    A cheap check with no false negatives for gangs that fit or could preempt. While earlier victims terminate, further
+    A cheap check: a gang that fits, or fits after preemption, always passes. While earlier victims terminate, further
     preemption is not considered.
     """
     may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
-    wanted: dict[tuple[PodShape, int, bool], list[PodView]] = {}
+    pods_by_kind: dict[tuple[PodShape, int, bool], list[PodView]] = {}
     for pod in pods:
-        wanted.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
-    return all(_may_fit(alike, nodes, profile, kind[2]) for kind, alike in wanted.items())
+        pods_by_kind.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
+    return all(_kind_may_fit(equal_pods, nodes, profile, kind[2]) for kind, equal_pods in pods_by_kind.items())
 
 
-def _may_fit(alike: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool) -> bool:
-    """Whether these equal pods may fit, possibly in place of pods of lower priority."""
-    pod, count = alike[0], len(alike)
-    may_ask = may_preempt and nodes.has_lower_priority(pod.priority)
+def _kind_may_fit(
+    equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
+) -> bool:
+    """Report whether these equal pods may fit, possibly after preemption of pods of lower priority."""
+    pod, count = equal_pods[0], len(equal_pods)
+    considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
-    for name in obstacles if may_ask else nodes.shortlists.of(pod.shape, profile).scores:
+    for name in obstacles if considers_preemption else nodes.shortlists.of(pod.shape, profile).scores:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
-        left, more = node.left, node.taken_below(pod.priority) if may_ask else NOTHING
-        held = [other for other in nodes.held_against(pod, name) if other.gang != pod.gang]
-        if held:
-            more = less_held(more, held)
-        count -= max(0, min([(left.get(r, 0) + more.get(r, 0)) // amount for r, amount in pod.requests]))
+        left, freed_amounts = node.left, node.requests_below(pod.priority) if considers_preemption else NOTHING
+        competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
+        if competing_pods:
+            freed_amounts = subtract_requests(freed_amounts, competing_pods)
+        count -= max(0, min([(left.get(r, 0) + freed_amounts.get(r, 0)) // amount for r, amount in pod.requests]))
         if count <= 0:
             return True
     return False
 
 
-def _place_in_turn(
-    pods: Sequence[PodView], nodes: ClusterSnapshot, pick: Callable[[PodView], str]
+def _place_in_order(
+    pods: Sequence[PodView], nodes: ClusterSnapshot, choose: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
-    """Add the pods to the nodes that `pick` returns; return the nodes by uid, and the first pod without one."""
-    found: dict[str, str] = {}
+    """Add pods to the nodes that `choose` returns; return the nodes by pod uid, and the first pod without a node."""
+    nodes_by_uid: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw(pod.uid)
-    left = in_order(pods)
-    while left:
-        late = []
-        for pod in left:
-            name = pick(pod)
+    remaining = placement_order(pods)
+    while remaining:
+        postponed = []
+        for pod in remaining:
+            name = choose(pod)
             if name:
                 nodes.add_pod(pod, name)
-                found[pod.uid] = name
+                nodes_by_uid[pod.uid] = name
             elif pod.shape.affinity:
-                late.append(pod)  # the pods it has affinity to may still be placed
+                postponed.append(pod)  # the pods that it has affinity to may be placed later
             else:
-                return found, pod
-        if len(late) == len(left):
-            return found, late[0]
-        left = late
-    return found, None
+                return nodes_by_uid, pod
+        if len(postponed) == len(remaining):
+            return nodes_by_uid, postponed[0]
+        remaining = postponed
+    return nodes_by_uid, None
 
 
-def _by_need(pod: PodView) -> tuple[bool, int, int, int, int, str]:
-    """Sort key: preemption allowed, priority, extended resources, cpu and memory, name."""
-    rare = sum(amount for resource, amount in pod.requests if "/" in resource)
-    return pod.may_preempt, pod.priority, -rare, -pod.shape.cpu, -pod.shape.memory, pod.key
+def _placement_key(pod: PodView) -> tuple[bool, int, int, int, int, str]:
+    """Return a pod's placement sort key: preemption allowed, priority, extended resources, cpu, memory, name."""
+    extended_resources = sum(amount for resource, amount in pod.requests if "/" in resource)
+    return pod.may_preempt, pod.priority, -extended_resources, -pod.shape.cpu, -pod.shape.memory, pod.key
 
 
 # --- claims ---
 #
-# The claims of a gang's pods: one node each, or a whole domain for the leader of an exclusively placed Job.
+# Placement claims of a gang: one node per pod, or a whole domain for the leader of an exclusively placed Job.
 #
-# Only the leader of such a Job exists until it has a node. It is placed with placeholders for its followers, so that it
-# never lands where they have no room. Source: the webhooks of JobSet, for the followers' node requirements
-# (batchyard.jobs.jobset.exclusive_placement).
+# Of such a Job, only the leader pod exists until it has a node. The leader is placed together with placeholders for its
+# followers, so that its domain has capacity for all of them. Source: the webhooks of JobSet, for the followers' node
+# requirements (batchyard.jobs.jobset.exclusive_placement).
 
 
-_TOO_SMALL: Final = FilterFailure(("node(s) were in a domain without room for the whole Job",), may_yield=True)
+_DOMAIN_TOO_SMALL: Final = FilterFailure(("node(s) were in a domain without room for the whole Job",), may_yield=True)
 
 
 class PlacementClaim(NamedTuple):
-    """Pods that must be placed in one domain: an existing pod and placeholders."""
+    """Pods that must be placed in one topology domain: an existing pod (the leader) and placeholders."""
 
     pods: Sequence[PodView]
-    #: The node label whose values are the domains; '': each node is a domain.
+    #: The node label whose values are the domains; '' if each node is a domain.
     topology_key: str = ""
 
     @property
     def leader(self) -> PodView:
-        """The existing pod."""
+        """The existing pod of the claim."""
         return self.pods[0]
 
 
 def placeholders(leader: Obj, count: int) -> list[PodView]:
-    """Return `count` placeholder pods with the followers' node requirements."""
+    """Return `count` placeholder pods with the node requirements of the leader's followers."""
     metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
     pods = []
     for number in range(1, count + 1):
-        own = {"name": f"{metadata['name']}+{number}", "uid": f"{metadata['uid']}+{number}"}
-        pods.append(pod_view({**with_metadata(leader, **own), "spec": spec}))
+        metadata_changes = {"name": f"{metadata['name']}+{number}", "uid": f"{metadata['uid']}+{number}"}
+        pods.append(pod_view({**with_metadata(leader, **metadata_changes), "spec": spec}))
     return pods
 
 
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
-    """Return the nodes that pass the claim's static filters, by domain, domains in order of their names."""
+    """Return the nodes that pass a claim's static filters, grouped by topology domain, in order of domain name."""
     obstacles = nodes.shortlists.reach(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
@@ -196,110 +197,110 @@ def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeI
 
 
 def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return the nodes of the claim's pods in a domain, by uid; None if they do not all fit.
+    """Return nodes in a domain for all pods of a claim, by pod uid; None if not all pods fit.
 
-    The pods are equal but for the leader, which has more requirements: a node that rejects one rejects the next.
+    The leader has all requirements of the (equal) followers and more. A node that rejects a pod is not tried again.
     """
-    seats: dict[str, str] = {}
-    left = iter(domain)
-    node = next(left, None)
+    nodes_by_uid: dict[str, str] = {}
+    remaining_nodes = iter(domain)
+    node = next(remaining_nodes, None)
     with nodes.what_if():
         for pod in claim.pods:
             while node is not None and find_obstacle(pod, node, nodes) is not None:
-                node = next(left, None)
+                node = next(remaining_nodes, None)
             if node is None:
                 return None
             nodes.add_pod(pod, node.name)
-            seats[pod.uid] = node.name
-    return seats
+            nodes_by_uid[pod.uid] = node.name
+    return nodes_by_uid
 
 
 def first_fit(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return the nodes of the claim's pods in the first domain that fits all of them; None if none does."""
+    """Return nodes for all pods of a claim in the first domain that fits them, by pod uid; None if no domain fits."""
     for domain in domains_of(claim, nodes):
-        seats = fit(claim, domain, nodes)
-        if seats is not None:
-            return seats
+        nodes_by_uid = fit(claim, domain, nodes)
+        if nodes_by_uid is not None:
+            return nodes_by_uid
     return None
 
 
-def place_claim(claim: PlacementClaim, seats: Mapping[str, str], nodes: ClusterSnapshot) -> None:
-    """Add the pods of a claim to their nodes."""
+def place_claim(claim: PlacementClaim, nodes_by_uid: Mapping[str, str], nodes: ClusterSnapshot) -> None:
+    """Add the pods of a claim to their nodes in the snapshot."""
     for pod in claim.pods:
-        nodes.add_pod(pod, seats[pod.uid])
+        nodes.add_pod(pod, nodes_by_uid[pod.uid])
 
 
 def withdraw(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
-    """Withdraw the nominations of the claims' pods."""
+    """Withdraw the nominations of all pods of these claims."""
     for claim in claims:
         for pod in claim.pods:
             nodes.withdraw(pod.uid)
 
 
-def in_turn(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return the order in which claims are placed: large Jobs first, since smaller ones fit more places."""
+def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
+    """Return claims in placement order: exclusively placed Jobs first, the largest before smaller ones."""
     by_leader = {claim.leader.uid: claim for claim in claims}
-    ordered = [by_leader[leader.uid] for leader in in_order([claim.leader for claim in claims])]
+    ordered = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
 
 
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    """Return nodes for all the pods of a gang, placeholders included; a complete own nomination is used first."""
-    held = held_for(claims, nodes)
+    """Return nodes for all pods of these claims, preferring their own nominated nodes if all of them still fit."""
+    nominated = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw(claims, nodes)
-        if are_free(held, claims, nodes):
-            return GangPlaced(held)
-        return _claims_place_in_turn(in_turn(claims), nodes, profile)
+        if are_free(nominated, claims, nodes):
+            return GangPlaced(nominated)
+        return _place_claims_in_order(claim_order(claims), nodes, profile)
 
 
-def held_for(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
-    """Return the nominated nodes of the claims' pods, by uid; '' if none."""
+def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
+    """Return the nominated node of each pod of these claims, by pod uid; '' for a pod without nomination."""
     return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
-def are_free(seats: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
-    """Whether all the pods of the claims fit there."""
+def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
+    """Report whether all pods of the claims fit together on the given nodes (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:
-                node = nodes.get(seats[pod.uid])
+                node = nodes.get(nodes_by_uid[pod.uid])
                 if node is None or find_obstacle(pod, node, nodes) is not None:
                     return False
                 nodes.add_pod(pod, node.name)
     return True
 
 
-def _claims_place_in_turn(
+def _place_claims_in_order(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    found: dict[str, str] = {}
+    placed: dict[str, str] = {}
     for claim in claims:
         if not claim.topology_key:
             continue
-        seats = first_fit(claim, nodes)
-        if seats is None:
-            return GangUnschedulable(claim.leader, _why_not(claim.leader, nodes))
-        place_claim(claim, seats, nodes)
-        found |= seats
+        nodes_by_uid = first_fit(claim, nodes)
+        if nodes_by_uid is None:
+            return GangUnschedulable(claim.leader, _domain_too_small(claim.leader, nodes))
+        place_claim(claim, nodes_by_uid, nodes)
+        placed |= nodes_by_uid
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
-    return GangPlaced({**found, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
+    return GangPlaced({**placed, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
 
 
-def _why_not(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
+def _domain_too_small(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
     obstacles = find_obstacles(leader, nodes)
-    return Unschedulable({node.name: obstacles.get(node.name, _TOO_SMALL) for node in nodes})
+    return Unschedulable({node.name: obstacles.get(node.name, _DOMAIN_TOO_SMALL) for node in nodes})
 
 
 def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a leader's spec without its exclusive-placement terms, which followers do not have."""
+    """Return a leader's pod spec without the affinity terms of exclusive placement, which followers do not have."""
     for field in ("podAffinity", "podAntiAffinity"):
         terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
         if terms:
-            kept = [term for term in terms if not _is_exclusion(term)]
-            spec = with_path(spec, ("affinity", field, well_known.REQUIRED), kept or None)
+            other_terms = [term for term in terms if not _is_exclusion(term)]
+            spec = with_path(spec, ("affinity", field, well_known.REQUIRED), other_terms or None)
     return spec
 
 

@@ -1,12 +1,12 @@
-"""Hotswap: fails and deletes the pods of gangs on lost nodes at once, and moves gangs to other nodes.
+"""Hotswap: deletes gang pods on lost nodes at once, and preempts whole Workloads to give restarted gangs nodes.
 
-By default such pods stay for the 300 s toleration, and then until the node is deleted or recovers. Only then does their
-Job fail and the gang restart. The controller does at once what an administrator does with the out-of-service taint. The
-second half (`HotswapPass`) frees nodes for the restarted gang.
+By default, pods on a lost node stay for the 300 s toleration, and then until the node is deleted or recovers. Only then
+do their Job and gang restart. The `Hotswap` controller fails and deletes these pods at once, as an administrator would
+with the out-of-service taint. `find_hotswap` and `HotswapPass` free nodes for the restarted gang.
 
-Watch events of nodes and pods have no common order. A pod that was bound to a node after the node was lost, or recently
-to an unknown node, is therefore left alone for a short time: the scheduler may know a newer state of the node.
-Kubernetes binds pods to a recovered node that still has the NoExecute taint, which all pods tolerate for five minutes.
+Watch events of nodes and pods have no common order. The scheduler may therefore know a newer state of a node. So a pod
+that was bound after the node was lost, or recently to an unknown node, is not deleted for a short time. Kubernetes
+binds pods to a recovered node with the NoExecute taint, because all pods tolerate the taint for five minutes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,19 +41,19 @@ from batchyard.placement.filtering import pick_node
 from batchyard.placement.gang import (
     PlacementClaim,
     are_free,
+    claim_order,
     domains_of,
     first_fit,
     fit,
-    held_for,
-    in_turn,
+    nominated_nodes,
     place_claim,
     placeholders,
     withdraw,
 )
 from batchyard.placement.index import pod_key
-from batchyard.placement.node_filters import AutoscalingProfile, find_shortage, freed
+from batchyard.placement.node_filters import AutoscalingProfile, find_shortage, total_requests
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.preemption import are_mates, lower_pods
+from batchyard.placement.preemption import are_in_same_gang, preemptible_pods
 from batchyard.scheduling.workload import evictions
 from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
@@ -61,144 +61,149 @@ from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 #
 # Followers of an exclusively placed Job: pods that are created only after their leader has a node.
 #
-# Room is reserved for placeholders of them from the leader's placement until they exist. After a restart the
-# reservation is computed again.
+# From the leader's placement until the followers exist, placeholders reserve capacity for them. After a restart the
+# reservations are computed again.
 
 
 def missing_followers(leader: Obj, reader: Reader) -> int:
-    """Return the number of pods of a leader's Job that do not exist yet."""
+    """Return how many pods of the Job of a leader pod do not exist yet."""
     owner = controller_of(leader)
     job = None if owner is None else reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
-    wanted, completions = pods_at_once(job["spec"]), job["spec"].get("completions")
+    expected, completions = pods_at_once(job["spec"]), job["spec"].get("completions")
     if completions is not None:
-        wanted = min(wanted, completions - (job.get("status") or {}).get("succeeded", 0))
-    owned = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
-    pods = [obj for obj in owned if group_kind(obj) == scheme.POD]
-    return max(0, wanted - sum(map(_is_living, pods)))
+        expected = min(expected, completions - (job.get("status") or {}).get("succeeded", 0))
+    owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
+    pods = [obj for obj in owned_objects if group_kind(obj) == scheme.POD]
+    return max(0, expected - sum(map(_is_running, pods)))
 
 
 class FollowerReservations:
-    """Nominations of placeholder pods, by leader."""
+    """Capacity reserved for the missing followers of leader pods, as nominations of placeholder pods."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        #: Placeholders by leader.
-        self._stand_ins: dict[Key, Sequence[PodView]] = {}
+        #: The nominated placeholders, by leader.
+        self._placeholders: dict[Key, Sequence[PodView]] = {}
 
-    def hold(self, claims: Sequence[PlacementClaim], seats: Mapping[str, str]) -> None:
-        """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
+    def hold(self, claims: Sequence[PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+        """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
         for claim in claims:
             leader = pod_key(claim.leader)
-            self._keep(leader, 0)
-            for pod in claim.pods[1:] if seats else ():
-                self._nodes.nominate(pod, seats[pod.uid])
-                self._stand_ins[leader] = claim.pods[1:]
+            self._keep_placeholders(leader, 0)
+            for pod in claim.pods[1:] if nodes_by_uid else ():
+                self._nodes.nominate(pod, nodes_by_uid[pod.uid])
+                self._placeholders[leader] = claim.pods[1:]
 
     def refresh(self, reader: Reader) -> None:
-        """Release placeholders of followers that exist, and of leaders that are gone."""
-        for leader in list(self._stand_ins):
+        """Release the placeholders of followers that exist now, and of leaders that are gone."""
+        for leader in list(self._placeholders):
             obj = reader.get(leader)
-            self._keep(leader, 0 if obj is None or not _is_living(obj) else missing_followers(obj, reader))
+            self._keep_placeholders(
+                leader, 0 if obj is None or not _is_running(obj) else missing_followers(obj, reader)
+            )
 
-    def _keep(self, leader: Key, count: int) -> None:
-        """Keep at most `count` placeholders of a leader."""
-        stand_ins = self._stand_ins.pop(leader, ())
-        for pod in stand_ins[count:]:
+    def _keep_placeholders(self, leader: Key, count: int) -> None:
+        """Release the placeholders of a leader in excess of `count`."""
+        placeholder_pods = self._placeholders.pop(leader, ())
+        for pod in placeholder_pods[count:]:
             self._nodes.withdraw(pod.uid)
-        if stand_ins and count:
-            self._stand_ins[leader] = stand_ins[:count]
+        if placeholder_pods and count:
+            self._placeholders[leader] = placeholder_pods[:count]
 
 
-def _is_living(pod: Obj) -> bool:
+def _is_running(pod: Obj) -> bool:
     return not (is_terminal(pod) or is_terminating(pod))
 
 
 # --- gang preemption ---
 #
-# Hotswap preemption: the victims whose eviction gives a gang of higher priority the nodes or domains it lacks.
+# Hotswap preemption: finds victims whose eviction gives a gang of higher priority the nodes or domains that it lacks.
 #
-# A victim is evicted as a whole: all pods of a Workload, or a pod without one. Victims have a lower priority than the
-# gang. Pods that already terminate count as gone. The cost of a victim is the work it loses since its last checkpoint,
-# then its size, then its name.
+# A victim is evicted as a whole: all pods of a Workload, or a pod without a Workload. Victims have a lower priority
+# than the gang. Terminating pods count as gone. The cost of a victim is its lost work since its last checkpoint, then
+# its size, then its name.
 #
-# If the room reserved for the gang is free once terminating pods are gone, the gang waits for it. Else its claims
-# (batchyard.placement.gang) are settled one by one, each at the lowest cost given the victims so far. If that takes
-# several victims, each single victim that suffices for one claim is tried for all claims, and at last unneeded victims
-# are spared. So a result with one victim is the cheapest; one with several is good, but not always optimal. The number
-# of compared places per claim and of tried single victims is limited.
+# If the nodes reserved for the gang are free once terminating pods are gone, the gang waits for them. Otherwise its
+# claims (batchyard.placement.gang) are placed one by one, each at the lowest cost given the victims so far. If that
+# takes several victims, each single victim that suffices for one claim is tried for all claims. Finally, unneeded
+# victims are dropped. A result with one victim is the cheapest; a result with several is not always optimal. The
+# numbers of compared domains per claim and of tried single victims are limited.
 
 
 #: The reason of the Preempted condition of Workloads that Hotswap evicts.
 HOTSWAP: Final = "Hotswap"
-#: How many places are compared for a claim, and how many victims are tried alone.
-PLACES_MAX: Final = 100
-SINGLES_MAX: Final = 32
+#: The maximum number of domains compared per claim, and of victims tried alone.
+COMPARED_DOMAINS_MAX: Final = 100
+SINGLE_VICTIMS_MAX: Final = 32
 
 
 class EvictionUnit(NamedTuple):
-    """Pods that are evicted together or not at all."""
+    """Pods that are evicted together or not at all: those of a Workload, or a single pod."""
 
-    #: `namespace/name` of the Workload, or of a pod without one.
+    #: `namespace/name` of the Workload, or of a pod without a Workload.
     name: str
     pods: Sequence[PodView]
-    #: The work it loses, in pod time.
+    #: The work lost by the eviction, in pod time.
     lost: Duration
-    #: It is already being evicted: that costs nothing more.
+    #: Whether it is already being evicted, so that it costs nothing more.
     is_leaving: bool = False
 
     @property
     def priority(self) -> int:
-        """The highest priority of its pods."""
+        """The highest priority of the pods of the unit."""
         return max([pod.priority for pod in self.pods])
 
 
 class HotswapPlan(NamedTuple):
-    """The nodes of a gang's pods by uid, placeholders included, and the victims, cheapest first."""
+    """A gang's preemption: nodes by pod uid (placeholders included), and the victims, cheapest first."""
 
     nodes: Mapping[str, str]
     victims: Sequence[EvictionUnit]
 
 
-EvictionUnitOf: TypeAlias = Callable[[PodView], EvictionUnit | None]
-"""Returns the unit with which a running pod is evicted; None if it cannot be evicted."""
+FindEvictionUnit: TypeAlias = Callable[[PodView], EvictionUnit | None]
+"""Returns the eviction unit of a running pod; None if the pod cannot be evicted."""
 Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
-class _Place(NamedTuple):
-    """A place for a claim: the nodes of its pods by uid, and the victims."""
+class _ClaimNodes(NamedTuple):
+    """Nodes for the pods of a claim, by pod uid, and the units to evict from them."""
 
-    seats: Mapping[str, str]
-    occupants: Sequence[EvictionUnit]
+    nodes_by_uid: Mapping[str, str]
+    eviction_units: Sequence[EvictionUnit]
 
 
-class _DomainUnit(NamedTuple):
-    """A possible victim, and its pods in one domain."""
+class _RivalUnit(NamedTuple):
+    """An eviction unit that may be evicted, and its pods in one domain."""
 
-    occupant: EvictionUnit
-    inside: list[PodView]
+    eviction_unit: EvictionUnit
+    pods_in_domain: list[PodView]
 
 
 def find_hotswap(
-    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, occupant_of: EvictionUnitOf, profile: AutoscalingProfile
+    claims: Sequence[PlacementClaim],
+    nodes: ClusterSnapshot,
+    find_eviction_unit: FindEvictionUnit,
+    profile: AutoscalingProfile,
 ) -> HotswapPlan | None:
-    """Return the victims for claims that have no place, and the resulting nodes; None if none suffice."""
+    """Return victims that let unschedulable claims fit, and the claims' nodes; None if no victims suffice."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
-    search = _Search(claims, nodes, occupant_of, profile)
-    swap = search.run()
-    if swap is None or len(swap.victims) < 2:
-        return swap
-    for occupant in sorted(search.singles.values(), key=_cost_of_one)[:SINGLES_MAX]:
-        by_one = search.run({occupant.name: None})
-        if by_one is not None:
-            return by_one
-    return _without_unneeded(swap, search)
+    search = _Search(claims, nodes, find_eviction_unit, profile)
+    plan = search.run()
+    if plan is None or len(plan.victims) < 2:
+        return plan
+    for eviction_unit in sorted(search.single_victims.values(), key=_unit_cost)[:SINGLE_VICTIMS_MAX]:
+        single_victim_plan = search.run({eviction_unit.name: None})
+        if single_victim_plan is not None:
+            return single_victim_plan
+    return _drop_unneeded_victims(plan, search)
 
 
 def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
-    """Return the eviction message of a Workload; it starts like Kueue's, so that tools find the preemptor."""
+    """Return the eviction message of a Workload, which starts like Kueue's so that tools find the preemptor."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
         f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
@@ -206,164 +211,180 @@ def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str
     )
 
 
-def cost(occupants: Sequence[EvictionUnit]) -> Cost:
-    """Return the cost of evicting these."""
-    counted = [occupant for occupant in occupants if not occupant.is_leaving]
-    return sum([o.lost for o in counted]), sum([len(o.pods) for o in counted]), sorted([o.name for o in counted])
+def cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
+    """Return the cost of evicting these units: lost work, number of pods, names."""
+    evicted_units = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    return (
+        sum([o.lost for o in evicted_units]),
+        sum([len(o.pods) for o in evicted_units]),
+        sorted([o.name for o in evicted_units]),
+    )
 
 
 class _Search:
-    """One search, run for all possible victims and again for subsets."""
+    """Search for the nodes and victims of a gang's claims; it may be run again with fewer allowed victims."""
 
     def __init__(
         self,
         claims: Sequence[PlacementClaim],
         nodes: ClusterSnapshot,
-        occupant_of: EvictionUnitOf,
+        find_eviction_unit: FindEvictionUnit,
         profile: AutoscalingProfile,
     ) -> None:
-        self._claims = in_turn(claims)
-        self._held = held_for(claims, nodes)
+        self._claims = claim_order(claims)
+        self._nominated_nodes = nominated_nodes(claims, nodes)
         self._nodes = nodes
-        self._occupant_of = occupant_of
+        self._find_eviction_unit = find_eviction_unit
         self._profile = profile
         self._allowed: Mapping[str, None] | None = None
-        #: Victims that make room for a claim alone, by name.
-        self.singles: dict[str, EvictionUnit] = {}
+        #: Units whose eviction alone lets some claim fit, by name.
+        self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Settle all claims; only `allowed` may be evicted (None: no restriction)."""
+        """Return nodes and victims for all claims; only units in `allowed` may be evicted (None: all units)."""
         self._allowed = allowed
         with self._nodes.what_if():
             withdraw(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
-            if are_free(self._held, self._claims, self._nodes):
-                return HotswapPlan(self._held, ())
-            return self._settle()
+            if are_free(self._nominated_nodes, self._claims, self._nodes):
+                return HotswapPlan(self._nominated_nodes, ())
+            return self._place_all_claims()
 
-    def _settle(self) -> HotswapPlan | None:
-        """Settle the claims one by one. Claims with affinity to others may have to be retried after those."""
-        seats: dict[str, str] = {}
+    def _place_all_claims(self) -> HotswapPlan | None:
+        """Place the claims one by one; retry claims with pod affinity after the pods that they have affinity to."""
+        nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
-        left: Sequence[PlacementClaim] = self._claims
-        while left:
-            late = []
-            for claim in left:
-                place = self._best_place(claim)
-                if place is None:
-                    late.append(claim)
+        remaining: Sequence[PlacementClaim] = self._claims
+        while remaining:
+            unplaced = []
+            for claim in remaining:
+                claim_nodes = self._cheapest_nodes(claim)
+                if claim_nodes is None:
+                    unplaced.append(claim)
                     continue
-                self._take(claim, place)
-                seats |= place.seats
-                victims.update({occupant.name: occupant for occupant in place.occupants if not occupant.is_leaving})
-            if len(late) == len(left):
+                self._apply_claim_nodes(claim, claim_nodes)
+                nodes_by_uid |= claim_nodes.nodes_by_uid
+                victims.update(
+                    {
+                        eviction_unit.name: eviction_unit
+                        for eviction_unit in claim_nodes.eviction_units
+                        if not eviction_unit.is_leaving
+                    }
+                )
+            if len(unplaced) == len(remaining):
                 return None
-            left = late
-        return HotswapPlan(seats, sorted(victims.values(), key=_cost_of_one))
+            remaining = unplaced
+        return HotswapPlan(nodes_by_uid, sorted(victims.values(), key=_unit_cost))
 
-    def _take(self, claim: PlacementClaim, place: _Place) -> None:
-        for occupant in place.occupants:
-            for pod in occupant.pods:
+    def _apply_claim_nodes(self, claim: PlacementClaim, claim_nodes: _ClaimNodes) -> None:
+        for eviction_unit in claim_nodes.eviction_units:
+            for pod in eviction_unit.pods:
                 self._nodes.remove_pod(pod.uid)
-        place_claim(claim, place.seats, self._nodes)
+        place_claim(claim, claim_nodes.nodes_by_uid, self._nodes)
 
-    def _best_place(self, claim: PlacementClaim) -> _Place | None:
+    def _cheapest_nodes(self, claim: PlacementClaim) -> _ClaimNodes | None:
         if claim.topology_key:
-            seats = first_fit(claim, self._nodes)
+            nodes_by_uid = first_fit(claim, self._nodes)
         else:
             name = pick_node(claim.leader, self._nodes, self._profile)
-            seats = {claim.leader.uid: name} if name else None
-        return self._cheapest_place(claim) if seats is None else _Place(seats, ())
+            nodes_by_uid = {claim.leader.uid: name} if name else None
+        return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
-    def _cheapest_place(self, claim: PlacementClaim) -> _Place | None:
-        """Return the place with the lowest eviction cost."""
-        places: list[_Place] = []
+    def _cheapest_after_eviction(self, claim: PlacementClaim) -> _ClaimNodes | None:
+        """Return the nodes for a claim with the lowest eviction cost; None if evictions do not make it fit anywhere."""
+        options: list[_ClaimNodes] = []
         for domain in domains_of(claim, self._nodes):
-            place = self._cleared(claim, domain)
-            if place is not None:
-                places.append(place)
-                self.singles.update(
-                    {occupant.name: occupant for occupant in place.occupants if len(place.occupants) == 1}
+            option = self._clear_domain(claim, domain)
+            if option is not None:
+                options.append(option)
+                self.single_victims.update(
+                    {
+                        eviction_unit.name: eviction_unit
+                        for eviction_unit in option.eviction_units
+                        if len(option.eviction_units) == 1
+                    }
                 )
-            if len(places) == PLACES_MAX:
+            if len(options) == COMPARED_DOMAINS_MAX:
                 break
-        return min(places, key=lambda place: cost(place.occupants), default=None)
+        return min(options, key=lambda option: cost(option.eviction_units), default=None)
 
-    def _cleared(self, claim: PlacementClaim, domain: Sequence[NodeInfo]) -> _Place | None:
-        """Return a domain after the necessary evictions; None if evictions do not make the claim fit."""
-        if not any(_can_be_cleared(node, claim.leader) for node in domain):
+    def _clear_domain(self, claim: PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
+        """Return nodes for a claim in this domain after the necessary evictions; None if evictions do not help."""
+        if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
-        rivals = sorted(
-            self._rivals_in(domain, claim.leader), key=lambda rival: _cost_of_one(rival.occupant), reverse=True
+        rival_units = sorted(
+            self._rival_units_in(domain, claim.leader),
+            key=lambda rival_unit: _unit_cost(rival_unit.eviction_unit),
+            reverse=True,
         )
-        seats = self._fit_without(rivals, claim, domain) if rivals else None
-        if seats is None:
+        nodes_by_uid = self._fit_without_units(rival_units, claim, domain) if rival_units else None
+        if nodes_by_uid is None:
             return None
-        for rival in list(rivals):
-            rest = [other for other in rivals if other is not rival]
-            spared = self._fit_without(rest, claim, domain)
-            if spared is not None:
-                rivals, seats = rest, spared
-        return _Place(seats, [rival.occupant for rival in rivals])
+        for rival_unit in list(rival_units):
+            other_units = [other for other in rival_units if other is not rival_unit]
+            nodes_without_unit = self._fit_without_units(other_units, claim, domain)
+            if nodes_without_unit is not None:
+                rival_units, nodes_by_uid = other_units, nodes_without_unit
+        return _ClaimNodes(nodes_by_uid, [rival_unit.eviction_unit for rival_unit in rival_units])
 
-    def _rivals_in(self, domain: Sequence[NodeInfo], claimant: PodView) -> list[_DomainUnit]:
-        """Return the units in a domain that may be evicted for a pod."""
-        rivals: dict[str, _DomainUnit] = {}
+    def _rival_units_in(self, domain: Sequence[NodeInfo], claiming_pod: PodView) -> list[_RivalUnit]:
+        """Return the eviction units with pods in a domain that may be evicted for the claimant."""
+        rival_units: dict[str, _RivalUnit] = {}
         for node in domain:
             for pod in node.pods.values():
-                is_lower = pod.priority < claimant.priority and not are_mates(claimant, pod)
-                occupant = self._occupant_of(pod) if is_lower else None
-                if occupant is not None and self._may_leave(occupant, claimant):
-                    rivals.setdefault(occupant.name, _DomainUnit(occupant, [])).inside.append(pod)
-        return list(rivals.values())
+                is_lower = pod.priority < claiming_pod.priority and not are_in_same_gang(claiming_pod, pod)
+                eviction_unit = self._find_eviction_unit(pod) if is_lower else None
+                if eviction_unit is not None and self._may_be_evicted(eviction_unit, claiming_pod):
+                    rival_units.setdefault(eviction_unit.name, _RivalUnit(eviction_unit, [])).pods_in_domain.append(pod)
+        return list(rival_units.values())
 
-    def _may_leave(self, occupant: EvictionUnit, claimant: PodView) -> bool:
-        if occupant.is_leaving:
+    def _may_be_evicted(self, eviction_unit: EvictionUnit, claiming_pod: PodView) -> bool:
+        if eviction_unit.is_leaving:
             return True
-        is_allowed = self._allowed is None or occupant.name in self._allowed
-        return is_allowed and claimant.may_preempt and occupant.priority < claimant.priority
+        is_allowed = self._allowed is None or eviction_unit.name in self._allowed
+        return is_allowed and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
 
-    def _fit_without(
-        self, rivals: Sequence[_DomainUnit], claim: PlacementClaim, domain: Sequence[NodeInfo]
+    def _fit_without_units(
+        self, rival_units: Sequence[_RivalUnit], claim: PlacementClaim, domain: Sequence[NodeInfo]
     ) -> Mapping[str, str] | None:
-        """Return the nodes of the claim's pods without these units in the domain; None if they do not fit."""
+        """Return nodes in a domain for a claim's pods as if these units were evicted; None if not all pods fit."""
         with self._nodes.what_if():
-            for rival in rivals:
-                for pod in rival.inside:
+            for rival_unit in rival_units:
+                for pod in rival_unit.pods_in_domain:
                     self._nodes.remove_pod(pod.uid)
             return fit(claim, domain, self._nodes)
 
 
-def _can_be_cleared(node: NodeInfo, claimant: PodView) -> bool:
-    """Whether a pod may fit the node if all pods of lower priority left; a quick check."""
-    lower = lower_pods(claimant, node)
-    if not lower or claimant.shape.host_ports:
-        return bool(lower)
-    return find_shortage(claimant.shape, node, freed(lower)) is None
+def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
+    """Report, by a quick check, whether a pod may fit a node after eviction of all pods of lower priority."""
+    candidates = preemptible_pods(claiming_pod, node)
+    if not candidates or claiming_pod.shape.host_ports:
+        return bool(candidates)
+    return find_shortage(claiming_pod.shape, node, total_requests(candidates)) is None
 
 
-def _without_unneeded(swap: HotswapPlan, search: _Search) -> HotswapPlan:
-    """Return the swap without the victims that are not needed, tried from the most expensive down."""
-    for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
-        allowed = {occupant.name: None for occupant in swap.victims if occupant.name != victim.name}
-        swap = search.run(allowed) or swap
-    return swap
+def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
+    """Return the plan without unneeded victims, which are tried from the most expensive to the cheapest."""
+    for victim in sorted(plan.victims, key=_unit_cost, reverse=True):
+        allowed = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
+        plan = search.run(allowed) or plan
+    return plan
 
 
-def _cost_of_one(occupant: EvictionUnit) -> Cost:
-    return cost((occupant,))
+def _unit_cost(eviction_unit: EvictionUnit) -> Cost:
+    return cost((eviction_unit,))
 
 
-#: Maximum delay of a node's watch event after a pod's.
-HEARD_WITHIN: Final = 10 * SECOND
-BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
+#: The assumed maximum delay of a node's watch event behind the watch event of a pod on it.
+NODE_EVENT_DELAY_MAX: Final = 10 * SECOND
+HOTSWAP_DISRUPTION: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class Hotswap:
-    """Controller that fails and deletes pods of gangs on lost nodes."""
+    """Controller that fails and deletes the pods of gangs on lost nodes."""
 
     name = "hotswap"
     rank = 0
@@ -371,11 +392,11 @@ class Hotswap:
 
     def __init__(self) -> None:
         self._pods = PodsByNode()
-        #: The known nodes, and whether each is lost.
+        #: Whether each known node is lost, by node name.
         self._lost: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods of a node that was lost, or a changed pod on such a node."""
+        """Return the keys of the pods of a node that became lost, or of a changed pod on a lost node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -386,117 +407,123 @@ class Hotswap:
         return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Fail a pod of a gang whose node is lost; once that is written, delete it."""
+        """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.node_of(pod)
-        if pod is None or not name or not _is_of_gang(pod):
+        if pod is None or not name or not _belongs_to_gang(pod):
             return ReconcileResult()
         node = reader.get(Key(scheme.NODE, "", name))
-        if (node is not None and not is_lost(node)) or not _is_left_over(pod):
+        if (node is not None and not is_lost(node)) or not _needs_removal(pod):
             return ReconcileResult()
-        failed = lifecycle.failed(pod, BY_HOTSWAP, now)
-        if failed is not pod and now < (heard := _heard_by(node, pod)):
-            return ReconcileResult(requeue_at=heard)
+        failed = lifecycle.failed(pod, HOTSWAP_DISRUPTION, now)
+        if failed is not pod and now < (removable_at := _removable_at(node, pod)):
+            return ReconcileResult(requeue_at=removable_at)
         if failed is pod:
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
         return ReconcileResult([UpdateStatus(failed)], [event])
 
     def _may_be_lost(self, node: str) -> bool:
-        """Whether a node is lost or unknown."""
+        """Report whether a node is lost or not known."""
         return bool(node) and self._lost.get(node, True)
 
 
-def _is_of_gang(pod: Obj) -> bool:
-    """Whether a pod belongs to a Workload, or to a JobSet without a queue, which also restarts as a whole."""
+def _belongs_to_gang(pod: Obj) -> bool:
+    """Report whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
     return bool(annotation(pod, well_known.WORKLOAD) or label(pod, well_known.JOB_SET_UID))
 
 
 def is_lost(node: Obj) -> bool:
-    """Whether the node's kubelet no longer reports."""
+    """Report whether a node is lost: its kubelet no longer reports its status."""
     return conditions.readiness(node) == "Unknown" or conditions.has_taint(node, well_known.UNREACHABLE)
 
 
-def _heard_by(node: Obj | None, pod: Obj) -> Instant:
-    """Return when watch events up to the pod's binding have arrived; the binding itself if the loss came later."""
+def _removable_at(node: Obj | None, pod: Obj) -> Instant:
+    """Return the earliest time to remove a pod: its binding if the node was lost later, else after HEARD_WITHIN."""
     placed = lifecycle.scheduled_at(pod)
-    return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
+    return placed if node is not None and placed <= _node_lost_at(node, placed) else placed + NODE_EVENT_DELAY_MAX
 
 
-def _lost_at(node: Obj, fallback: Instant) -> Instant:
-    """Return the time at which the node was lost: its Unknown condition or its taint, whichever is later."""
+def _node_lost_at(node: Obj, fallback: Instant) -> Instant:
+    """Return when a node was lost: the later time of its Unknown condition and its unreachable taint."""
     ready = find_condition(node, conditions.READY)
-    marks = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
-    marks += [taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
-    return max((parse_time(mark) for mark in marks if mark), default=fallback)
+    timestamps = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
+    timestamps += [
+        taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
+    ]
+    return max((parse_time(timestamp) for timestamp in timestamps if timestamp), default=fallback)
 
 
-def _is_left_over(pod: Obj) -> bool:
-    """Whether a pod still needs to be failed or deleted: it is active, was failed here, or is terminating."""
+def _needs_removal(pod: Obj) -> bool:
+    """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
     target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
-    is_ours = target is not None and target.get("reason") == BY_HOTSWAP.reason
-    return (is_ours or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
+    is_failed_by_hotswap = target is not None and target.get("reason") == HOTSWAP_DISRUPTION.reason
+    return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
 
 
 # --- freeing nodes for restarted gangs ---
 #
-# Hotswap, its second half: the reads and writes of a placement pass that frees nodes for a gang.
+# The reads and writes of a placement pass that frees nodes for a gang.
 #
-# batchyard.placement.hotswap chooses the victims. A Workload is evicted as in Kueue's preemption: its job is
-# suspended, its pods stop, and it is requeued.
+# `find_hotswap` chooses the victims. A Workload is evicted as in Kueue's preemption: its job is suspended, its pods
+# stop, and it is requeued.
 
 
 class HotswapPass:
-    """The lookups of one placement pass, cached."""
+    """The cached lookups and the evictions of Hotswap in one placement pass."""
 
-    def __init__(self, nodes: ClusterSnapshot, held: FollowerReservations, reader: Reader, now: Instant) -> None:
-        held.refresh(reader)
-        self._held = held
+    def __init__(
+        self, nodes: ClusterSnapshot, reservations: FollowerReservations, reader: Reader, now: Instant
+    ) -> None:
+        reservations.refresh(reader)
+        self._reservations = reservations
         self._nodes = nodes
         self._reader = reader
         self._now = now
-        #: By gang, or by pod uid for pods without one.
-        self._occupants: dict[str, EvictionUnit | None] = {}
+        #: Eviction units by gang, or by pod uid for pods without a gang.
+        self._eviction_units: dict[str, EvictionUnit | None] = {}
         self._gangs: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[PlacementClaim]:
-        """Return the claims of pending pods; a leader claims a whole domain for all missing pods of its Job."""
+        """Return the placement claims of pending pods; a leader claims a domain for all missing pods of its Job."""
         return [self._claim_of(pod) for pod in pods]
 
-    def hold(self, claims: Sequence[PlacementClaim], seats: Mapping[str, str]) -> None:
-        """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
-        self._held.hold(claims, seats)
+    def hold(self, claims: Sequence[PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+        """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
+        self._reservations.hold(claims, nodes_by_uid)
 
-    def occupant_of(self, pod: PodView) -> EvictionUnit | None:
-        """Return the unit with which a pod is evicted, and its cost; None if it cannot be evicted."""
+    def find_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
+        """Return the eviction unit of a pod, with its cost; None if the pod cannot be evicted."""
         key = pod.gang or pod.uid
-        if key not in self._occupants:
-            self._occupants[key] = self._of_gang(pod) if pod.gang else self._occupant(pod.key, (pod,))
-        return self._occupants[key]
+        if key not in self._eviction_units:
+            self._eviction_units[key] = (
+                self._gang_eviction_unit(pod) if pod.gang else self._make_eviction_unit(pod.key, (pod,))
+            )
+        return self._eviction_units[key]
 
-    def evict(self, occupant: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> Obj | None:
-        """Evict the occupant's Workload and return it; None for a pod without one, which the caller deletes."""
-        pod = occupant.pods[0]
-        self._occupants[pod.gang or pod.uid] = occupant._replace(is_leaving=True)
+    def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> Obj | None:
+        """Evict the Workload of a unit and return it; None for a pod without a Workload, which the caller deletes."""
+        pod = eviction_unit.pods[0]
+        self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_leaving=True)
         victim = self._workload_of(pod) if pod.gang else None
         if victim is None:
             return None
-        by = self._workload_of(preemptor) if preemptor.gang else None
+        preemptor_workload = self._workload_of(preemptor) if preemptor.gang else None
         name, uid, job_uid = preemptor.key, preemptor.uid, ""
-        if by is not None:
-            view = workload_view(by)
+        if preemptor_workload is not None:
+            view = workload_view(preemptor_workload)
             name, uid, job_uid = view.key, view.uid, view.job_uid
-        text = message(name, uid, job_uid, occupant)
+        text = message(name, uid, job_uid, eviction_unit)
         evicted = evictions.evict(
             victim, reason=evictions.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
         )
-        events = _events(key_of(victim), text, pod_key(preemptor) if by is None else key_of(by))
+        events = _events(
+            key_of(victim), text, pod_key(preemptor) if preemptor_workload is None else key_of(preemptor_workload)
+        )
         outcome.add(UpdateStatus(evicted), events)
         return victim
-
-    # --- lookups ---
 
     def _claim_of(self, pod: PodView) -> PlacementClaim:
         obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
@@ -505,7 +532,7 @@ class HotswapPass:
             return PlacementClaim((pod,))
         return PlacementClaim((pod, *placeholders(obj, missing_followers(obj, self._reader))), topology_key)
 
-    def _of_gang(self, pod: PodView) -> EvictionUnit | None:
+    def _gang_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
         workload = self._workload_of(pod)
         if workload is None or workload_lifecycle.is_finished(workload):
             return None
@@ -516,9 +543,11 @@ class HotswapPass:
         pods = self._gangs.get(pod.gang)
         if pods is None:
             return None  # bound in this pass
-        return self._occupant(str(key_of(workload)), pods)._replace(is_leaving=workload_lifecycle.is_evicted(workload))
+        return self._make_eviction_unit(str(key_of(workload)), pods)._replace(
+            is_leaving=workload_lifecycle.is_evicted(workload)
+        )
 
-    def _occupant(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
+    def _make_eviction_unit(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
         return EvictionUnit(name, pods, sum(map(self._lost_work, pods)))
 
     def _lost_work(self, pod: PodView) -> Duration:
@@ -534,14 +563,14 @@ class HotswapPass:
         yield from owning_jobs(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> Obj | None:
-        """Return the Workload of a pod of a gang."""
+        """Return the Workload that a pod of a gang belongs to; None if there is none."""
         obj = self._reader.get(pod_key(pod))
         name = None if obj is None else annotation(obj, well_known.WORKLOAD)
         return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
 
 
 def _events(victim: Key, text: str, preemptor: Key) -> list[EventRecord]:
-    """Return the Events of the victim and of the preemptor."""
+    """Return the Events of a Hotswap preemption for the victim and the preemptor."""
     return [
         EventRecord(victim, "Normal", "EvictedDueToPreempted", text),
         EventRecord(victim, "Normal", "Preempted", text),

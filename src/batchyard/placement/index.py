@@ -1,7 +1,7 @@
 """Index of the placement controller: the cluster snapshot and the scheduling queue, built from watch events.
 
-A bound pod counts on its node at once (assume); its watch event confirms it. A write that is unconfirmed when all
-writes have completed has failed: `recover` reads its object again.
+A binding is counted at once (assumed) and confirmed by the pod's watch event. A write that is still unconfirmed when
+all writes have completed has failed: `recover` reads its object again.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from batchyard.placement.units import GATED
 from batchyard.scheduling.workload.lifecycle import is_evicted
 
 KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
-#: The scheduler names that this one serves, each with its profile; None: the cluster's.
+#: The scheduler names that this controller serves, each with its scoring profile; None for the cluster's profile.
 _SCHEDULERS: Final[Mapping[str, AutoscalingProfile | None]] = {
     "default-scheduler": None,
     "gke.io/optimize-utilization-scheduler": AutoscalingProfile.OPTIMIZE_UTILIZATION,
@@ -28,7 +28,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class Victim(NamedTuple):
-    """A pod or Workload whose eviction was written, and the uid of the preemptor."""
+    """A pod or Workload whose eviction was written, with the uid of the preempting pod."""
 
     key: Key
     uid: str
@@ -36,17 +36,17 @@ class Victim(NamedTuple):
 
 
 class PlacementIndex:
-    """Cluster snapshot, scheduling queue and unconfirmed writes."""
+    """The state of the placement controller: cluster snapshot, scheduling queue and unconfirmed writes."""
 
     def __init__(self, profile: AutoscalingProfile) -> None:
         self._profile = profile
         self.nodes = ClusterSnapshot()
-        self.waiting = SchedulingQueue(self.nodes)
+        self.pending_units = SchedulingQueue(self.nodes)
         #: Pods whose PodScheduled condition must be updated: gated or bound.
         self.stale_conditions: dict[str, PodView] = {}
         #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
-        self._victims: list[Victim] = []
+        self._unconfirmed_victims: list[Victim] = []
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
             scheme.POD: self._on_pod,
             scheme.NODE: self._on_node,
@@ -55,37 +55,37 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether a pass is needed."""
+        """Apply a watch event; return whether a placement pass is needed."""
         self._handlers[event.key.kind](event)
-        return self.waiting.has_work or bool(self.stale_conditions) or bool(self._victims)
+        return self.pending_units.has_work or bool(self.stale_conditions) or bool(self._unconfirmed_victims)
 
     def profile_of(self, pod: PodView) -> AutoscalingProfile:
-        """Return the scoring profile for a pod."""
+        """Return the node scoring profile for a pod, by its scheduler name."""
         return _SCHEDULERS[pod.scheduler] or self._profile
 
     # --- decisions that count at once ---
 
     def assume(self, pod: PodView, node_name: str) -> None:
-        """Count a pod on its node before the binding is confirmed."""
-        self.waiting.drop(pod.uid)
-        self._place(pod, node_name)
+        """Count a pod on its node before its binding is confirmed by a watch event."""
+        self.pending_units.drop(pod.uid)
+        self._place_on_node(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Nominate a pod before the write is confirmed."""
+        """Nominate a node for a pod before the write is confirmed by a watch event."""
         self.nodes.nominate(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def expect(self, pod: PodView) -> None:
-        """Expect confirmation of a status write; if that fails, the pod is tried again."""
+        """Record a status write of a pod that awaits confirmation; if it stays unconfirmed, the pod is retried."""
         self._unconfirmed[pod.uid] = pod_key(pod)
 
-    def condemn(self, victim: Key, uid: str, preemptor: PodView) -> None:
-        """Record the eviction of a pod or a Workload for a preemptor."""
-        self._victims.append(Victim(victim, uid, preemptor.uid))
+    def record_eviction(self, victim: Key, uid: str, preemptor: PodView) -> None:
+        """Record the eviction of a pod or Workload for a preempting pod, which is retried if the eviction fails."""
+        self._unconfirmed_victims.append(Victim(victim, uid, preemptor.uid))
 
     def recover(self, reader: Reader) -> None:
-        """After all writes have completed, reread the objects of unconfirmed ones and activate their pods."""
+        """Reread the objects of unconfirmed writes and retry their pods; call it after all writes have completed."""
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed.items():
             obj = reader.get(key)
@@ -93,14 +93,14 @@ class PlacementIndex:
                 self._forget(uid)
             else:
                 self._sync(pod_view(obj))
-                self.waiting.activate(uid)
-        victims, self._victims = self._victims, []
+                self.pending_units.activate(uid)
+        victims, self._unconfirmed_victims = self._unconfirmed_victims, []
         for victim in victims:
             obj = reader.get(victim.key)
             if obj is None or obj["metadata"].get("uid") != victim.uid:
                 continue
             if not (is_terminating(obj) or is_evicted(obj)):
-                self.waiting.activate(victim.preemptor)
+                self.pending_units.activate(victim.preemptor)
 
     # --- events ---
 
@@ -122,7 +122,7 @@ class PlacementIndex:
         if event.type is not _DELETED:
             namespaces[name] = namespace_labels(event.obj)
         if namespaces.get(name) != before:
-            self.waiting.note_namespaces()
+            self.pending_units.note_namespaces()
 
     def _on_pod(self, event: WatchEvent) -> None:
         view = pod_view(event.obj)
@@ -133,7 +133,7 @@ class PlacementIndex:
             self._sync(view)
 
     def _sync(self, pod: PodView) -> None:
-        """Put a pod where its current state belongs: bound, pending, gated or ignored."""
+        """Update the index for a pod's current state: bound, pending, gated or ignored."""
         self.stale_conditions.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
             self._forget(pod.uid)
@@ -144,66 +144,71 @@ class PlacementIndex:
             if not pod.deleting and pod.unscheduled != GATED:
                 self.stale_conditions[pod.uid] = pod
         else:
-            self._on_waiting(pod)
+            self._on_pending(pod)
 
     def _on_bound(self, pod: PodView) -> None:
-        if self.waiting.get(pod.uid) is not None:
-            self.waiting.drop(pod.uid)
+        if self.pending_units.get(pod.uid) is not None:
+            self.pending_units.drop(pod.uid)
             self.nodes.withdraw(pod.uid)
-        self._place(pod, pod.node_name)
+        self._place_on_node(pod, pod.node_name)
         if pod.unscheduled or pod.nominated:
             self.stale_conditions[pod.uid] = pod
 
-    def _on_waiting(self, pod: PodView) -> None:
-        known = self.waiting.get(pod.uid)
-        self._remove(pod.uid)
-        is_held_as_before = self.nodes.nomination_of(pod.uid) == pod.nominated
-        if not is_held_as_before:
+    def _on_pending(self, pod: PodView) -> None:
+        previous_revision = self.pending_units.get(pod.uid)
+        self._remove_from_node(pod.uid)
+        is_nomination_unchanged = self.nodes.nomination_of(pod.uid) == pod.nominated
+        if not is_nomination_unchanged:
             self.nodes.withdraw(pod.uid)
             if pod.nominated:
                 self.nodes.nominate(pod, pod.nominated)
-        if known is not None and is_held_as_before and _asks_for_the_same(pod, known):
-            self.waiting.refresh(pod)
+        if previous_revision is not None and is_nomination_unchanged and _has_same_requirements(pod, previous_revision):
+            self.pending_units.refresh(pod)
         else:
-            self.waiting.add(pod)
+            self.pending_units.add(pod)
 
     def _forget(self, uid: str) -> None:
-        """Remove a pod that no longer concerns placement."""
-        self._remove(uid)
+        """Remove a pod from the whole index, because placement no longer handles it."""
+        self._remove_from_node(uid)
         self.stale_conditions.pop(uid, None)
-        self.waiting.drop(uid)
+        self.pending_units.drop(uid)
         self.nodes.withdraw(uid)
 
-    def _place(self, pod: PodView, node_name: str) -> None:
-        """Count a pod on a node, whether it is new there or not."""
-        known = self.nodes.pod(pod.uid)
-        if known is not None and self.nodes.place_of(pod.uid) == node_name and _asks_for_the_same(pod, known):
+    def _place_on_node(self, pod: PodView, node_name: str) -> None:
+        """Add a bound pod to its node in the snapshot, or update it if it is already counted."""
+        previous_revision = self.nodes.pod(pod.uid)
+        if (
+            previous_revision is not None
+            and self.nodes.place_of(pod.uid) == node_name
+            and _has_same_requirements(pod, previous_revision)
+        ):
             self.nodes.update_pod(pod)
-            if pod.deleting == known.deleting:
+            if pod.deleting == previous_revision.deleting:
                 return
         else:
-            if known is not None:
-                self.waiting.note_relabelled(known)
+            if previous_revision is not None:
+                self.pending_units.note_relabelled(previous_revision)
             self.nodes.add_pod(pod, node_name)
-        self.waiting.note_moved(pod, not pod.deleting)
+        self.pending_units.note_moved(pod, not pod.deleting)
 
-    def _remove(self, uid: str) -> None:
-        """Remove a pod from its node."""
-        known = self.nodes.pod(uid)
-        if known is not None:
+    def _remove_from_node(self, uid: str) -> None:
+        """Remove a pod from its node in the snapshot."""
+        previous_revision = self.nodes.pod(uid)
+        if previous_revision is not None:
             self.nodes.remove_pod(uid)
-            self.waiting.note_moved(known, False)
+            self.pending_units.note_moved(previous_revision, False)
 
 
 def pod_key(pod: PodView) -> Key:
-    """Return the key of a pod."""
+    """Return the object key of a pod."""
     return Key(scheme.POD, pod.namespace, pod.name)
 
 
-def _asks_for_the_same(pod: PodView, known: PodView) -> bool:
-    """Whether two revisions of a pod have the same requirements."""
+def _has_same_requirements(pod: PodView, previous_revision: PodView) -> bool:
+    """Report whether two revisions of a pod have the same requirements, labels and priority."""
     return (
-        pod.shape is known.shape
-        and pod.labels == known.labels
-        and (pod.priority, pod.may_preempt, pod.gang) == (known.priority, known.may_preempt, known.gang)
+        pod.shape is previous_revision.shape
+        and pod.labels == previous_revision.labels
+        and (pod.priority, pod.may_preempt, pod.gang)
+        == (previous_revision.priority, previous_revision.may_preempt, previous_revision.gang)
     )

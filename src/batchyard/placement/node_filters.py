@@ -1,4 +1,4 @@
-"""Static node filters, independent of other pods: unschedulable, taints, labels; resource fit and scores.
+"""Node filters and scores that depend on one node: taints, labels, resource fit, host ports and resource scores.
 
 Messages are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttoleration and nodeaffinity;
 k8s.io/component-helpers nodeaffinity.
@@ -22,24 +22,24 @@ class FilterFailure(NamedTuple):
     """Why a node rejects a pod."""
 
     reasons: tuple[str, ...]
-    #: Whether preemption of pods of lower priority may resolve it.
+    #: Whether preemption of pods of lower priority may resolve the failure.
     may_yield: bool
 
 
-_CORDONED: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
+_NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
 _NO_MATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
 CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
-"""No node can match all the required names. The message states it once, without a count."""
-_NOT_NAMED: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
+"""The required node names contradict each other. The message contains this reason once, without a count."""
+_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
-    """Return why a node rejects pods with these rules; None if it does not."""
-    named = _names(rules)
-    if named is not None and node.name not in named:
-        return _NOT_NAMED if named else CONFLICT
+    """Return why a node rejects pods with these rules by name, taints or labels; None if it accepts them."""
+    allowed_names = _allowed_node_names(rules)
+    if allowed_names is not None and node.name not in allowed_names:
+        return _NAME_MISMATCH if allowed_names else CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
-        return _CORDONED
+        return _NODE_UNSCHEDULABLE
     for taint in node.taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
             return FilterFailure((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
@@ -47,47 +47,47 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
-    """Whether the node selector and required node affinity match."""
+    """Report whether a node matches the node selector and required node affinity."""
     labels = node.labels
     for key, value in rules.node_selector:
         if labels.get(key) != value:
             return False
-    return rules.affinity is None or any(_holds(term, node) for term in rules.affinity)
+    return rules.affinity is None or any(_matches_term(term, node) for term in rules.affinity)
 
 
 def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Whether one of the tolerations covers the taint."""
+    """Report whether one of the tolerations tolerates the taint."""
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
-    """Whether the pods tolerate all NoSchedule and NoExecute taints of the node."""
+    """Report whether pods tolerate all NoSchedule and NoExecute taints of a node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
 def preference(rules: NodeRules, node: NodeView) -> int:
-    """Return the sum of the weights of matching preferred node affinity terms. An empty term never matches."""
-    return sum(weight for weight, term in rules.preferences if _holds(term, node))
+    """Return the total weight of the preferred node affinity terms that match a node; empty terms never match."""
+    return sum(weight for weight, term in rules.preferences if _matches_term(term, node))
 
 
 def aversion(rules: NodeRules, node: NodeView) -> int:
-    """Return the number of PreferNoSchedule taints that the pods do not tolerate."""
+    """Return the number of PreferNoSchedule taints of a node that pods do not tolerate."""
     return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
 
-def _names(rules: NodeRules) -> Sequence[str] | None:
-    """Return the node names that the terms allow if every term restricts them; None: no restriction."""
-    allowed: list[str] = []
+def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
+    """Return the node names that required node affinity allows; None if some term does not restrict names."""
+    allowed_names: list[str] = []
     for term in rules.affinity or ():
         lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
         if not lists:
             return None
-        allowed += [name for name in lists[0] if all(name in values for values in lists)]
-    return allowed if rules.affinity else None
+        allowed_names += [name for name in lists[0] if all(name in values for values in lists)]
+    return allowed_names if rules.affinity else None
 
 
-def _holds(term: NodeTerm, node: NodeView) -> bool:
-    """Whether all requirements of a term match; an empty term never matches."""
+def _matches_term(term: NodeTerm, node: NodeView) -> bool:
+    """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
     named: Mapping[str, str] = {_NAME: node.name}
@@ -100,10 +100,10 @@ def _holds(term: NodeTerm, node: NodeView) -> bool:
 
 
 class AutoscalingProfile(Enum):
-    """GKE's autoscaling profiles, as far as they affect scheduling.
+    """GKE's autoscaling profiles, which decide how nodes are scored.
 
-    OPTIMIZE_UTILIZATION packs nodes (MostAllocated) so that others can be removed; BALANCED is kube-scheduler's
-    default.
+    OPTIMIZE_UTILIZATION packs pods (MostAllocated) so that empty nodes can be removed; BALANCED is kube-scheduler's
+    default (LeastAllocated).
     """
 
     BALANCED = "balanced"
@@ -115,17 +115,17 @@ class AutoscalingProfile(Enum):
 # Resource fit and resource scores of a pod on a node.
 #
 # Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
-# nodeports. Scores are integers from 0 to 100, truncated as there.
+# nodeports. Scores are integers from 0 to 100, truncated as in kube-scheduler.
 
 
 NOTHING: Final[Mapping[str, int]] = {}
-_TOO_MANY: Final = "Too many pods"
-_SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
+_TOO_MANY_PODS: Final = "Too many pods"
+_NO_SINGLE_GPU: Final = "node(s) didn't have what is asked for free on single GPUs"
 _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
 def has_room(shape: PodShape, node: NodeInfo) -> bool:
-    """Whether a node has enough of everything that a pod requests."""
+    """Report whether a node has enough free resources, GPU shares and host ports for a pod."""
     left = node.left
     for resource, amount in shape.requests:
         if left.get(resource, 0) < amount:
@@ -136,25 +136,25 @@ def has_room(shape: PodShape, node: NodeInfo) -> bool:
 
 
 def find_shortage(shape: PodShape, node: NodeInfo, freed: Mapping[str, int] = NOTHING) -> FilterFailure | None:
-    """Return what the node lacks, with the amounts `freed` added; None if the pod fits.
+    """Return why a node lacks resources or host ports for a pod, as if `freed` were free; None if the pod fits.
 
-    Which GPUs would be freed is not considered.
+    If `freed` is not empty, the distribution of GPU shares over GPUs is not checked.
     """
     if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
     left, total = node.left, node.view.allocatable
-    short, may_yield = [], True
+    reasons, may_yield = [], True
     for resource, amount in shape.requests:
         if left.get(resource, 0) + freed.get(resource, 0) < amount:
-            short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
+            reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
             may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
-    if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
-        return FilterFailure((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
-    return FilterFailure(tuple(short), may_yield) if short else None
+    if not reasons and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    return FilterFailure(tuple(reasons), may_yield) if reasons else None
 
 
-def freed(leaving: Iterable[PodView]) -> dict[str, int]:
-    """Return what the leaving pods free, by resource."""
+def total_requests(leaving: Iterable[PodView]) -> dict[str, int]:
+    """Return the total requests of the leaving pods, by resource."""
     amounts: dict[str, int] = {}
     for pod in leaving:
         for resource, amount in pod.requests:
@@ -162,10 +162,10 @@ def freed(leaving: Iterable[PodView]) -> dict[str, int]:
     return amounts
 
 
-def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str, int]:
-    """Return `freed` minus the requests of pods with reservations."""
+def subtract_requests(freed: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
+    """Return the amounts `freed` minus the requests of the pods that hold reservations."""
     amounts = dict(freed)
-    for pod in held:
+    for pod in reserving_pods:
         for resource, amount in pod.requests:
             amounts[resource] = amounts.get(resource, 0) - amount
     return amounts
@@ -180,27 +180,27 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
     )
     if shape.cpu or shape.memory:
         # Pods without requests would all be placed on the best balanced node.
-        cpu_taken, memory_taken = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
-        score += _balance_score(cpu_taken + shape.cpu, cpu, memory_taken + shape.memory, memory)
+        cpu_used, memory_used = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
+        score += _balance_score(cpu_used + shape.cpu, cpu, memory_used + shape.memory, memory)
     return score
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean over cpu and memory of the free share, or of the used one. Arguments: (used, total)."""
+    """Return the mean of the free (or, when packing, used) shares of cpu and memory, each given as (used, total)."""
     score = counted = 0
-    for taken, total in (cpu, memory):
+    for used, total in (cpu, memory):
         if total:
             counted += 1
             if profile is AutoscalingProfile.OPTIMIZE_UTILIZATION:
-                score += min(taken, total) * 100 // total
-            elif taken <= total:
-                score += (total - taken) * 100 // total
+                score += min(used, total) * 100 // total
+            elif used <= total:
+                score += (total - used) * 100 // total
     return score // counted if counted else 0
 
 
-def _balance_score(cpu_taken: int, cpu: int, memory_taken: int, memory: int) -> int:
-    """Return the score of the difference between the used shares of cpu and memory."""
+def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
+    """Return the balance score: higher for a smaller difference between the used shares of cpu and memory."""
     if not cpu or not memory:
         return 100
-    difference = min(cpu_taken / cpu, 1.0) - min(memory_taken / memory, 1.0)
+    difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)
     return int((1 - abs(difference / 2)) * 100)

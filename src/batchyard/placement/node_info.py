@@ -1,4 +1,4 @@
-"""Scheduling state of one node: its spec, pods and free resources."""
+"""Scheduling state of one node (pods, free resources, shared GPUs), and a change log of nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ from batchyard.base import invariant
 # Shared GPUs of a node in thousandths (`batchyard.dev/gpu-milli`): the share of each pod on each GPU.
 #
 # A share below 1000 is on one GPU; whole GPUs must be entirely free. 2500 takes two whole GPUs and 500 of a third. A
-# share goes to the GPU with the least sufficient room, so that whole GPUs stay free. Source for the annotation that is
+# share goes to the fullest GPU with enough capacity, so that whole GPUs stay free. Source for the annotation that is
 # written with the binding: Alibaba's gpushare scheduler extender.
 
 
@@ -23,108 +23,124 @@ WHOLE: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and the shares of its pods. Pods that others bound without free GPUs are not counted."""
+    """The GPUs of a node and the shares of its pods; pods bound by other schedulers without free GPUs get no share."""
 
-    __slots__ = ("_held", "left")
+    __slots__ = ("_shares_by_pod", "left")
 
     def __init__(self, total: int) -> None:
         self.left = [WHOLE] * (total // WHOLE)
         """Free thousandths by GPU; negative if overcommitted."""
-        self._held: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, amount: int) -> bool:
-        """Whether the amount fits."""
+        """Report whether an amount (in thousandths of a GPU) fits the free GPUs."""
         if amount <= WHOLE:  # fast path for almost all pods that use GPUs
             return max(self.left, default=0) >= amount
         return bool(pick_devices(amount, self.left))
 
     def has_enough(self, amount: int) -> bool:
-        """Whether the amount would fit if all GPUs were free."""
+        """Report whether an amount would fit if all GPUs of the node were free."""
         return -(-amount // WHOLE) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
-        """Return the GPUs of a pod; one with a partial share comes last."""
-        return self._held.get(uid, (0, ()))[1]
+        """Return the indices of the GPUs that a pod has shares of; a partial share comes last."""
+        return self._shares_by_pod.get(uid, (0, ()))[1]
 
     def take(self, uid: str, amount: int, chosen: Sequence[int]) -> None:
-        """Add a pod with its chosen GPUs; if those are invalid, GPUs are picked."""
-        is_possible = len(chosen) == -(-amount // WHOLE) == len(dict.fromkeys(chosen))
-        is_known = all(0 <= number < len(self.left) for number in chosen)
-        picked = tuple(chosen) if chosen and is_possible and is_known else pick_devices(amount, self.left)
-        self._held[uid] = amount, picked
-        self._count(amount, picked, -1)
+        """Add a pod with its previously chosen GPUs; if these are invalid, choose free GPUs."""
+        is_right_number = len(chosen) == -(-amount // WHOLE) == len(dict.fromkeys(chosen))
+        are_existing = all(0 <= number < len(self.left) for number in chosen)
+        chosen_gpus = tuple(chosen) if chosen and is_right_number and are_existing else pick_devices(amount, self.left)
+        self._shares_by_pod[uid] = amount, chosen_gpus
+        self._change_free(amount, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Remove a pod and return its GPUs."""
-        amount, picked = self._held.pop(uid)
-        self._count(amount, picked, 1)
-        return picked
+        """Remove a pod and return the indices of its GPUs."""
+        amount, chosen_gpus = self._shares_by_pod.pop(uid)
+        self._change_free(amount, chosen_gpus, 1)
+        return chosen_gpus
 
-    def resized(self, total: int) -> "GpuShares":
-        """Return devices for a node with a new total, with the same pods."""
+    def with_total(self, total: int) -> "GpuShares":
+        """Return the GPU shares of the same pods for a new total (in thousandths)."""
         new = GpuShares(total)
-        for uid, (amount, picked) in self._held.items():
-            new.take(uid, amount, picked)
+        for uid, (amount, chosen_gpus) in self._shares_by_pod.items():
+            new.take(uid, amount, chosen_gpus)
         return new
 
-    def _count(self, amount: int, picked: Sequence[int], sign: int) -> None:
-        invariant(not picked or len(picked) == -(-amount // WHOLE), "a pod has as many GPUs as it asked for")
-        for number in picked:
-            part = min(amount, WHOLE)
-            self.left[number] += sign * part
-            amount -= part
+    def _change_free(self, amount: int, chosen_gpus: Sequence[int], sign: int) -> None:
+        invariant(
+            not chosen_gpus or len(chosen_gpus) == -(-amount // WHOLE), "a pod must have as many GPUs as it requests"
+        )
+        for number in chosen_gpus:
+            gpu_share = min(amount, WHOLE)
+            self.left[number] += sign * gpu_share
+            amount -= gpu_share
 
 
-def pick_devices(amount: int, left: Sequence[int]) -> tuple[int, ...]:
-    """Return the GPUs for an amount, whole ones first, given the free thousandths; empty if it does not fit."""
-    whole, share = divmod(amount, WHOLE)
-    free = [number for number, rest in enumerate(left) if rest == WHOLE] if whole else []
-    if len(free) < whole:
+def pick_devices(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
+    """Choose GPUs for an amount, whole ones first, given the free thousandths of each; empty if it does not fit."""
+    whole_gpus, partial_share = divmod(amount, WHOLE)
+    free_gpus = [number for number, free_share in enumerate(free_shares) if free_share == WHOLE] if whole_gpus else []
+    if len(free_gpus) < whole_gpus:
         return ()
-    taken = free[:whole]
-    if not share:
-        return tuple(taken)
-    others = [(rest, number) for number, rest in enumerate(left) if rest >= share and number not in taken]
-    return (*taken, min(others)[1]) if others else ()
+    chosen_whole = free_gpus[:whole_gpus]
+    if not partial_share:
+        return tuple(chosen_whole)
+    candidates = [
+        (free_share, number)
+        for number, free_share in enumerate(free_shares)
+        if free_share >= partial_share and number not in chosen_whole
+    ]
+    return (*chosen_whole, min(candidates)[1]) if candidates else ()
 
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' default of hostIP
 
 
 class NodeInfo:
-    """Spec, pods and free resources of a node. Only the cluster snapshot changes it."""
+    """The spec, pods and free resources of a node; only the cluster snapshot changes it."""
 
-    __slots__ = ("_below", "devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
+    __slots__ = (
+        "_requests_by_priority",
+        "devices",
+        "left",
+        "name",
+        "pods",
+        "ports",
+        "scored_cpu",
+        "scored_memory",
+        "view",
+    )
 
     def __init__(self, view: NodeView) -> None:
         self.name = view.name
         self.view = view
         self.pods: dict[str, PodView] = {}
-        """The pods that are bound to it or assumed, by uid."""
+        """The pods that are bound to the node or assumed, by uid."""
         self.left = dict(view.allocatable)
         """Free amounts by resource; negative if overcommitted."""
         self.scored_cpu = 0
-        """Requested cpu as scores count it (with defaults)."""
+        """The cpu requests of the pods for scoring, with kube-scheduler's defaults for pods without requests."""
         self.scored_memory = 0
         self.ports: dict[HostPort, int] = {}
         """Number of pods by host port."""
         self.devices = GpuShares(view.allocatable.get(GPU_MILLI, 0))
-        self._below: dict[int, dict[str, int]] = {}
+        self._requests_by_priority: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
-        """Replace the node's spec; its pods stay."""
-        before, self.view = self.view, view
-        if view.allocatable == before.allocatable:
+        """Replace the spec of the node; its pods stay."""
+        old_view, self.view = self.view, view
+        if view.allocatable == old_view.allocatable:
             return
-        if view.allocatable.get(GPU_MILLI) != before.allocatable.get(GPU_MILLI):
-            self.devices = self.devices.resized(view.allocatable.get(GPU_MILLI, 0))
-        taken = {r: before.allocatable.get(r, 0) - n for r, n in self.left.items()}
-        self.left = {r: view.allocatable.get(r, 0) - taken.get(r, 0) for r in {**view.allocatable, **taken}}
+        if view.allocatable.get(GPU_MILLI) != old_view.allocatable.get(GPU_MILLI):
+            self.devices = self.devices.with_total(view.allocatable.get(GPU_MILLI, 0))
+        used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.left.items()}
+        self.left = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
 
     def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
-        """Add a pod; `devices`: the GPUs it had here before, if any."""
+        """Add a pod to the node; `devices` are the GPUs that it had on this node before, if any."""
         self.pods[pod.uid] = pod
-        self._below.clear()
+        self._requests_by_priority.clear()
         left = self.left
         for resource, amount in pod.requests:
             left[resource] = left.get(resource, 0) - amount
@@ -136,9 +152,9 @@ class NodeInfo:
             self.ports[port] = self.ports.get(port, 0) + 1
 
     def release(self, uid: str) -> Sequence[int]:
-        """Remove a pod and return its GPUs."""
+        """Remove a pod from the node and return the indices of its GPUs."""
         pod = self.pods.pop(uid)
-        self._below.clear()
+        self._requests_by_priority.clear()
         for resource, amount in pod.requests:
             self.left[resource] += amount
         self.scored_cpu -= pod.shape.scored_cpu
@@ -149,55 +165,55 @@ class NodeInfo:
                 del self.ports[port]
         return self.devices.release(uid) if pod.shape.gpu_milli else ()
 
-    def taken_below(self, priority: int) -> Mapping[str, int]:
-        """Return what pods of lower priority have requested, by resource."""
-        known = self._below.get(priority)
-        if known is None:
-            known = self._below[priority] = {}
+    def requests_below(self, priority: int) -> Mapping[str, int]:
+        """Return the total requests of the node's pods below a priority, by resource; cached."""
+        total_requests = self._requests_by_priority.get(priority)
+        if total_requests is None:
+            total_requests = self._requests_by_priority[priority] = {}
             for pod in self.pods.values():
                 for resource, amount in pod.requests if pod.priority < priority else ():
-                    known[resource] = known.get(resource, 0) + amount
-        return known
+                    total_requests[resource] = total_requests.get(resource, 0) + amount
+        return total_requests
 
-    def has_port(self, wanted: HostPort) -> bool:
-        """Whether a host port is free. The address 0.0.0.0 conflicts with every address."""
+    def has_port(self, requested: HostPort) -> bool:
+        """Report whether a host port is free; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(
-            held.protocol == wanted.protocol
-            and held.port == wanted.port
-            and (held.ip == wanted.ip or _EVERY_ADDRESS in (held.ip, wanted.ip))
-            for held in self.ports
+            used.protocol == requested.protocol
+            and used.port == requested.port
+            and (used.ip == requested.ip or _EVERY_ADDRESS in (used.ip, requested.ip))
+            for used in self.ports
         )
 
 
 # --- changes ---
 #
-# Change log of nodes, so that caches update only what changed.
+# Change log of nodes, so that caches update only changed nodes.
 
 
 class NodeGenerations:
     """Node names in order of their last change, each with an increasing generation."""
 
-    __slots__ = ("_last", "now")
+    __slots__ = ("_generations", "now")
 
     def __init__(self) -> None:
         self.now = 0
-        self._last: dict[str, int] = {}
+        self._generations: dict[str, int] = {}
 
     def note(self, name: str) -> None:
-        """Record a change of a node."""
+        """Record that a node changed, as a new generation."""
         self.now += 1
-        self._last.pop(name, None)
-        self._last[name] = self.now
+        self._generations.pop(name, None)
+        self._generations[name] = self.now
 
-    def since(self, moment: int) -> list[str]:
-        """Return the nodes that changed after a generation, latest first."""
-        if moment == self.now:
+    def since(self, generation: int) -> list[str]:
+        """Return the names of the nodes that changed after a generation, latest first."""
+        if generation == self.now:
             return []
         names = []
-        for name, changed in reversed(self._last.items()):
-            if changed <= moment:
+        for name, changed in reversed(self._generations.items()):
+            if changed <= generation:
                 break
             names.append(name)
         return names

@@ -1,6 +1,6 @@
-"""Inter-pod affinity and anti-affinity of pending and existing pods.
+"""Inter-pod affinity and anti-affinity: an index of placed pods, the node filter, and the scores.
 
-Domains are the values of the topology keys on the nodes. Source: kube-scheduler's plugin interpodaffinity.
+A domain is a value of a topology key on the nodes. Source: kube-scheduler's plugin interpodaffinity.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.node_filters import FilterFailure
 from batchyard.placement.node_info import NodeInfo
 
-# --- neighbours ---
-#
-# Index of placed pods by their labels and affinity terms.
+# --- index of placed pods ---
 #
 # Counts are kept by node, so that node labels may change at any time.
 
@@ -28,24 +26,24 @@ _REQUIRED_WEIGHT: Final = 1
 
 
 class PodAffinityIndex:
-    """Index of the placed pods by label and affinity term."""
+    """Index of the pods placed on nodes, by label and affinity term."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[PodView, str]] = {}
         #: Uids by label value, for the labels that selectors have used.
         self._by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
-        self.repelling: dict[PodTerm, Counts] = {}
+        self.anti_affinity_terms: dict[PodTerm, Counts] = {}
         #: Affinity terms of placed pods with their weights (negative: anti-affinity).
-        self.drawing: dict[tuple[PodTerm, int], Counts] = {}
+        self.preferred_terms: dict[tuple[PodTerm, int], Counts] = {}
 
     def get(self, uid: str) -> PodView | None:
-        """Return a placed pod."""
-        found = self._pods.get(uid)
-        return None if found is None else found[0]
+        """Return the placed pod with this uid; None if it is not placed."""
+        entry = self._pods.get(uid)
+        return None if entry is None else entry[0]
 
     def add(self, pod: PodView, node_name: str) -> None:
-        """Add a placed pod."""
+        """Add a pod that was placed on a node."""
         self._pods[pod.uid] = pod, node_name
         for key, by_value in self._by_label.items():
             if key in pod.labels:
@@ -53,13 +51,13 @@ class PodAffinityIndex:
         self._count(pod, node_name, 1)
 
     def update(self, pod: PodView) -> PodView:
-        """Replace a pod by another revision with the same labels and terms; return the previous one."""
+        """Replace a placed pod by a revision with the same labels and terms; return the previous revision."""
         before, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
         return before
 
     def remove(self, pod: PodView, node_name: str) -> None:
-        """Remove a placed pod."""
+        """Remove a pod that was placed on a node."""
         del self._pods[pod.uid]
         for key, by_value in self._by_label.items():
             value = pod.labels.get(key)
@@ -70,45 +68,45 @@ class PodAffinityIndex:
         self._count(pod, node_name, -1)
 
     def selected(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
-        """Yield the pods that a selector matches, each with its node's name."""
+        """Yield the placed pods that a selector matches, each with the name of its node."""
         if selector is None:
             return
         for uid in self._candidates(selector):
-            found = self._pods[uid]
-            if selector.matches(found[0].labels):
-                yield found
+            entry = self._pods[uid]
+            if selector.matches(entry[0].labels):
+                yield entry
 
     def _candidates(self, selector: Selector) -> Iterator[str]:
-        """Return the uids that may match, by the first requirement that demands a label."""
+        """Return the uids of pods that may match a selector, by its first requirement that a label is present."""
         for requirement in selector.requirements:
             if requirement.operator == "In":
-                by_value = self._labelled(requirement.key)
+                by_value = self._uids_by_value(requirement.key)
                 return iter([uid for value in requirement.values for uid in by_value.get(value, ())])
             if requirement.operator == "Exists":
-                return iter([uid for uids in self._labelled(requirement.key).values() for uid in uids])
+                return iter([uid for uids in self._uids_by_value(requirement.key).values() for uid in uids])
         return iter(list(self._pods))
 
-    def _labelled(self, key: str) -> Mapping[str, dict[str, None]]:
-        """Return the uids by the value of a label."""
-        known = self._by_label.get(key)
-        if known is None:
-            known = self._by_label[key] = {}
+    def _uids_by_value(self, key: str) -> Mapping[str, dict[str, None]]:
+        """Return the uids of the placed pods by the value of this label; indexed on first use."""
+        uids_by_value = self._by_label.get(key)
+        if uids_by_value is None:
+            uids_by_value = self._by_label[key] = {}
             for uid, (pod, _) in self._pods.items():
                 if key in pod.labels:
-                    known.setdefault(pod.labels[key], {})[uid] = None
-        return known
+                    uids_by_value.setdefault(pod.labels[key], {})[uid] = None
+        return uids_by_value
 
     def _count(self, pod: PodView, node_name: str, step: int) -> None:
         shape = pod.shape
         for term in shape.anti_affinity:
-            _add(self.repelling, term, node_name, step)
+            _add_count(self.anti_affinity_terms, term, node_name, step)
         for term in shape.affinity:
-            _add(self.drawing, (term, _REQUIRED_WEIGHT), node_name, step)
+            _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, step)
         for weight, term in shape.preferred:
-            _add(self.drawing, (term, weight), node_name, step)
+            _add_count(self.preferred_terms, (term, weight), node_name, step)
 
 
-def _add(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) -> None:
+def _add_count(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) -> None:
     by_node = counts.setdefault(term, {})
     by_node[node_name] = by_node.get(node_name, 0) + step
     if not by_node[node_name]:
@@ -122,15 +120,17 @@ Domain: TypeAlias = tuple[str, str]
 
 _AFFINITY: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
 _ANTI_AFFINITY: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
-_REPELLED: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
+_EXISTING_ANTI_AFFINITY: Final = FilterFailure(
+    ("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True
+)
 
 
 class AffinityContext(Protocol):
-    """The parts of the cluster snapshot that affinity reads."""
+    """The parts of the cluster snapshot that pod affinity reads."""
 
     @property
     def neighbours(self) -> PodAffinityIndex:
-        """The placed pods."""
+        """The index of the placed pods."""
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
@@ -141,93 +141,97 @@ class AffinityContext(Protocol):
 
 
 class PodAffinityFilter:
-    """The required terms of a pod and of the placed pods, evaluated by domain."""
+    """Filter for required (anti-)affinity terms of a pod and of the placed pods, evaluated by domain."""
 
-    def __init__(self, pod: PodView, around: AffinityContext) -> None:
+    def __init__(self, pod: PodView, cluster: AffinityContext) -> None:
         self._pod = pod
-        self._around = around
-        self._near = self._drawn(pod.shape.affinity)
-        self._far = {term: self._domains_of(term) for term in pod.shape.anti_affinity}
-        self._repelled = self._repelled_domains()
-        self._is_first = not any(self._near.values()) and all(map(self._is_meant, pod.shape.affinity))
-        #: Whether some node may fail it.
-        self.matters = bool(self._near or any(self._far.values()) or self._repelled)
+        self._cluster = cluster
+        self._affinity_domains = self._domains_of_terms(pod.shape.affinity)
+        self._anti_affinity_domains = {term: self._domains_of(term) for term in pod.shape.anti_affinity}
+        self._repelling_domains = self._find_repelling_domains()
+        self._is_first = not any(self._affinity_domains.values()) and all(map(self._selects_pod, pod.shape.affinity))
+        #: Whether some node may fail the filter.
+        self.matters = bool(
+            self._affinity_domains or any(self._anti_affinity_domains.values()) or self._repelling_domains
+        )
 
     def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why a node fails the terms; None if it passes."""
+        """Return why a node fails the required affinity terms; None if it passes."""
         labels = node.view.labels
-        for term, domains in self._near.items():
+        for term, domains in self._affinity_domains.items():
             value = labels.get(term.topology_key)
             # The first pod of a group whose affinity selects itself has no pod to join.
             if value is None or (value not in domains and not self._is_first):
                 return _AFFINITY
-        for term, domains in self._far.items():
+        for term, domains in self._anti_affinity_domains.items():
             if labels.get(term.topology_key) in domains:
                 return _ANTI_AFFINITY
-        for key, value in self._repelled:
+        for key, value in self._repelling_domains:
             if labels.get(key) == value:
-                return _REPELLED
+                return _EXISTING_ANTI_AFFINITY
         return None
 
-    def _drawn(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
-        """Return for each term the domains with pods that match all the terms."""
-        found: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
+    def _domains_of_terms(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
+        """Return, for each affinity term, the domains with pods that match all of the terms."""
+        domains_by_term: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
         if not terms:
-            return found
-        namespaces = self._around.namespaces
-        for pod, node_name in self._around.neighbours.selected(terms[0].selector):
+            return domains_by_term
+        namespaces = self._cluster.namespaces
+        for pod, node_name in self._cluster.neighbours.selected(terms[0].selector):
             if all(term.selects(pod.namespace, pod.labels, namespaces) for term in terms):
-                for term, domains in found.items():
+                for term, domains in domains_by_term.items():
                     self._add_domain(domains, term.topology_key, node_name)
-        return found
+        return domains_by_term
 
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
-        """Return the domains with pods that a term matches."""
+        """Return the domains that contain pods which an affinity term selects."""
         domains: dict[str, None] = {}
-        for pod, node_name in self._around.neighbours.selected(term.selector):
-            if term.selects(pod.namespace, pod.labels, self._around.namespaces):
+        for pod, node_name in self._cluster.neighbours.selected(term.selector):
+            if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
                 self._add_domain(domains, term.topology_key, node_name)
         return domains
 
-    def _repelled_domains(self) -> list[Domain]:
-        """Return the domains whose pods have anti-affinity to this one."""
-        found: dict[Domain, None] = {}
-        for term, by_node in self._around.neighbours.repelling.items():
-            if self._is_meant(term):
+    def _find_repelling_domains(self) -> list[Domain]:
+        """Return the domains that contain pods with anti-affinity to this filter's pod."""
+        found_domains: dict[Domain, None] = {}
+        for term, by_node in self._cluster.neighbours.anti_affinity_terms.items():
+            if self._selects_pod(term):
                 domains: dict[str, None] = {}
                 for node_name in by_node:
                     self._add_domain(domains, term.topology_key, node_name)
-                found.update({(term.topology_key, value): None for value in domains})
-        return list(found)
+                found_domains.update({(term.topology_key, value): None for value in domains})
+        return list(found_domains)
 
     def _add_domain(self, domains: dict[str, None], key: str, node_name: str) -> None:
-        node = self._around.get(node_name)
+        node = self._cluster.get(node_name)
         if node is not None and key in node.view.labels:
             domains[node.view.labels[key]] = None
 
-    def _is_meant(self, term: PodTerm) -> bool:
-        """Whether a term of another pod matches this one."""
-        return term.selects(self._pod.namespace, self._pod.labels, self._around.namespaces)
+    def _selects_pod(self, term: PodTerm) -> bool:
+        """Report whether an affinity term selects this filter's pod."""
+        return term.selects(self._pod.namespace, self._pod.labels, self._cluster.namespaces)
 
 
-def attraction(pod: PodView, around: AffinityContext) -> dict[Domain, int]:
-    """Return the score of each domain for a pod, by its own preferences and those of placed pods; negative: repels."""
-    drawn: dict[Domain, int] = {}
+def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
+    """Return each domain's score for a pod, by preferred affinity of the pod and the placed pods; may be negative."""
+    domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
         by_node: Counts = {}
-        for other, node_name in around.neighbours.selected(term.selector):
-            if term.selects(other.namespace, other.labels, around.namespaces):
+        for other, node_name in cluster.neighbours.selected(term.selector):
+            if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
-        _draw(drawn, term.topology_key, by_node, weight, around)
-    for (term, weight), by_node in around.neighbours.drawing.items():
-        if term.selects(pod.namespace, pod.labels, around.namespaces):
-            _draw(drawn, term.topology_key, by_node, weight, around)
-    return drawn
+        _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
+    for (term, weight), by_node in cluster.neighbours.preferred_terms.items():
+        if term.selects(pod.namespace, pod.labels, cluster.namespaces):
+            _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
+    return domain_scores
 
 
-def _draw(drawn: dict[Domain, int], key: str, by_node: Counts, weight: int, around: AffinityContext) -> None:
+def _add_domain_score(
+    domain_scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext
+) -> None:
     for node_name, count in by_node.items():
-        node = around.get(node_name)
+        node = cluster.get(node_name)
         value = node.view.labels.get(key) if node is not None else None
         if value is not None:
-            drawn[key, value] = drawn.get((key, value), 0) + weight * count
+            domain_scores[key, value] = domain_scores.get((key, value), 0) + weight * count

@@ -1,4 +1,4 @@
-"""Scheduling queue: the active units, in order, and the unschedulable ones."""
+"""Scheduling queue of the placement controller: active units in order, and parked units that did not fit."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, less_held
+from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.units import SchedulingUnits, Turn
 
@@ -16,12 +16,12 @@ from batchyard.placement.units import SchedulingUnits, Turn
 #
 # Queueing hints: which changes may make an unschedulable pod fit.
 #
-# Pods that lack resources or fail taints and labels are helped by changed nodes. Pods with inter-pod rules are also
-# helped by added and removed pods. Source: the queueing hints of kube-scheduler's plugins.
+# Changed nodes may help pods that lack resources or fail taints and labels. Added and removed pods may help pods with
+# affinity or topology spread. Source: the queueing hints of kube-scheduler's plugins.
 
 
-def is_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -> bool:
-    """Whether the pod may fit one of the changed nodes, possibly by preemption."""
+def may_be_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -> bool:
+    """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
     for name in changed:
         node = nodes.get(name)
@@ -34,12 +34,12 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -
 #
 # Unschedulable units, parked until a change may help them.
 #
-# Units with the same requirements form an equivalence class: if one fits, the next is tried, else none is. A unit with
-# pod affinity, topology spread or a nomination is a class of its own.
+# Units with the same requirements form an equivalence class: the next unit is tried only if the previous one fits. A
+# unit with pod affinity, topology spread or a nomination is the only member of its class.
 
 
-def is_concerned_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> bool:
-    """Whether the addition or removal of another pod may affect the pod."""
+def is_affected_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> bool:
+    """Report whether the addition or removal of the other pod may affect where a pod fits."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other.namespace, other.labels, nodes.namespaces):
             return True
@@ -50,144 +50,160 @@ def is_concerned_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> boo
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
-    """Whether the pod may fit, given the reservations of others, possibly without pods of lower priority."""
-    held = nodes.held_against(pod, node.name)
-    if not held and has_room(pod.shape, node):
+    """Report whether a pod may fit a node, given reservations of other pods, possibly after preemption."""
+    competing_pods = nodes.competing_nominations(pod, node.name)
+    if not competing_pods and has_room(pod.shape, node):
         return True
-    below = node.taken_below(pod.priority) if pod.may_preempt else NOTHING
-    if not below and not held:
+    freed_amounts = node.requests_below(pod.priority) if pod.may_preempt else NOTHING
+    if not freed_amounts and not competing_pods:
         return False
-    spare = less_held(below, held) if held else below
-    return (bool(below) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, spare) is None
+    available_amounts = subtract_requests(freed_amounts, competing_pods) if competing_pods else freed_amounts
+    return (bool(freed_amounts) and bool(pod.shape.host_ports)) or find_shortage(
+        pod.shape, node, available_amounts
+    ) is None
 
 
 Kind: TypeAlias = tuple[PodShape, int, bool, str]
-"""What decides on which nodes a pod fits and which pods it may preempt."""
+"""A pod's shape, priority, permission to preempt, and scheduler: equal pods fit the same nodes."""
 
 
 class EquivalenceKey(NamedTuple):
-    """The key of an equivalence class: the number of pods of each kind, and the unit if it is the only member."""
+    """The key of an equivalence class of units: the pods by kind, and the unit's name if it is the only member."""
 
     kinds: tuple[tuple[Kind, int], ...]
     alone: str
 
 
 class _ParkedUnit(NamedTuple):
-    """The position of a parked unit."""
+    """A parked unit: its equivalence class, sort key and nominated nodes."""
 
-    line: EquivalenceKey
+    class_key: EquivalenceKey
     turn: Turn
-    #: The nodes to which its pods are nominated.
-    held: Sequence[str]
+    #: The nodes to which pods of the unit are nominated.
+    nominated_nodes: Sequence[str]
 
 
 class _EquivalenceClass(NamedTuple):
-    """The units of an equivalence class, in scheduling order."""
+    """An equivalence class: its parked units in scheduling order, and one pod of each kind."""
 
     #: One pod of each kind.
     representatives: Sequence[PodView]
-    turns: list[tuple[Turn, str]]
+    queued_units: list[tuple[Turn, str]]
 
 
 class UnschedulablePods:
-    """The equivalence classes of parked units."""
+    """The parked units, grouped by equivalence class."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        self._lines: dict[EquivalenceKey, _EquivalenceClass] = {}
-        self._places: dict[str, _ParkedUnit] = {}
-        #: Pods with inter-pod rules, by unit.
-        self._minding: dict[str, Sequence[PodView]] = {}
-        #: Units with nominations, by node.
-        self._held: dict[str, dict[str, None]] = {}
+        self._classes: dict[EquivalenceKey, _EquivalenceClass] = {}
+        self._parked_units: dict[str, _ParkedUnit] = {}
+        #: Pods with affinity or topology spread, by unit.
+        self._pods_with_affinity: dict[str, Sequence[PodView]] = {}
+        #: Units with pods nominated to a node, by node.
+        self._nominated_units: dict[str, dict[str, None]] = {}
         self._changed: Sequence[str] = ()
 
     def __len__(self) -> int:
-        """The number of parked units."""
-        return len(self._places)
+        """Return the number of parked units."""
+        return len(self._parked_units)
 
-    def line_for(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return a unit's equivalence class: equal requirements and sensitivity to the same changes."""
+    def equivalence_key(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
+        """Return the equivalence class of a unit, which depends on the requirements of its pods."""
         counts: dict[Kind, int] = {}
         for pod in pods:
-            alike = _kind(pod)
-            counts[alike] = counts.get(alike, 0) + 1
-        is_alone = any(alike[0].minds_pods for alike in counts) or any(map(self._is_special, pods))
+            kind = _kind(pod)
+            counts[kind] = counts.get(kind, 0) + 1
+        is_alone = any(kind[0].minds_pods for kind in counts) or any(map(self._needs_own_class, pods))
         return EquivalenceKey(tuple(counts.items()), unit if is_alone else "")
 
-    def line_of(self, unit: str) -> EquivalenceKey | None:
-        """Return the class of a parked unit; None if it is not parked."""
-        place = self._places.get(unit)
-        return None if place is None else place.line
+    def parked_class(self, unit: str) -> EquivalenceKey | None:
+        """Return the equivalence class of a parked unit; None if it is not parked."""
+        parked_unit = self._parked_units.get(unit)
+        return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], turn: Turn) -> None:
-        """Park a unit."""
-        line = self.line_for(unit, pods)
-        held = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
-        self._places[unit] = _ParkedUnit(line, turn, held)
-        if line not in self._lines:
+        """Park a unit that did not fit."""
+        class_key = self.equivalence_key(unit, pods)
+        nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
+        self._parked_units[unit] = _ParkedUnit(class_key, turn, nominated_nodes)
+        if class_key not in self._classes:
             representatives = {_kind(pod): pod for pod in pods}
-            self._lines[line] = _EquivalenceClass(list(representatives.values()), [])
-        insort(self._lines[line].turns, (turn, unit))
-        minding = [pod for pod in pods if pod.shape.minds_pods]
-        if minding:
-            self._minding[unit] = minding
-        for node_name in held:
-            self._held.setdefault(node_name, {})[unit] = None
+            self._classes[class_key] = _EquivalenceClass(list(representatives.values()), [])
+        insort(self._classes[class_key].queued_units, (turn, unit))
+        pods_with_affinity = [pod for pod in pods if pod.shape.minds_pods]
+        if pods_with_affinity:
+            self._pods_with_affinity[unit] = pods_with_affinity
+        for node_name in nominated_nodes:
+            self._nominated_units.setdefault(node_name, {})[unit] = None
 
     def remove(self, unit: str) -> None:
-        """Remove a unit from the parked ones."""
-        place = self._places.pop(unit, None)
-        if place is None:
+        """Remove a unit from the parked units, if it is parked."""
+        parked_unit = self._parked_units.pop(unit, None)
+        if parked_unit is None:
             return
-        self._minding.pop(unit, None)
-        for node_name in place.held:
-            del self._held[node_name][unit]
-            if not self._held[node_name]:
-                del self._held[node_name]
-        turns = self._lines[place.line].turns
-        del turns[bisect_left(turns, (place.turn, unit))]
-        if not turns:
-            del self._lines[place.line]
+        self._pods_with_affinity.pop(unit, None)
+        for node_name in parked_unit.nominated_nodes:
+            del self._nominated_units[node_name][unit]
+            if not self._nominated_units[node_name]:
+                del self._nominated_units[node_name]
+        queued_units = self._classes[parked_unit.class_key].queued_units
+        del queued_units[bisect_left(queued_units, (parked_unit.turn, unit))]
+        if not queued_units:
+            del self._classes[parked_unit.class_key]
 
-    def first(self, line: EquivalenceKey) -> tuple[Turn, str] | None:
-        """Return the turn and name of the first unit of a class; None if the class is empty."""
-        found = self._lines.get(line)
-        return None if found is None else found.turns[0]
+    def first(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
+        """Return the sort key and name of the first unit of an equivalence class; None if the class is empty."""
+        equivalence_class = self._classes.get(class_key)
+        return None if equivalence_class is None else equivalence_class.queued_units[0]
 
-    def stir(self, changed: Sequence[str], moved: Iterable[PodView], *, is_map_new: bool) -> list[tuple[Turn, str]]:
-        """Return the units that changed nodes and moved pods may help: the first of each class.
+    def find_helped_units(
+        self, changed: Sequence[str], moved: Iterable[PodView], *, is_topology_changed: bool
+    ) -> list[tuple[Turn, str]]:
+        """Return the sort key and name of the units that changed nodes and moved pods may help, one of each class.
 
-        If the topology changed (nodes or their labels), all single-member classes are included.
+        With `is_topology_changed` (nodes, or labels of nodes or namespaces), all single-member classes are included.
         """
-        found = [line.turns[0] for line in self._lines.values() if self._is_helped(line, changed)]
-        stirred = [unit for name in changed for unit in self._held.get(name, ())]
-        stirred += [unit for unit, place in self._places.items() if place.line.alone] if is_map_new else ()
+        helped = [
+            equivalence_class.queued_units[0]
+            for equivalence_class in self._classes.values()
+            if self._is_helped(equivalence_class, changed)
+        ]
+        affected_units = [unit for name in changed for unit in self._nominated_units.get(name, ())]
+        affected_units += (
+            [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.alone]
+            if is_topology_changed
+            else ()
+        )
         for other in moved:
-            stirred += [unit for unit, pods in self._minding.items() if self._is_concerned(pods, other)]
+            affected_units += [
+                unit for unit, pods in self._pods_with_affinity.items() if self._are_affected(pods, other)
+            ]
             if other.shape.anti_affinity:
-                found += [
-                    line.turns[0] for line in self._lines.values() if self._is_concerned(line.representatives, other)
+                helped += [
+                    equivalence_class.queued_units[0]
+                    for equivalence_class in self._classes.values()
+                    if self._are_affected(equivalence_class.representatives, other)
                 ]
         self._changed = changed
-        return list(dict.fromkeys([*found, *[(self._places[unit].turn, unit) for unit in stirred]]))
+        return list(dict.fromkeys([*helped, *[(self._parked_units[unit].turn, unit) for unit in affected_units]]))
 
-    def is_worth_a_try(self, unit: str) -> bool:
-        """Whether the change that activated the unit still helps it: others may have taken the room."""
-        line = self._places[unit].line
-        return bool(line.alone) or self._is_helped(self._lines[line], self._changed)
+    def is_still_helped(self, unit: str) -> bool:
+        """Report whether the change that activated a unit still helps it, after earlier units were placed."""
+        class_key = self._parked_units[unit].class_key
+        return bool(class_key.alone) or self._is_helped(self._classes[class_key], self._changed)
 
-    def _is_helped(self, line: _EquivalenceClass, changed: Sequence[str]) -> bool:
-        return any(is_helped_by(pod, changed, self._nodes) for pod in line.representatives)
+    def _is_helped(self, equivalence_class: _EquivalenceClass, changed: Sequence[str]) -> bool:
+        return any(may_be_helped_by(pod, changed, self._nodes) for pod in equivalence_class.representatives)
 
-    def _is_concerned(self, pods: Sequence[PodView], other: PodView) -> bool:
-        return any(is_concerned_by(pod, other, self._nodes) for pod in pods)
+    def _are_affected(self, pods: Sequence[PodView], other: PodView) -> bool:
+        return any(is_affected_by(pod, other, self._nodes) for pod in pods)
 
-    def _is_special(self, pod: PodView) -> bool:
-        """Whether a pod is nominated, or placed pods have anti-affinity to it."""
+    def _needs_own_class(self, pod: PodView) -> bool:
+        """Report whether a pod is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nomination_of(pod.uid):
             return True
-        terms, namespaces = self._nodes.neighbours.repelling, self._nodes.namespaces
+        terms, namespaces = self._nodes.neighbours.anti_affinity_terms, self._nodes.namespaces
         return bool(terms) and any(term.selects(pod.namespace, pod.labels, namespaces) for term in terms)
 
 
@@ -196,46 +212,50 @@ def _kind(pod: PodView) -> Kind:
 
 
 class SchedulingQueue:
-    """The pending pods. A pass calls `start`, then `next_unit` until it returns nothing."""
+    """The pending pods as scheduling units; a pass calls `start`, then `next_unit` until it returns no pods."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         self._units = SchedulingUnits()
         self._parked = UnschedulablePods(nodes)
         self._active: dict[str, None] = {}
-        #: Pods that were bound or removed since the last pass, and the node generations it has seen.
-        self._moved: list[PodView] = []
-        self._moment = self._traits_moment = 0
-        #: Whether namespace labels have changed since then.
-        self._are_namespaces_new = False
-        #: The rest of the pass, and the last unit with its equivalence class.
+        #: Pods that were bound or removed since the last pass, and the node generations that this pass has seen.
+        self._moved_pods: list[PodView] = []
+        self._seen_generation = self._seen_property_generation = 0
+        #: Whether namespace labels have changed since the last pass.
+        self._have_namespaces_changed = False
+        #: The remaining units of the pass, and the last returned unit with its equivalence class.
         self._heap: list[tuple[Turn, str]] = []
-        self._tried: tuple[str, EquivalenceKey | None] = ("", None)
+        self._last_unit: tuple[str, EquivalenceKey | None] = ("", None)
 
     def get(self, uid: str) -> PodView | None:
-        """Return a pending pod."""
+        """Return the pending pod with this uid; None if it is not pending."""
         return self._units.pod(uid)
 
     @property
     def has_work(self) -> bool:
-        """Whether a unit is active, or a change may help an unschedulable one."""
-        is_news = self._moved or self._are_namespaces_new or self._moment != self._nodes.lasting.now
-        return bool(self._active or (self._parked and is_news))
+        """Whether a unit is active, or a recent change may help a parked unit."""
+        has_changes = (
+            self._moved_pods
+            or self._have_namespaces_changed
+            or self._seen_generation != self._nodes.permanent_changes.now
+        )
+        return bool(self._active or (self._parked and has_changes))
 
     # --- pending pods ---
 
     def add(self, pod: PodView) -> None:
-        """Add a pending pod, or one whose requirements changed, as active."""
+        """Add a pending pod, or replace one whose requirements changed; its unit becomes active."""
         self.drop(pod.uid)
         self._units.put(pod)
         self._activate(self._units.of(pod))
 
     def refresh(self, pod: PodView) -> None:
-        """Replace a pending pod by another revision with the same requirements."""
+        """Replace a pending pod by a revision with the same requirements."""
         self._units.put(pod)
 
     def drop(self, uid: str) -> None:
-        """Remove a pod that is no longer pending."""
+        """Remove a pod that is no longer pending from the queue."""
         pod = self._units.pod(uid)
         if pod is None:
             return
@@ -244,42 +264,42 @@ class SchedulingQueue:
         if not self._units.pods(unit):
             self._parked.remove(unit)
             self._active.pop(unit, None)
-        elif self._parked.line_of(unit) is not None:
-            self._activate(unit)  # the rest of a gang may fit
+        elif self._parked.parked_class(unit) is not None:
+            self._activate(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
-        """Move a pending pod's unit to the active ones."""
+        """Make the unit of a pending pod active, so that the next pass tries it."""
         pod = self._units.pod(uid)
         if pod is not None:
             self._activate(self._units.of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
-        """Park a unit until a relevant change."""
+        """Park the unit of these pods until a relevant change."""
         unit = self._units.of(pods[0])
         self._active.pop(unit, None)
         self._parked.remove(unit)
         self._parked.add(unit, pods, self._units.turn(pods))
 
     def note_moved(self, pod: PodView, has_node: bool) -> None:
-        """Record that a pod was bound or is leaving. The rest of a partly bound gang is tried pod by pod."""
+        """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
         if self._parked:
-            self._moved.append(pod)
+            self._moved_pods.append(pod)
         if pod.gang and self._units.set_begun(pod, has_node):
-            rest = self._units.waiting_of(pod.gang)
-            for unit in (pod.gang, *[other.uid for other in rest]):
+            remaining_pods = self._units.pending_pods_of(pod.gang)
+            for unit in (pod.gang, *[other.uid for other in remaining_pods]):
                 self._parked.remove(unit)
                 self._active.pop(unit, None)
-            for other in rest:
+            for other in remaining_pods:
                 self._active[self._units.of(other)] = None
 
-    def note_relabelled(self, before: PodView) -> None:
-        """Record that a bound pod had other labels or terms, which may unblock others."""
+    def note_relabelled(self, previous_revision: PodView) -> None:
+        """Record the previous revision of a bound pod whose labels or terms changed, which may help other pods."""
         if self._parked:
-            self._moved.append(before)
+            self._moved_pods.append(previous_revision)
 
     def note_namespaces(self) -> None:
-        """Record that namespace labels changed, which affects namespace selectors of affinity terms."""
-        self._are_namespaces_new = bool(self._parked)
+        """Record that namespace labels changed, which affects the namespace selectors of affinity terms."""
+        self._have_namespaces_changed = bool(self._parked)
 
     def _activate(self, unit: str) -> None:
         self._parked.remove(unit)
@@ -287,39 +307,45 @@ class SchedulingQueue:
 
     # --- a pass ---
 
-    def line_for(self, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return the equivalence class of a unit: if one fits nowhere, no unit of the class does."""
-        return self._parked.line_for(self._units.of(pods[0]), pods)
+    def equivalence_key(self, pods: Sequence[PodView]) -> EquivalenceKey:
+        """Return the equivalence class of a unit: if one member fits no node, no other member does."""
+        return self._parked.equivalence_key(self._units.of(pods[0]), pods)
 
     def start(self) -> None:
-        """Start a pass with the active units and those that changes since the last pass may help."""
-        changed, moved = self._nodes.lasting.since(self._moment), self._moved
-        is_map_new = self._are_namespaces_new or self._traits_moment != self._nodes.traits.now
-        self._are_namespaces_new = False
-        self._moment, self._moved, self._traits_moment = self._nodes.lasting.now, [], self._nodes.traits.now
+        """Start a pass over the active units and the parked units that changes since the last pass may help."""
+        changed, moved = self._nodes.permanent_changes.since(self._seen_generation), self._moved_pods
+        is_topology_changed = (
+            self._have_namespaces_changed or self._seen_property_generation != self._nodes.property_changes.now
+        )
+        self._have_namespaces_changed = False
+        self._seen_generation, self._moved_pods, self._seen_property_generation = (
+            self._nodes.permanent_changes.now,
+            [],
+            self._nodes.property_changes.now,
+        )
         self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
-        if self._parked and (changed or moved or is_map_new):
-            self._heap += self._parked.stir(changed, moved, is_map_new=is_map_new)
-        self._tried = "", None
+        if self._parked and (changed or moved or is_topology_changed):
+            self._heap += self._parked.find_helped_units(changed, moved, is_topology_changed=is_topology_changed)
+        self._last_unit = "", None
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """Return the pods of the next unit, which the caller binds or parks; empty at the end of the pass."""
-        self._follow_up()
+        """Return the pods of the next unit of the pass, which the caller binds or parks; empty at the end."""
+        self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)
-            line = self._parked.line_of(unit)
-            if unit in self._active or (line is not None and self._parked.is_worth_a_try(unit)):
-                self._tried = unit, line
+            class_key = self._parked.parked_class(unit)
+            if unit in self._active or (class_key is not None and self._parked.is_still_helped(unit)):
+                self._last_unit = unit, class_key
                 self._activate(unit)
                 return self._units.pods(unit)
         return ()
 
-    def _follow_up(self) -> None:
-        """If the last unit's class leader was not parked again, queue the next unit of its class."""
-        unit, line = self._tried
-        self._tried = "", None
-        if line is not None and self._parked.line_of(unit) != line:
-            following = self._parked.first(line)
-            if following is not None:
-                heappush(self._heap, following)
+    def _queue_next_of_class(self) -> None:
+        """Queue the next unit of the last unit's equivalence class, unless the last unit was parked again."""
+        unit, class_key = self._last_unit
+        self._last_unit = "", None
+        if class_key is not None and self._parked.parked_class(unit) != class_key:
+            next_unit_of_class = self._parked.first(class_key)
+            if next_unit_of_class is not None:
+                heappush(self._heap, next_unit_of_class)

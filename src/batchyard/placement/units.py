@@ -1,6 +1,6 @@
-"""Scheduling units: a pending pod, or all pending pods of a gang while none of its pods is bound.
+"""Scheduling units of the placement controller, and its changes to the status of pods.
 
-A unit is named by its pod's uid, or by its gang.
+A unit is a pending pod, or all pending pods of a gang of which no pod is bound. Its name is the pod's uid or the gang.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,30 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 
 Turn: TypeAlias = tuple[int, bool, int, str]
-"""Sort key: priority, partly bound gangs first, creation time, name."""
+"""Sort key of a unit: priority, partly bound gangs first, creation time, name."""
 
 
 class SchedulingUnits:
-    """The pending pods, grouped into units."""
+    """The pending pods, grouped into scheduling units."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodView] = {}
         self._by_gang: dict[str, dict[str, None]] = {}
         #: Bound pods of gangs that are not terminating, by gang and uid.
-        self._begun: dict[str, dict[str, None]] = {}
+        self._bound_by_gang: dict[str, dict[str, None]] = {}
 
     def pod(self, uid: str) -> PodView | None:
-        """Return a pending pod."""
+        """Return the pending pod with this uid; None if it is not pending."""
         return self._pods.get(uid)
 
     def put(self, pod: PodView) -> None:
-        """Add a pending pod, or replace it by another revision."""
+        """Add a pending pod, or replace it by a newer revision."""
         self._pods[pod.uid] = pod
         if pod.gang:
             self._by_gang.setdefault(pod.gang, {})[pod.uid] = None
 
     def remove(self, uid: str) -> None:
-        """Remove a pod that is no longer pending."""
+        """Remove a pod that is no longer pending from its unit."""
         pod = self._pods.pop(uid)
         if pod.gang:
             del self._by_gang[pod.gang][uid]
@@ -43,44 +43,44 @@ class SchedulingUnits:
                 del self._by_gang[pod.gang]
 
     def of(self, pod: PodView) -> str:
-        """Return the unit of a pod."""
-        return pod.uid if not pod.gang or pod.gang in self._begun else pod.gang
+        """Return the name of the unit that a pod belongs to."""
+        return pod.uid if not pod.gang or pod.gang in self._bound_by_gang else pod.gang
 
     def pods(self, unit: str) -> Sequence[PodView]:
         """Return the pods of a unit; empty if the unit no longer exists."""
         pod = self._pods.get(unit)
         if pod is not None:
             return (pod,) if self.of(pod) == unit else ()
-        return () if unit in self._begun else [self._pods[uid] for uid in self._by_gang.get(unit, ())]
+        return () if unit in self._bound_by_gang else [self._pods[uid] for uid in self._by_gang.get(unit, ())]
 
-    def waiting_of(self, gang: str) -> list[PodView]:
+    def pending_pods_of(self, gang: str) -> list[PodView]:
         """Return the pending pods of a gang."""
         return [self._pods[uid] for uid in self._by_gang.get(gang, ())]
 
-    def set_begun(self, pod: PodView, has_begun: bool) -> bool:
+    def set_begun(self, pod: PodView, is_bound: bool) -> bool:
         """Record whether a pod of a gang is bound; return whether that changes the gang's units."""
-        if not has_begun:
-            begun = self._begun.get(pod.gang, {})
-            if pod.uid in begun:
-                del begun[pod.uid]
-                if not begun:
-                    del self._begun[pod.gang]
+        if not is_bound:
+            bound_uids = self._bound_by_gang.get(pod.gang, {})
+            if pod.uid in bound_uids:
+                del bound_uids[pod.uid]
+                if not bound_uids:
+                    del self._bound_by_gang[pod.gang]
                     return True
             return False
-        is_first = pod.gang not in self._begun
-        self._begun.setdefault(pod.gang, {})[pod.uid] = None
+        is_first = pod.gang not in self._bound_by_gang
+        self._bound_by_gang.setdefault(pod.gang, {})[pod.uid] = None
         return is_first
 
     def turn(self, unit: Sequence[PodView]) -> Turn:
-        """Return the sort key of a unit."""
-        first = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
+        """Return the sort key of a unit, given its pods."""
+        first_pod = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
         priority = max([pod.priority for pod in unit])
-        return -priority, first.gang not in self._begun, first.created, first.key
+        return -priority, first_pod.gang not in self._bound_by_gang, first_pod.created, first_pod.key
 
 
 # --- pod status ---
 #
-# A scheduler's writes to a Pod's status. Each function returns the same object if nothing changes.
+# The scheduler's changes to a Pod's status. Each function returns the same object if nothing changes.
 #
 # Sources: kube-scheduler's schedule_one.go (updatePod) and framework/preemption/executor.go; Kubernetes'
 # pkg/registry/core/pod (conditions of gated and of bound pods).
@@ -92,11 +92,11 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 def set_unplaced(obj: Obj, message: str, nominated: str, now: Instant) -> Obj:
-    """Set PodScheduled to False with the message, and the nominated node."""
+    """Set PodScheduled to False (Unschedulable) with this message, and set the nominated node of a pod."""
     conditions = with_condition(
         _conditions(obj), type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now
     )
-    return _with(obj, conditions, nominated)
+    return _with_status(obj, conditions, nominated)
 
 
 def set_gated(obj: Obj, now: Instant) -> Obj:
@@ -104,21 +104,21 @@ def set_gated(obj: Obj, now: Instant) -> Obj:
     conditions = with_condition(
         _conditions(obj), type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now
     )
-    return _with(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
+    return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 
 def set_placed(obj: Obj, now: Instant) -> Obj:
-    """Set PodScheduled to True."""
-    placed = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
+    """Set PodScheduled to True on a bound pod, and clear its nominated node."""
+    scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
-        placed if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition
+        scheduled_condition if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition
         for condition in _conditions(obj)
     ]
-    return _with(obj, conditions, "")
+    return _with_status(obj, conditions, "")
 
 
 def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
-    """Set DisruptionTarget on a pod that is preempted for a pod of this scheduler."""
+    """Set the DisruptionTarget condition on a pod that this scheduler preempts."""
     conditions = with_condition(
         _conditions(obj),
         type="DisruptionTarget",
@@ -127,7 +127,7 @@ def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
         message=f"{scheduler}: preempting to accommodate a higher priority pod",
         now=now,
     )
-    return _with(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
+    return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 
 def _conditions(obj: Obj) -> list[Condition]:
@@ -135,8 +135,8 @@ def _conditions(obj: Obj) -> list[Condition]:
     return conditions if isinstance(conditions, list) else list(conditions)
 
 
-def _with(obj: Obj, conditions: Sequence[Mapping[str, Any]], nominated: str) -> Obj:
+def _with_status(obj: Obj, conditions: Sequence[Mapping[str, Any]], nominated: str) -> Obj:
     status = obj.get("status") or {}
-    new = {**status, "conditions": conditions, "nominatedNodeName": nominated or None}
-    new = {field: value for field, value in new.items() if value is not None}
-    return obj if new == status else with_status(obj, new)
+    new_status = {**status, "conditions": conditions, "nominatedNodeName": nominated or None}
+    new_status = {field: value for field, value in new_status.items() if value is not None}
+    return obj if new_status == status else with_status(obj, new_status)

@@ -1,6 +1,6 @@
-"""ResourceQuotas: usage of objects, scopes, the ledger of used amounts, the admission check, the status controller.
+"""ResourceQuotas: usage of objects, scopes, the ledger of used amounts, the admission plugin, the status controller.
 
-Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic. Amounts are in billionths.
+Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,64 +39,68 @@ _POD_COUNT: Final = "count/pods"
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
-#: Resources that pods request under both the bare name and the name with `requests.`.
+#: Resources that a quota may limit both by their bare name and with the prefix `requests.`.
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
-_OF_PODS: Final = frozenset(
+_POD_RESOURCES: Final = frozenset(
     {_POD_COUNT, "pods", *_COMPUTE, *(f"{prefix}{name}" for name in _COMPUTE for prefix in (_REQUESTS, _LIMITS))}
 )
-_OF_SERVICES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
-#: Kinds that are also counted under their bare names.
+_SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
+#: Kinds whose objects are also counted under a bare plural name.
 _ALIASES: Final = {
     "configmaps": scheme.CONFIG_MAP,
     "resourcequotas": scheme.RESOURCE_QUOTA,
     "secrets": scheme.SECRET,
 }
-_ALIAS_OF: Final = {kind: name for name, kind in _ALIASES.items()}
-#: Resources that do not exist here, so their usage is zero.
-_ABSENT: Final = frozenset(
+_ALIAS_BY_KIND: Final = {kind: name for name, kind in _ALIASES.items()}
+#: Resources that batchyard does not have, so that their usage is always zero.
+_UNAVAILABLE_RESOURCES: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
 )
-_OF_STORAGE_CLASSES: Final = ".storageclass.storage.k8s.io/"
+_STORAGE_CLASS_INFIX: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
 _MUST_BE_SPECIFIED: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
-    """Return the names under which the objects of a kind are counted."""
+    """Return the resource names under which quotas count objects of a kind: `count/<plural>.<group>`, an alias."""
     name = f"{COUNT}{info.plural}.{info.group}" if info.group else f"{COUNT}{info.plural}"
-    alias = _ALIAS_OF.get(info.constant)
+    alias = _ALIAS_BY_KIND.get(info.constant)
     return (name,) if alias is None else (name, alias)
 
 
-def kind_of_resource(name: str) -> str | None:
-    """Return the kind that uses a limited resource; '' if none does, None if it is unknown."""
-    if name in _OF_PODS or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
+def kind_of_resource(resource: str) -> str | None:
+    """Return the kind whose objects use a limited resource; '' if no kind does, None if the resource is unknown."""
+    if (
+        resource in _POD_RESOURCES
+        or resource.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}"))
+        or _is_device(resource)
+    ):
         return scheme.POD
-    if name in _OF_SERVICES:
+    if resource in _SERVICE_RESOURCES:
         return scheme.SERVICE
-    if name in _ABSENT or _OF_STORAGE_CLASSES in name:
+    if resource in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in resource:
         return ""
-    return _ALIASES.get(name) or _COUNTED.get(name)
+    return _ALIASES.get(resource) or _KIND_BY_COUNT_NAME.get(resource)
 
 
-_COUNTED: Final = {count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
+_KIND_BY_COUNT_NAME: Final = {count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
 
 
 def _is_device(name: str) -> bool:
-    """Report whether a limit is on requests of a device."""
+    """Report whether a limited resource is an extended resource: `requests.` with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
 def usage(obj: Obj, kind: str, counted_as: Sequence[str]) -> Usage:
-    """Return the usage of an object; most kinds use only their own count."""
+    """Return the usage of an object by resource; kinds other than Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, NANO)
 
 
-def left_of_late(used: Usage) -> Usage:
-    """Return the remaining usage of a pod past its grace period: only its object count."""
+def remaining_usage_after_grace(used: Usage) -> Usage:
+    """Return the part of a pod's usage that remains after its grace period: only its object count."""
     return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
 
 
@@ -111,11 +115,11 @@ def _usage_of_pod(pod: Obj) -> Usage:
         requests[name] = requests.get(name, 0) + parse(text)
         if name in limits:
             limits[name] += parse(text)
-    return used | _compute(requests, limits)
+    return used | _usage_of_requests(requests, limits)
 
 
-def _compute(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return requests and limits under their names in quotas."""
+def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
+    """Return the usage of requests and limits under the names that quotas use for them."""
     used: dict[str, int] = {}
     for name, amount in requests.items():
         if name in _COMPUTE or name.startswith(_HUGE_PAGES):
@@ -130,12 +134,15 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     is_balanced = kind == "LoadBalancer"
     has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
-    one = dict.fromkeys(("count/services", "services"), NANO)
-    return one | {"services.loadbalancers": NANO if is_balanced else 0, "services.nodeports": node_ports * NANO}
+    usage_counts = dict.fromkeys(("count/services", "services"), NANO)
+    return usage_counts | {
+        "services.loadbalancers": NANO if is_balanced else 0,
+        "services.nodeports": node_ports * NANO,
+    }
 
 
-def family_in(obj: Obj, name: str) -> QuantityFormat:
-    """Return the suffix family in which an object writes its usage of a resource."""
+def quantity_format_of(obj: Obj, name: str) -> QuantityFormat:
+    """Return the quantity format in which an object's spec states its amount of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -147,39 +154,41 @@ def family_in(obj: Obj, name: str) -> QuantityFormat:
     return QuantityFormat.DECIMAL
 
 
-def unspecified_resources(pod: Obj, bounded: Iterable[str]) -> str:
-    """Describe the limited resources that containers fail to specify; empty if none."""
+def unspecified_resources(pod: Obj, limited_resources: Iterable[str]) -> str:
+    """Return Kubernetes's message part about limited resources that a pod's containers do not specify; '' if none."""
     spec = pod["spec"]
-    wanted = [name for name in _MUST_BE_SPECIFIED if name in set(bounded)]
-    if not wanted or spec.get("resources"):
+    required = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
+    if not required or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    specified = {c["name"]: _compute(container_requests(c), container_limits(c)) for c in containers}
-    silent = {name: sorted(container for container, has in specified.items() if name not in has) for name in wanted}
-    return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in silent.items() if containers)
-
-
-# --- scopes ---
+    specified = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
+    unspecified = {
+        name: sorted(container for container, has in specified.items() if name not in has) for name in required
+    }
+    return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in unspecified.items() if containers)
 
 
 def scopes_of(spec: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    """Return the scopes of a quota; all must match."""
-    plain = [Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
+    """Return the scopes of a quota as requirements, all of which must match."""
+    simple_scopes = [Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return (*plain, *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions))
+    return (
+        *simple_scopes,
+        *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions),
+    )
 
 
 def is_in_scope(obj: Obj, kind: str, scopes: Sequence[Requirement]) -> bool:
-    """Report whether all scopes match an object; only pods have scopes."""
-    return not scopes or (kind == scheme.POD and all(_holds(scope, obj) for scope in scopes))
+    """Report whether all scopes of a quota match an object; scopes match only pods."""
+    return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
 def is_ending(pod: Obj) -> bool:
-    """Report whether a pod has a deadline: the Terminating scope."""
+    """Report whether a pod is in the Terminating scope: it has an active deadline."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
-def _holds(scope: Requirement, pod: Obj) -> bool:
+def _matches_scope(scope: Requirement, pod: Obj) -> bool:
     spec = pod["spec"]
     match scope.key:
         case "Terminating":
@@ -194,12 +203,12 @@ def _holds(scope: Requirement, pod: Obj) -> bool:
             name = spec.get("priorityClassName")
             return scope.matches({scope.key: name} if name else {})
         case "CrossNamespacePodAffinity":
-            return _looks_elsewhere(spec.get("affinity") or {})
+            return _selects_other_namespaces(spec.get("affinity") or {})
     return False
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Report whether no container requests cpu or memory."""
+    """Report whether no container of a pod requests cpu or memory."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         requests = container_requests(container)
         if requests.get("cpu") or requests.get("memory"):
@@ -207,8 +216,8 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
     return True
 
 
-def _looks_elsewhere(affinity: Mapping[str, Any]) -> bool:
-    """Report whether a pod has (anti-)affinity to pods of namespaces that it names."""
+def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
+    """Report whether pod (anti-)affinity has terms that name or select namespaces."""
     for each in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(each) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
@@ -230,72 +239,81 @@ _DELETED = EventType.DELETED
 
 
 class QuotaTally:
-    """The usage of one quota, by object."""
+    """The usage of one ResourceQuota, stored for each counted object."""
 
-    __slots__ = ("_charges", "_families", "_late_after", "_scopes", "is_complete", "kinds", "spec", "used")
+    __slots__ = (
+        "_formats",
+        "_grace_period_ends",
+        "_scopes",
+        "_usage_by_object",
+        "is_complete",
+        "kinds",
+        "spec",
+        "used",
+    )
 
     def __init__(self, spec: Obj, reader: Reader) -> None:
         self.spec = spec
         self.used: dict[str, int] = {}
-        #: Whether the kinds of all its resources are known.
+        #: Whether the kind of every limited resource is known.
         self.is_complete = True
-        #: The count names for each kind that it limits.
+        #: The count names of each limited kind.
         self.kinds: dict[str, tuple[str, ...]] = {}
-        self._families: dict[str, QuantityFormat] = {}
+        self._formats: dict[str, QuantityFormat] = {}
         self._scopes = scopes_of(spec)
-        self._charges: dict[Key, Usage] = {}
+        self._usage_by_object: dict[Key, Usage] = {}
         #: Terminating pods, each with the end of its grace period; from then on their compute usage does not count.
-        self._late_after: dict[Key, Instant] = {}
+        self._grace_period_ends: dict[Key, Instant] = {}
         for name in sorted(spec.get("hard") or ()):
-            self._bound(name, reader)
+            self._register_resource(name, reader)
 
-    def shown(self, name: str) -> str:
-        """Return the usage of a resource in Kubernetes's format."""
-        return formatted(self.used[name], self._families.get(name, QuantityFormat.DECIMAL))
+    def format_used(self, name: str) -> str:
+        """Return the used amount of a resource as a Kubernetes quantity."""
+        return formatted(self.used[name], self._formats.get(name, QuantityFormat.DECIMAL))
 
-    def is_about(self, obj: Obj, kind: str) -> bool:
-        """Report whether it limits the usage of an object."""
+    def applies_to(self, obj: Obj, kind: str) -> bool:
+        """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
     def charge(self, obj: Obj, kind: str) -> Usage:
-        """Return the usage of an object in the limited resources."""
-        if not self.is_about(obj, kind):
+        """Return the usage of an object, restricted to the resources that the quota limits."""
+        if not self.applies_to(obj, kind):
             return {}
         return {name: amount for name, amount in usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: Key, obj: Obj | None) -> bool:
-        """Count a changed or deleted (None) object. Return whether usage changes, now or later."""
-        was_late_after = self._late_after.pop(key, None)
+        """Count a changed or deleted (None) object; return whether the usage changes, now or later."""
+        previous_grace_end = self._grace_period_ends.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
-            grace = obj["metadata"].get("deletionGracePeriodSeconds") or 0
-            self._late_after[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace * SECOND
+            grace_seconds = obj["metadata"].get("deletionGracePeriodSeconds") or 0
+            self._grace_period_ends[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace_seconds * SECOND
         is_changed = self._replace(key, {} if obj is None else self.charge(obj, key.kind), obj)
-        return is_changed or self._late_after.get(key) != was_late_after
+        return is_changed or self._grace_period_ends.get(key) != previous_grace_end
 
-    def release_late(self, now: Instant) -> Instant | None:
-        """Release the usage of pods past their grace period. Return when the next one is due."""
-        for key, until in list(self._late_after.items()):
-            if until < now:
-                del self._late_after[key]
-                self._replace(key, left_of_late(self._charges.get(key, {})), None)
-        return min(self._late_after.values(), default=None)
+    def release_expired_pods(self, now: Instant) -> Instant | None:
+        """Release the usage of pods past their grace period; return the end of the next grace period, if any."""
+        for key, grace_end in list(self._grace_period_ends.items()):
+            if grace_end < now:
+                del self._grace_period_ends[key]
+                self._replace(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
+        return min(self._grace_period_ends.values(), default=None)
 
     def _replace(self, key: Key, new: Usage, obj: Obj | None) -> bool:
-        old = self._charges.pop(key, {})
+        old = self._usage_by_object.pop(key, {})
         if new:
-            self._charges[key] = new
+            self._usage_by_object[key] = new
         if new == old:
             return False
         for name, amount in old.items():
             self.used[name] -= amount
         for name, amount in new.items():
             if not self.used[name] and obj is not None:
-                self._families[name] = family_in(obj, name)
+                self._formats[name] = quantity_format_of(obj, name)
             self.used[name] += amount
         return True
 
-    def _bound(self, name: str, reader: Reader) -> None:
-        """Set up a limited resource, and the kind that uses it."""
+    def _register_resource(self, name: str, reader: Reader) -> None:
+        """Register a limited resource, and the kind whose objects use it."""
         kind = kind_of_resource(name)
         info = scheme.kind_info(kind) if kind else None
         if kind is None:
@@ -313,16 +331,16 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
 
 
 class QuotaLedger:
-    """The tallies of the quotas in use, by Namespace."""
+    """The tallies of all ResourceQuotas that were used so far, by Namespace."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, dict[Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[Key]:
-        """Count a change. Return the quotas whose usage changed."""
+        """Update the tallies from a watch event; return the quotas whose usage changed."""
         key = event.key
         if key.kind == DEFINITION:
-            return self._forget_incomplete()
+            return self._delete_incomplete_tallies()
         tallies = self._tallies.get(key.namespace)
         if tallies is None:
             return ()
@@ -332,92 +350,101 @@ class QuotaLedger:
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
     def tally(self, quota: Obj, reader: Reader) -> QuotaTally:
-        """Return the usage of a quota."""
+        """Return the tally of a quota; on first use or after a spec change, count all objects."""
         key, spec = key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
-        known = tallies.get(key)
-        if known is not None and (known.spec is spec or known.spec == spec):
-            return known
+        existing_tally = tallies.get(key)
+        if existing_tally is not None and (existing_tally.spec is spec or existing_tally.spec == spec):
+            return existing_tally
         tally = tallies[key] = QuotaTally(spec, reader)
         for kind in tally.kinds:
             for obj in reader.list(kind, key.namespace):
                 tally.count(key_of(obj), obj)
         return tally
 
-    def _forget_incomplete(self) -> Sequence[Key]:
-        """Drop the tallies with unknown kinds after a change of a CustomResourceDefinition; they are recounted."""
-        found = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
-        for key in found:
+    def _delete_incomplete_tallies(self) -> Sequence[Key]:
+        """Delete tallies with unknown kinds after a CustomResourceDefinition changed; return their quotas."""
+        incomplete = [
+            key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete
+        ]
+        for key in incomplete:
             del self._tallies[key.namespace][key]
-        return found
+        return incomplete
 
 
 # --- admission ---
 #
 # ResourceQuota admission plugin.
 #
-# Usage is that of the store at the moment of the check, so concurrent requests can never exceed the quota together. A
-# quota applies as soon as it exists, with its spec; its usage is never unknown.
+# The usage is that of the store at the moment of the check, so concurrent requests cannot exceed a quota together. A
+# quota applies as soon as it exists, even before its status is written.
 # Source: k8s.io/apiserver, pkg/admission/plugin/resourcequota.
 
 
 class _QuotaCharge(NamedTuple):
-    """The additional usage of an object in one quota."""
+    """The additional usage that a request would charge to one quota."""
 
     quota: Obj
     tally: QuotaTally
-    more: Usage
+    additional_usage: Usage
 
 
 class QuotaAdmission:
-    """Checks new and changed objects against quotas. It must observe every change as it happens."""
+    """Admission plugin that checks new and changed objects against quotas; it must observe every change at once."""
 
     def __init__(self) -> None:
         self._ledger = QuotaLedger()
 
     def observe(self, event: WatchEvent) -> None:
-        """Process a change."""
+        """Update the usage of quotas from a watch event."""
         self._ledger.observe(event)
 
     def check_new(self, obj: Obj, reader: Reader) -> None:
-        """Check a new object. Raise RefusedForNow if it exceeds a quota."""
+        """Check a new object against the quotas of its Namespace; raise RefusedForNow if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check(obj, None, quotas, reader)
 
     def check_changed(self, new: Obj, old: Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object in the same way."""
+        """Check the additional usage of a changed object; raise RefusedForNow if it exceeds a quota."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check(new, old, quotas, reader)
 
     def _check(self, obj: Obj, old: Obj | None, quotas: Sequence[Obj], reader: Reader) -> None:
         kind = group_kind(obj)
-        bills: list[_QuotaCharge] = []
+        charges: list[_QuotaCharge] = []
         for quota in quotas:
             tally = self._ledger.tally(quota, reader)
-            tally.release_late(parse_time(obj["metadata"]["creationTimestamp"]))
-            if not tally.is_about(obj, kind):
+            tally.release_expired_pods(parse_time(obj["metadata"]["creationTimestamp"]))
+            if not tally.applies_to(obj, kind):
                 continue
-            if kind == scheme.POD and (words := unspecified_resources(obj, tally.used)):
-                raise _refused(obj, f"failed quota: {_name(quota)}: must specify {words}")
+            if kind == scheme.POD and (unspecified := unspecified_resources(obj, tally.used)):
+                raise _forbidden_error(obj, f"failed quota: {_name(quota)}: must specify {unspecified}")
             charge = tally.charge(obj, kind)
-            before = {} if old is None else tally.charge(old, kind)
-            more = {name: amount - before.get(name, 0) for name, amount in charge.items()}
-            bills.append(_QuotaCharge(quota, tally, {name: amount for name, amount in more.items() if amount > 0}))
-        for bill in bills:
-            _check_bill(obj, bill)
+            old_charge = {} if old is None else tally.charge(old, kind)
+            additional_usage = {name: amount - old_charge.get(name, 0) for name, amount in charge.items()}
+            charges.append(
+                _QuotaCharge(quota, tally, {name: amount for name, amount in additional_usage.items() if amount > 0})
+            )
+        for quota_charge in charges:
+            _check_charge(obj, quota_charge)
 
 
-def _check_bill(obj: Obj, bill: _QuotaCharge) -> None:
-    hard, tally = bill.quota["spec"].get("hard") or {}, bill.tally
-    over = sorted(name for name, amount in bill.more.items() if tally.used[name] + amount > parse(hard[name]))
-    if over:
-        requested = _listed(over, {name: formatted(bill.more[name], family_in(obj, name)) for name in over})
-        used = _listed(over, {name: tally.shown(name) for name in over})
-        limited = _listed(over, {name: canonical(hard[name]) for name in over})
+def _check_charge(obj: Obj, quota_charge: _QuotaCharge) -> None:
+    hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
+    exceeded = sorted(
+        name for name, amount in quota_charge.additional_usage.items() if tally.used[name] + amount > parse(hard[name])
+    )
+    if exceeded:
+        requested = _format_amounts(
+            exceeded,
+            {name: formatted(quota_charge.additional_usage[name], quantity_format_of(obj, name)) for name in exceeded},
+        )
+        used = _format_amounts(exceeded, {name: tally.format_used(name) for name in exceeded})
+        limited = _format_amounts(exceeded, {name: canonical(hard[name]) for name in exceeded})
         amounts = f"requested: {requested}, used: {used}, limited: {limited}"
-        raise _refused(obj, f"exceeded quota: {_name(bill.quota)}, {amounts}")
+        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
 
 
 def _name(quota: Obj) -> str:
@@ -425,11 +452,11 @@ def _name(quota: Obj) -> str:
     return name
 
 
-def _refused(obj: Obj, why: str) -> RefusedForNow:
+def _forbidden_error(obj: Obj, why: str) -> RefusedForNow:
     return RefusedForNow(f"{forbidden(obj)}: {why}")
 
 
-def _listed(names: Iterable[str], amounts: Mapping[str, str]) -> str:
+def _format_amounts(names: Iterable[str], amounts: Mapping[str, str]) -> str:
     return ",".join(f"{name}={amounts[name]}" for name in names)
 
 
@@ -441,7 +468,7 @@ def _listed(names: Iterable[str], amounts: Mapping[str, str]) -> str:
 
 
 class ResourceQuotas:
-    """Writes the status of quotas from the ledger."""
+    """Controller that writes the limits and usage of ResourceQuotas to their status."""
 
     name = "resource-quotas"
     rank = 0
@@ -451,22 +478,22 @@ class ResourceQuotas:
         self._ledger = QuotaLedger()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the quota, and all quotas whose usage changed."""
+        """Return the keys of a changed quota and of all quotas whose usage changed."""
         changed = self._ledger.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
             return changed
         return (event.key, *changed)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update its status: limits and usage."""
+        """Update the status of a quota: its limits and usage."""
         quota = reader.get(key)
         if quota is None:
             return ReconcileResult()
         tally = self._ledger.tally(quota, reader)
-        look_at = tally.release_late(now)
+        next_grace_end = tally.release_expired_pods(now)
         status = {
             "hard": dict((quota.get("spec") or {}).get("hard") or {}),
-            "used": {name: tally.shown(name) for name in tally.used},
+            "used": {name: tally.format_used(name) for name in tally.used},
         }
         writes = [] if status == quota.get("status") else [UpdateStatus(with_status(quota, status))]
-        return ReconcileResult([*writes], requeue_at=None if look_at is None else look_at + 1)
+        return ReconcileResult([*writes], requeue_at=None if next_grace_end is None else next_grace_end + 1)

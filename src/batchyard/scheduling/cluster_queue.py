@@ -1,4 +1,4 @@
-"""ClusterQueues in the snapshot: quota holders, Active condition, and how requests match and rank their flavors.
+"""ClusterQueues in the snapshot: matching and scanning flavors, admitted Workloads, and the Active condition.
 
 Source: Kueue's pkg/cache/scheduler (inactiveReason).
 """
@@ -46,60 +46,60 @@ TAINT: Final = "taint"
 #
 # Requests of pods to the resource groups of a ClusterQueue.
 #
-# They depend on the pod template, the pod count, and the flavors and resources of the groups, but not on quota. They
-# are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
+# These requests depend on the pod template, the pod count, and the flavors and resources of the groups, but not on
+# quota. They are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
 
 
 AFFINITY: Final = "affinity"
 NOT_FOUND: Final = "notFound"
-_MEMO_MAX: Final = 4096
-_UNTOLERATED: Final = "untolerated taint "
-_UNSELECTED: Final = " doesn't match node affinity"
+_MISMATCH_CACHE_MAX: Final = 4096
+_UNTOLERATED_PREFIX: Final = "untolerated taint "
+_UNSELECTED_SUFFIX: Final = " doesn't match node affinity"
 
 
 class FlavorMismatches:
-    """Why pods cannot use flavors, cached for all templates with equal constraints."""
+    """Cache of the reasons why pods cannot use flavors, shared by pod templates with equal constraints."""
 
     def __init__(self, flavors: Mapping[str, FlavorView]) -> None:
         self._flavors = flavors
-        self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._cache: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def of(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return by flavor why pods of the template cannot use it; '' if they can."""
-        question = (names, template.node_selector, template.affinity, template.tolerations)
-        known = self._known.get(question)
-        if known is None:
-            if len(self._known) >= _MEMO_MAX:
-                self._known.clear()
-            known = tuple([flavor_mismatch(template, name, self._flavors.get(name)) for name in names])
-            self._known[question] = known
-        return known
+        """Return, for each named flavor, why pods of the template cannot use it; '' if they can use it."""
+        cache_key = (names, template.node_selector, template.affinity, template.tolerations)
+        mismatches = self._cache.get(cache_key)
+        if mismatches is None:
+            if len(self._cache) >= _MISMATCH_CACHE_MAX:
+                self._cache.clear()
+            mismatches = tuple([flavor_mismatch(template, name, self._flavors.get(name)) for name in names])
+            self._cache[cache_key] = mismatches
+        return mismatches
 
     def forget(self) -> None:
-        """Drop the cache after a change of flavors."""
-        self._known.clear()
+        """Clear the cache after a ResourceFlavor changed."""
+        self._cache.clear()
 
 
 def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None) -> str:
-    """Return why pods of the template cannot use the flavor, in Kueue's words; '' if they can."""
+    """Return Kueue's message why pods of the template cannot use the flavor; '' if they can use it."""
     if flavor is None:
         return f"flavor {name} not found"
     tolerations = (*template.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
         if not any(toleration.tolerates(taint) for toleration in tolerations):
-            return f"{_UNTOLERATED}{taint} in flavor {name}"
-    return "" if _selects(template, flavor.labels) else f"flavor {name}{_UNSELECTED}"
+            return f"{_UNTOLERATED_PREFIX}{taint} in flavor {name}"
+    return "" if _matches_flavor_labels(template, flavor.labels) else f"flavor {name}{_UNSELECTED_SUFFIX}"
 
 
 def rule_of(obstacle: str) -> str:
-    """Return the rule behind an obstacle: a taint, the affinity, or a missing flavor."""
-    if obstacle.startswith(_UNTOLERATED):
+    """Classify a message of `flavor_mismatch()`: return TAINT, AFFINITY or NOT_FOUND."""
+    if obstacle.startswith(_UNTOLERATED_PREFIX):
         return TAINT
-    return AFFINITY if obstacle.endswith(_UNSELECTED) else NOT_FOUND
+    return AFFINITY if obstacle.endswith(_UNSELECTED_SUFFIX) else NOT_FOUND
 
 
-def _selects(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Report whether node selector and required affinity match, considering only the flavor's own label keys."""
+def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
+    """Report whether the pods' node selector and required affinity match the labels; other label keys are ignored."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
@@ -113,39 +113,39 @@ def _selects(template: PodTemplate, labels: Mapping[str, str]) -> bool:
 
 PODS: Final = "pods"
 SCAN_DONE: Final = -1
-_PLANS_MAX: Final = 4096
-_PICKS_MAX: Final = 256
+_REQUEST_CACHE_MAX: Final = 4096
+_ASSIGNMENT_CACHE_MAX: Final = 256
 
 
 class FlavorGroup(NamedTuple):
-    """A resource group of a ClusterQueue."""
+    """A resource group of a ClusterQueue: its index, its flavors, and the ids of its flavor-resource pairs."""
 
     number: int
     flavors: tuple[str, ...]
-    #: By resource, the flavor-resource id for each flavor.
+    #: The flavor-resource ids of each resource, in the order of `flavors`.
     ids: Mapping[str, tuple[int, ...]]
 
 
 class FlavorChoice(NamedTuple):
-    """The flavor chosen for a resource."""
+    """The flavor assigned to one resource of a pod set, its assignment mode, and its borrowing height."""
 
     flavor: str
     fr: int
     mode: FlavorAssignmentMode
-    #: Height in the cohort tree where the quota comes from; 0 is the ClusterQueue's own.
+    #: Height in the cohort tree of the node that provides the quota; 0 is the ClusterQueue itself.
     borrow: int
 
 
 class FlavorAssignment(NamedTuple):
-    """The flavors chosen for the requests to a resource group."""
+    """The flavors assigned to the resources of a request, with the resulting usage and assignment mode."""
 
     choices: Mapping[str, FlavorChoice]
     usage: Usage
-    #: The mode of its worst resource.
+    #: The worst mode of all resources.
     mode: FlavorAssignmentMode
-    #: The height in the cohort tree that its quota comes from.
+    #: The maximum borrowing height of all resources.
     borrow: int
-    #: By resource, the last flavor considered, or SCAN_DONE if the next search starts from the first again.
+    #: The index of the last considered flavor by resource; SCAN_DONE if the next search starts at the first flavor.
     tried: Mapping[str, int]
     #: Whether the search stopped before the last flavor of some resource.
     has_flavors_left: bool
@@ -159,7 +159,7 @@ def make_flavor_assignment(
     tried: Mapping[str, int],
     mode: FlavorAssignmentMode = FlavorAssignmentMode.NO_FIT,
 ) -> FlavorAssignment:
-    """Build the pick of these choices; `mode` is that of a pick without choices."""
+    """Return the FlavorAssignment for these flavor choices; `mode` applies if there are no choices."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
     preempting = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
@@ -167,51 +167,51 @@ def make_flavor_assignment(
     return FlavorAssignment(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
 
 
-#: The pick if no flavor is suitable.
+#: The assignment if no flavor is suitable.
 NO_FLAVOR_ASSIGNMENT: Final = make_flavor_assignment({}, (), {})
 
 
 class ResourceGroupRequest:
-    """The requests of pods to one resource group."""
+    """The requests of pods for the resources of one resource group, with the usage in each of its flavors."""
 
-    __slots__ = ("_picks", "group", "obstacles", "resource", "resources", "usages")
+    __slots__ = ("_assignment_cache", "group", "obstacles", "resource", "resources", "usages")
 
     def __init__(self, group: FlavorGroup, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
-        asks = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
+        requested = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
         self.group = group
         #: The resource under which the position of the flavor search is stored.
         self.resource = resource
-        self.resources = tuple([r for r, _, _ in asks])
-        #: By flavor, the requested usage in the order of `resources`, including amounts of zero.
+        self.resources = tuple([r for r, _, _ in requested])
+        #: The requested usage in each flavor, in the order of `resources`, including amounts of zero.
         self.usages: tuple[Usage, ...] = tuple(
-            [tuple([(ids[index], amount) for _, amount, ids in asks]) for index in range(len(group.flavors))]
+            [tuple([(ids[index], amount) for _, amount, ids in requested]) for index in range(len(group.flavors))]
         )
-        #: By flavor, why these pods cannot use it; '' if they can.
+        #: For each flavor, why these pods cannot use it; '' if they can use it.
         self.obstacles = obstacles
-        self._picks: dict[tuple[int, ...], FlavorAssignment] = {}
+        self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
-    def pick(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the pick of a flavor with these qualities; `last` is the index of the last flavor considered."""
-        question = (index, last, *qualities)
-        known = self._picks.get(question)
-        if known is None:
-            if len(self._picks) >= _PICKS_MAX:
-                self._picks.clear()
-            known = self._picks[question] = self._make_pick(index, last, qualities)
-        return known
+    def assignment_for(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+        """Return the cached assignment to the flavor at `index`; `last` is the index of the last considered flavor."""
+        cache_key = (index, last, *qualities)
+        assignment = self._assignment_cache.get(cache_key)
+        if assignment is None:
+            if len(self._assignment_cache) >= _ASSIGNMENT_CACHE_MAX:
+                self._assignment_cache.clear()
+            assignment = self._assignment_cache[cache_key] = self._make_assignment(index, last, qualities)
+        return assignment
 
-    def _make_pick(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+    def _make_assignment(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
         flavors, usage = self.group.flavors, self.usages[index]
-        tried = SCAN_DONE if last == len(flavors) - 1 else last
+        scan_position = SCAN_DONE if last == len(flavors) - 1 else last
         choices = {
-            resource: FlavorChoice(flavors[index], fr, mode_of(of), height_of(of))
-            for resource, (fr, _), of in zip(self.resources, usage, qualities, strict=True)
+            resource: FlavorChoice(flavors[index], fr, mode_of(quality), height_of(quality))
+            for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
         }
-        return make_flavor_assignment(choices, usage, dict.fromkeys(choices, tried))
+        return make_flavor_assignment(choices, usage, dict.fromkeys(choices, scan_position))
 
 
 class PodSetRequest(NamedTuple):
-    """The requests of a pod set, group by group; `unavailable` is a resource that no group covers."""
+    """The requests of a pod set by resource group; `unavailable` names a requested resource outside all groups."""
 
     requests: Requests
     groups: tuple[ResourceGroupRequest, ...]
@@ -219,46 +219,48 @@ class PodSetRequest(NamedTuple):
 
 
 class ResourceGroupIndex:
-    """The resource groups of ClusterQueues with equal groups, and the cached requests to them."""
+    """Resource groups shared by ClusterQueues with equal groups, with a cache of the requests of pod sets."""
 
-    __slots__ = ("_plans", "group_of", "groups")
+    __slots__ = ("_request_cache", "group_of", "groups")
 
     def __init__(self, groups: Sequence[FlavorGroup]) -> None:
         self.groups = groups
         self.group_of = {resource: group for group in groups for resource in group.ids}
-        self._plans: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
+        self._request_cache: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
 
     def forget_plans(self) -> None:
-        """Drop the cache after a change of flavors."""
-        self._plans.clear()
+        """Clear the cache of requests after a ResourceFlavor changed."""
+        self._request_cache.clear()
 
     def plan(self, template: PodTemplate, count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Return the requests of `count` pods of a template."""
-        key = (id(template), count)
-        known = self._plans.get(key)
-        if known is None or known[0] is not template:
-            if len(self._plans) >= _PLANS_MAX:
-                self._plans.clear()
+        """Return the requests of `count` pods of a template by resource group; results are cached."""
+        cache_key = (id(template), count)
+        cached = self._request_cache.get(cache_key)
+        if cached is None or cached[0] is not template:
+            if len(self._request_cache) >= _REQUEST_CACHE_MAX:
+                self._request_cache.clear()
             requests = self._requests(template, count)
-            known = self._plans[key] = (template, self.plan_requests(requests, (template,), obstacles))
-        return known[1]
+            cached = self._request_cache[cache_key] = (template, self.plan_requests(requests, (template,), obstacles))
+        return cached[1]
 
     def plan_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Return requests that must be met from the same flavors for all of these templates."""
+        """Split requests by resource group; every template must be able to use the same flavors."""
         groups: list[ResourceGroupRequest] = []
-        planned: list[str] = []
+        handled: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
-            if resource in planned or (group is None and amount == 0):
+            if resource in handled or (group is None and amount == 0):
                 continue
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)
-            found = [obstacles.of(template, group.flavors) for template in templates]
-            plan = ResourceGroupRequest(group, resource, requests, found[0] if len(found) == 1 else _merged(found))
-            planned += plan.resources
-            groups.append(plan)
+            mismatches = [obstacles.of(template, group.flavors) for template in templates]
+            group_request = ResourceGroupRequest(
+                group, resource, requests, mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
+            )
+            handled += group_request.resources
+            groups.append(group_request)
         return PodSetRequest(requests, tuple(groups), "")
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
@@ -267,17 +269,17 @@ class ResourceGroupIndex:
         return ordered({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 
 
-def _merged(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return by flavor the first obstacle among several templates."""
-    return tuple([next(filter(None, of_flavor), "") for of_flavor in zip(*obstacles, strict=True)])
+def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return, for each flavor, the first obstacle that any of several pod templates has; '' if none has one."""
+    return tuple([next(filter(None, flavor_obstacles), "") for flavor_obstacles in zip(*obstacles, strict=True)])
 
 
 # --- flavor scan ---
 #
-# The results of scanning the flavors of a resource group.
+# Results of scanning the flavors of a resource group.
 #
-# The reasons against a rejected flavor are rarely read. A scan therefore keeps the figures it was made from, and
-# computes the reasons on demand. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and
+# The reasons for rejecting a flavor are rarely read. A scan therefore stores its inputs and computes the reasons on
+# demand. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and
 # messages).
 
 
@@ -285,7 +287,7 @@ _FIT: Final = PreemptionPossibility.FIT
 
 
 class FlavorAttempt(NamedTuple):
-    """The result for one scanned flavor."""
+    """The result of scanning one flavor: how its quota could be obtained, and the reasons against it."""
 
     flavor: str
     group: int
@@ -296,17 +298,17 @@ class FlavorAttempt(NamedTuple):
 
 
 class FlavorScan(NamedTuple):
-    """The qualities of a group's flavors, and the flavor picked."""
+    """The scan of a resource group's flavors: their qualities, the selected flavor, and the figures used."""
 
     plan: ResourceGroupRequest
-    #: By flavor, why it is excluded regardless of quota; '' if it is not.
+    #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
     obstacles: Sequence[str]
     #: The index of the first scanned flavor.
     start: int
-    #: By scanned flavor, the quality for each resource.
-    looks: Sequence[Sequence[GranularMode]]
-    pick: FlavorAssignment
-    #: By flavor-resource: the usage of earlier pod sets, the available quota, and the potential capacity.
+    #: For each scanned flavor, its quality for each resource.
+    qualities_by_flavor: Sequence[Sequence[GranularMode]]
+    selected: FlavorAssignment
+    #: By flavor-resource id: the usage of earlier pod sets, the available quota, and the potential capacity.
     assumed: Mapping[int, int]
     available: Mapping[int, int]
     potential: Sequence[int]
@@ -314,49 +316,64 @@ class FlavorScan(NamedTuple):
 
     @property
     def facts(self) -> list[Fact]:
-        """The reasons against the flavors; empty if one fits."""
-        if self.pick.mode is FlavorAssignmentMode.FIT:
+        """The reasons why the scanned flavors were rejected; empty if one flavor fits."""
+        if self.selected.mode is FlavorAssignmentMode.FIT:
             return []
-        return [fact for index, look in enumerate(self.looks, self.start) for fact in self._facts(index, look)]
+        return [
+            reason
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            for reason in self._rejection_reasons(index, qualities)
+        ]
 
     @property
     def attempts(self) -> list[FlavorAttempt]:
-        """The results of the scanned flavors except those with free quota."""
-        return [self._attempt(index, look) for index, look in enumerate(self.looks, self.start) if min(look) != FIT]
+        """The results of the scanned flavors, without flavors whose quota is free without borrowing."""
+        return [
+            self._attempt(index, qualities)
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            if min(qualities) != FIT
+        ]
 
-    def _attempt(self, index: int, look: Sequence[GranularMode]) -> FlavorAttempt:
-        group, facts = self.plan.group, self._facts(index, look)
-        possibility, borrow = possibility_of(worst(look, self.fungibility)), max(map(height_of, look))
-        reason = NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(look, facts)
-        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(facts), reason)
+    def _attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
+        group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
+        possibility, borrow = possibility_of(worst(qualities, self.fungibility)), max(map(height_of, qualities))
+        no_fit_reason = NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
+        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
 
-    def _facts(self, index: int, look: Sequence[GranularMode]) -> list[Fact]:
-        """Return the reasons against a flavor."""
+    def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[Fact]:
+        """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
         plan = self.plan
-        asks = zip(plan.resources, plan.usages[index], look, strict=True)
+        requested = zip(plan.resources, plan.usages[index], qualities, strict=True)
         flavor = plan.group.flavors[index]
-        return [self._fact(resource, flavor, ask) for resource, ask, of in asks if possibility_of(of) is not _FIT]
+        return [
+            self._rejection_reason(resource, flavor, request)
+            for resource, request, quality in requested
+            if possibility_of(quality) is not _FIT
+        ]
 
-    def _fact(self, resource: str, flavor: str, ask: tuple[int, int]) -> InsufficientQuota | ExceedsMaxCapacity:
-        fr, amount = ask
+    def _rejection_reason(
+        self, resource: str, flavor: str, request: tuple[int, int]
+    ) -> InsufficientQuota | ExceedsMaxCapacity:
+        fr, amount = request
         assumed = self.assumed.get(fr, 0)
         if assumed + amount > self.potential[fr]:
             return ExceedsMaxCapacity(resource, flavor, assumed, amount, self.potential[fr])
         return InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
 
 
-def _no_fit_reason(qualities: Sequence[GranularMode], facts: Sequence[Fact]) -> str:
-    """Return the worst reason among resources that even preemption cannot free; '' if there are none."""
-    reason = ""
-    against = [of for of in qualities if possibility_of(of) is not _FIT]
-    for of, fact in zip(against, facts, strict=True):
-        if possibility_of(of) is PreemptionPossibility.NO_FIT:
-            reason = most_severe(
-                reason, EXCEEDS_MAX_QUOTA if isinstance(fact, ExceedsMaxCapacity) else WAITING_FOR_QUOTA
+def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[Fact]) -> str:
+    """Return the most severe reason of the resources that preemption cannot free; '' if there are none."""
+    most_severe_reason = ""
+    rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
+    for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
+        if possibility_of(quality) is PreemptionPossibility.NO_FIT:
+            most_severe_reason = most_severe(
+                most_severe_reason,
+                EXCEEDS_MAX_QUOTA if isinstance(rejection, ExceedsMaxCapacity) else WAITING_FOR_QUOTA,
             )
-    return reason
+    return most_severe_reason
 
 
 # --- queue ---
@@ -366,7 +383,7 @@ def _no_fit_reason(qualities: Sequence[GranularMode], facts: Sequence[Fact]) -> 
 
 @dataclass(slots=True, eq=False)
 class AdmittedWorkload:
-    """A Workload that holds quota."""
+    """A Workload that holds quota in a ClusterQueue, with its usage and preemption order."""
 
     key: str
     uid: str
@@ -385,8 +402,8 @@ class AdmittedWorkload:
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     rank: tuple[int, int, str] = field(init=False)
 
-    def is_like(self, other: "AdmittedWorkload") -> bool:
-        """Report whether both are equal in everything that affects decisions."""
+    def is_equivalent(self, other: "AdmittedWorkload") -> bool:
+        """Report whether both Workloads are equal in every field that affects scheduling decisions."""
         return (
             self.queue is other.queue
             and self.rank == other.rank
@@ -404,7 +421,7 @@ class AdmittedWorkload:
             self.flavor_resources = frozenset(fr for fr, _ in self.usage)
 
 
-#: The sort key of candidates for preemption.
+#: Returns the sort key of a preemption candidate.
 RANK: Final = attrgetter("rank")
 
 
@@ -429,7 +446,7 @@ class ClusterQueue:
         self.node = node
         self.coverage = coverage
         self.workloads: dict[str, AdmittedWorkload] = {}
-        #: Incremented when quota may have become free here; older flavor searches then start over.
+        #: Incremented when quota may have become free; flavor searches of an older generation then restart.
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
@@ -437,28 +454,28 @@ class ClusterQueue:
         self._ranked: list[AdmittedWorkload] | None = None
 
     def put(self, workload: AdmittedWorkload) -> None:
-        """Add a Workload."""
+        """Add a Workload that holds quota in this ClusterQueue."""
         self.workloads[workload.key] = workload
         self._ranked = None
 
-    def take(self, key: str) -> None:
-        """Remove a Workload."""
+    def remove(self, key: str) -> None:
+        """Remove the Workload with this key, which no longer holds quota."""
         del self.workloads[key]
         self._ranked = None
 
     def forget_ranks(self) -> None:
-        """Drop the cached order."""
+        """Clear the cached preemption order of the Workloads."""
         self._ranked = None
 
     def ranked(self) -> list[AdmittedWorkload]:
-        """Return its Workloads in preemption order."""
+        """Return the admitted Workloads of this ClusterQueue in preemption order; the list is cached."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=RANK)
         return self._ranked
 
 
 class QueueActiveStatus(NamedTuple):
-    """The Active condition of a ClusterQueue."""
+    """The Active condition of a ClusterQueue or LocalQueue: its status, reason and message."""
 
     active: bool
     reason: str
@@ -472,7 +489,7 @@ class AdmissionCheckInfo(NamedTuple):
     controller: str = ""
 
 
-Fault: TypeAlias = tuple[str, str]
+QueueFault: TypeAlias = tuple[str, str]
 
 PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
 MULTI_KUEUE: Final = "kueue.x-k8s.io/multikueue"
@@ -484,45 +501,47 @@ TERMINATING: Final = QueueActiveStatus(False, "Terminating", "Can't admit new wo
 def readiness_of(
     view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, AdmissionCheckInfo]
 ) -> QueueActiveStatus:
-    """Return the readiness of a ClusterQueue, given the existing flavors and AdmissionChecks."""
+    """Return the Active condition of a ClusterQueue, given the existing flavors and AdmissionChecks."""
     if terminating:
         return TERMINATING
-    faults: list[Fault] = []
+    faults: list[QueueFault] = []
     if view.stop_policy != "None":
         faults.append(("Stopped", "is stopped"))
-    missing = [flavor for flavor in view.flavors if flavor not in flavors]
-    if missing:
-        faults.append(("FlavorNotFound", f"references missing ResourceFlavor(s): {','.join(missing)}"))
+    missing_flavors = [flavor for flavor in view.flavors if flavor not in flavors]
+    if missing_flavors:
+        faults.append(("FlavorNotFound", f"references missing ResourceFlavor(s): {','.join(missing_flavors)}"))
     if view.check_rules:
-        faults += _faults_of_checks(view, checks)
+        faults += _check_faults(view, checks)
     if not faults:
         return READY
     return QueueActiveStatus(
-        False, faults[0][0], f"Can't admit new workloads: {', '.join(text for _, text in faults)}."
+        False, faults[0][0], f"Can't admit new workloads: {', '.join(fault_text for _, fault_text in faults)}."
     )
 
 
-def _faults_of_checks(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[Fault]:
-    """Return the faults of missing, inactive and incompatible AdmissionChecks."""
+def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
+    """Return the reason and text of each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
     rules = sorted(view.check_rules)
-    known = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
-    remote = [rule for rule, check in known if check.controller == MULTI_KUEUE]
-    some = [rule.name for rule in remote if frozenset(rule.flavors) != frozenset(view.flavors)]
-    local = [rule.name for rule, check in known if check.controller == PROVISIONING]
+    existing = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
+    multikueue_rules = [rule for rule, check in existing if check.controller == MULTI_KUEUE]
+    restricted_to_flavors = [
+        rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)
+    ]
+    provisioning_checks = [rule.name for rule, check in existing if check.controller == PROVISIONING]
     faults = []
-    if unknown := [rule.name for rule in rules if rule.name not in checks]:
-        faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(unknown)}"))
-    if inactive := [rule.name for rule, check in known if not check.active]:
+    if missing := [rule.name for rule in rules if rule.name not in checks]:
+        faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(missing)}"))
+    if inactive := [rule.name for rule, check in existing if not check.active]:
         faults.append(("AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(inactive)}"))
-    names = ",".join(rule.name for rule in remote)
-    if len(remote) > 1:
-        text = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
-        faults.append(("MultipleMultiKueueAdmissionChecks", text))
-    if some:
-        text = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(some)}"
-        faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", text))
-    if remote and local:
-        both = f"found: {names}, {','.join(local)}"
-        text = f"Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, {both}"
-        faults.append(("MultiKueueWithProvisioningRequest", text))
+    names = ",".join(rule.name for rule in multikueue_rules)
+    if len(multikueue_rules) > 1:
+        message = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
+        faults.append(("MultipleMultiKueueAdmissionChecks", message))
+    if restricted_to_flavors:
+        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted_to_flavors)}"
+        faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", message))
+    if multikueue_rules and provisioning_checks:
+        names_text = f"found: {names}, {','.join(provisioning_checks)}"
+        message = f"Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, {names_text}"
+        faults.append(("MultiKueueWithProvisioningRequest", message))
     return faults

@@ -1,10 +1,9 @@
 """Scheduler: runs scheduling cycles while Workloads are pending, and writes their decisions.
 
-It has one constant key, "the cycle". Its rank lets other due work finish first, including what the last cycle decided.
-An admission counts at once (assume), and its watch event confirms it. The reason why a Workload is pending changes
-often. It is therefore written at most once per REPORT_PERIOD, after the cycles have settled, so that it is not
-outdated. If admission waits for ready pods, a cycle stops before the first admission that has to wait, and resumes
-there once they are ready (`blocked_cycle.py`).
+The controller has one constant key, CYCLE. Its rank lets other due reconciles run first, such as those that follow from
+the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
+often, so they are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
+(`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,44 +45,44 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 # --- observer ---
 #
-# Observer of scheduling cycles, for metrics of decisions and durations. It does not affect decisions.
+# Observers measure scheduling cycles (decisions and durations) for metrics. They do not affect decisions.
 
 
 class CycleObserver(Protocol):
-    """Notified of every cycle. In virtual time, no implementation reads a clock."""
+    """Interface that is called at each stage of a scheduling cycle; simulations use one that reads no clock."""
 
     def begin(self) -> None:
-        """A cycle begins."""
+        """Handle the start of a scheduling cycle."""
 
     def decide(self) -> None:
-        """The decisions are made; writing them begins."""
+        """Handle the end of the decision stage; the scheduler writes the decisions next."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """The cycle ends."""
+        """Handle the end of a scheduling cycle, after its decisions were applied."""
 
 
 class NoCycleObserver:
-    """Ignores all cycles."""
+    """CycleObserver that does nothing."""
 
     def begin(self) -> None:
-        """Do nothing."""
+        """Ignore the start of a cycle."""
 
     def decide(self) -> None:
-        """Do nothing."""
+        """Ignore the end of the decision stage."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Do nothing."""
+        """Ignore the end of a cycle."""
 
 
 # --- block admission ---
 #
-# Kueue's blockAdmission: no Workload is admitted while another with quota has pods that are not ready.
+# Kueue's blockAdmission: no Workload is admitted while another Workload with quota has pods that are not ready.
 #
 # Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
 
 
 class PodsReadyGate:
-    """The Workloads that hold quota and are not ready, tracked by watch events."""
+    """Blocks admissions while any Workload with quota has pods that are not ready; fed by watch events."""
 
     def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
         self._policy = policy or PodsReadyPolicy()
@@ -91,18 +90,18 @@ class PodsReadyGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether admissions have to wait."""
+        """Whether admissions must wait, because a Workload with quota has unready pods."""
         return bool(self._unready)
 
     def awaits(self, workload: Obj) -> bool:
-        """Report whether an admission of this Workload closes the gate until its pods are ready."""
+        """Report whether admitting this Workload closes the gate until its pods are ready."""
         return self._policy.awaits(workload)
 
     def observe(self, event: WatchEvent) -> None:
-        """Process a change of a Workload."""
+        """Update the set of unready Workloads from a watch event of a Workload."""
         view = workload_view(event.obj)
-        holds = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
-        if holds and not view.pods_ready and self.awaits(event.obj):
+        holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
+        if holds_quota and not view.pods_ready and self.awaits(event.obj):
             self._unready[event.key] = None
         else:
             self._unready.pop(event.key, None)
@@ -110,7 +109,7 @@ class PodsReadyGate:
 
 # --- blocked cycle ---
 #
-# The rest of a cycle that waits until the pods of all admitted Workloads are ready.
+# A cycle that is interrupted until the pods of all admitted Workloads are ready.
 #
 # Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
 # meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that entry as decided, and
@@ -129,168 +128,182 @@ BlockedEntry: TypeAlias = Admit | Preempt
 
 
 class BlockedCycle:
-    """The entries of a cycle that are not applied yet: the one that waits for pods, then those behind it."""
+    """The decisions of an interrupted cycle that are not applied yet: the waiting admission and the later decisions."""
 
     def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
-        """`gate` is None if admissions do not wait for the pods of others."""
-        self._index = index
+        """Create the store without entries; `gate` is None if admissions do not wait for pods of other Workloads."""
+        self._cache = index
         self._gate = gate
         self._entries: list[BlockedEntry] = []
         self._is_first_cycle = gate is not None
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an entry is blocked."""
+        """Whether an interrupted cycle must keep waiting for ready pods."""
         return bool(self._entries) and self._gate is not None and self._gate.is_closed
 
     @property
     def may_resume(self) -> bool:
-        """Whether entries are kept and no longer blocked."""
+        """Whether an interrupted cycle exists and may now be resumed."""
         return bool(self._entries) and not self.is_blocked
 
     def observe(self, event: WatchEvent) -> None:
-        """Process a change of an object."""
+        """Pass a watch event of a Workload to the gate; ignore other kinds."""
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads of a cycle; for the first cycle, the Workloads blocked before a restart, if any."""
+        """Return the heads for a cycle; after a restart, the first cycle gets only Workloads that were blocked."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        waiting = [view for view in self._index.book.views() if view.waits_for == WAITING_FOR_PODS_READY]
-        found = [self._head_of(view) for view in waiting]
-        return [head for head in found if head is not None] or heads
+        blocked_views = [view for view in self._cache.book.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        current_heads = [self._head_of(view) for view in blocked_views]
+        return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now, and the Workload that has to wait; keep the entries from there on.
+        """Return the decisions to apply now and the Workload that must wait, if any; store the later decisions.
 
-        A Wait decision is never kept, because nothing that happens meanwhile changes it.
+        StayPending decisions are always returned, because a later change of the pods does not affect them.
         """
         if self._gate is None:
             return decisions, None
         is_closed = self._gate.is_closed
-        for place, decision in enumerate(decisions):
-            obj = reader.get(_key(decision.head.workload)) if isinstance(decision, Admit) else None
+        for position, decision in enumerate(decisions):
+            obj = reader.get(_key_of_view(decision.head.workload)) if isinstance(decision, Admit) else None
             if obj is None or not workload_view(obj).admissible:
                 continue
             if is_closed:
-                behind = decisions[place:]
-                self._entries = [entry for entry in behind if not isinstance(entry, StayPending)]
-                return [*decisions[:place], *(entry for entry in behind if isinstance(entry, StayPending))], obj
+                later_decisions = decisions[position:]
+                self._entries = [entry for entry in later_decisions if not isinstance(entry, StayPending)]
+                return [
+                    *decisions[:position],
+                    *(entry for entry in later_decisions if isinstance(entry, StayPending)),
+                ], obj
             is_closed = self._gate.awaits(obj)
         return decisions, None
 
     def resume(self) -> Sequence[Decision]:
-        """Return the kept entries that still hold, and drop all."""
+        """Return the stored decisions that are still valid, and clear the store."""
         entries, self._entries = self._entries, []
-        found = [self._as_of_now(entry) for entry in entries]
-        return [entry for entry in found if entry is not None]
+        refreshed = [self._refresh_entry(entry) for entry in entries]
+        return [entry for entry in refreshed if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
-        local = self._index.book.local_queues.get(view.queue)
-        waiting = None if local is None else self._index.queue_manager.pending.get(local.cluster_queue)
-        if waiting is None or waiting.get(view.key) is None or is_held_back(view, self._index.queue_manager.now):
+        local_queue = self._cache.book.local_queues.get(view.queue)
+        pending_queue = (
+            None if local_queue is None else self._cache.queue_manager.pending.get(local_queue.cluster_queue)
+        )
+        if (
+            pending_queue is None
+            or pending_queue.get(view.key) is None
+            or is_held_back(view, self._cache.queue_manager.now)
+        ):
             return None
-        return waiting.head_of(view.key)
+        return pending_queue.head_of(view.key)
 
-    def _as_of_now(self, entry: BlockedEntry) -> BlockedEntry | None:
-        """Return an entry with its current objects; None if it no longer holds."""
+    def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
+        """Return a stored decision with the current objects; None if it is no longer valid."""
         decided, name = entry.head.workload, entry.head.queue
-        queue, view = self._index.snapshot.queues.get(name), self._index.book.view(decided.key)
-        if queue is None or view is None or not view.admissible or _asks(view) != _asks(decided):
+        queue, view = self._cache.snapshot.queues.get(name), self._cache.book.view(decided.key)
+        if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(decided):
             return None
         if isinstance(entry, Admit):
             return entry._replace(head=entry.head._replace(workload=view), queue=queue)
-        waiting, targets = self._index.queue_manager.pending[name].get(view.key), self._still_holding(entry.targets)
-        if waiting is None or not targets:
+        pending_entry, targets = (
+            self._cache.queue_manager.pending[name].get(view.key),
+            self._refresh_targets(entry.targets),
+        )
+        if pending_entry is None or not targets:
             return None
-        return entry._replace(head=entry.head._replace(workload=waiting.view), queue=queue, targets=targets)
+        return entry._replace(head=entry.head._replace(workload=pending_entry.view), queue=queue, targets=targets)
 
-    def _still_holding(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
-        holders = [self._index.snapshot.holder(target.workload.key) for target in targets]
+    def _refresh_targets(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
+        holders = [self._cache.snapshot.holder(target.workload.key) for target in targets]
         return tuple(
-            target._replace(workload=held)
-            for target, held in zip(targets, holders, strict=True)
-            if held is not None and held.uid == target.workload.uid
+            target._replace(workload=current)
+            for target, current in zip(targets, holders, strict=True)
+            if current is not None and current.uid == target.workload.uid
         )
 
 
-def _asks(view: WorkloadView) -> tuple[object, ...]:
-    """Return what a decision about a Workload depends on, except its queue order."""
+def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
+    """Return the fields of a Workload that a scheduling decision depends on, except its queue order."""
     return view.uid, view.queue, view.shape[0], view.counts
 
 
-def _key(view: WorkloadView) -> Key:
+def _key_of_view(view: WorkloadView) -> Key:
     return Key(scheme.WORKLOAD, view.namespace, view.name)
 
 
 # --- quiescence ---
 #
-# Detects when a cohort tree may rest although a Workload is in line there, because cycles no longer change anything.
+# Detects when cycles no longer change anything in a cohort tree, so that the scheduler may skip the tree.
 #
-# A head that has tried all flavors gets the same decision again, so one repetition is enough. A head with flavors left
-# resumes its search in every cycle, and Kueue's scheduler spins on it. The position of its search at the next change
-# decides which flavors it gets. The recorded cases of upstream spin five cycles after the last change.
+# A head that has tried all flavors gets the same decision again, so one repetition is enough. A head with untried
+# flavors resumes its search in every cycle, and Kueue's scheduler retries it without pause. The search position at the
+# next change decides which flavors it gets. In recordings of Kueue, five cycles follow the last change.
 
 
-#: A tree whose heads have flavors left rests after this many cycles without a change.
-_SPINS: Final = 5
+#: Cycles without a change after which a tree is paused although its heads have untried flavors.
+_CYCLES_BEFORE_PAUSE: Final = 5
 
 
 @dataclass(slots=True)
-class _Standstill:
-    """The decisions of a tree's cycles since the last change in it."""
+class _StalledTree:
+    """The decisions for the heads of one cohort tree since the last change in the tree."""
 
-    touches: int
+    change_count: int
     #: The decisions seen.
     signatures: dict[object, None] = field(default_factory=dict)
     #: The number of cycles after the first one since the change.
-    spins: int = -1
+    cycles: int = -1
 
 
 class QuiescenceDetector:
-    """Lets a tree rest when its cycles no longer change anything, as with a blocked StrictFIFO head."""
+    """Pauses a cohort tree when its cycles no longer change anything, as with a blocked StrictFIFO head."""
 
     def __init__(self, index: SchedulerCache) -> None:
-        self._index = index
-        self._standstills: dict[str, _Standstill] = {}
+        self._cache = index
+        self._stalled_trees: dict[str, _StalledTree] = {}
 
     def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
-        """Process the decisions of a cycle, each with whether its Workload was parked."""
+        """Record a cycle's decisions, each with whether its Workload was parked; pause trees without progress."""
         trees: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decided:
-            queue = self._index.snapshot.queues.get(decision.head.queue)
+            queue = self._cache.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
             root = queue.node.tree
             if parked or isinstance(decision, Admit) or is_new(decision):
                 trees[root] = None
                 continue
-            stuck = trees.setdefault(root, [])
-            if stuck is not None:
+            unchanged_heads = trees.setdefault(root, [])
+            if unchanged_heads is not None:
                 tried = repr(decision.last.tried) if decision.last else ""
-                stuck.append((decision.head.workload.key, tried))
+                unchanged_heads.append((decision.head.workload.key, tried))
         for root, heads in trees.items():
-            self._look_at(root, heads)
+            self._update_tree(root, heads)
 
-    def _look_at(self, root: str, stuck: list[tuple[str, str]] | None) -> None:
-        touches = self._index.queue_manager.touches.get(root, 0)
-        known = self._standstills.get(root)
-        if known is None or stuck is None or known.touches != touches:
-            known = self._standstills[root] = _Standstill(touches)
-        known.spins += 1
-        if stuck is None:
+    def _update_tree(self, root: str, unchanged_heads: list[tuple[str, str]] | None) -> None:
+        change_count = self._cache.queue_manager.tree_change_counts.get(root, 0)
+        stalled_tree = self._stalled_trees.get(root)
+        if stalled_tree is None or unchanged_heads is None or stalled_tree.change_count != change_count:
+            stalled_tree = self._stalled_trees[root] = _StalledTree(change_count)
+        stalled_tree.cycles += 1
+        if unchanged_heads is None:
             return
-        signature = tuple(sorted(stuck, key=lambda head: head[0]))
-        has_flavors_left = any(tried for _, tried in stuck)
-        if signature in known.signatures and (known.spins >= _SPINS or not has_flavors_left):
-            self._index.queue_manager.rest(root)
-        known.signatures[signature] = None
+        signature = tuple(sorted(unchanged_heads, key=lambda head: head[0]))
+        has_flavors_left = any(position for _, position in unchanged_heads)
+        if signature in stalled_tree.signatures and (
+            stalled_tree.cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left
+        ):
+            self._cache.queue_manager.rest(root)
+        stalled_tree.signatures[signature] = None
 
 
 def is_new(decision: Decision) -> bool:
-    """Report whether it preempts a Workload that is not being evicted already."""
+    """Report whether a decision preempts a Workload that is not already being evicted."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
@@ -306,11 +319,11 @@ _WAITING_FOR_PODS: Final = (
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
-    """Ignore a loop."""
+    """Ignore a detected preemption loop (the default callback of the Scheduler)."""
 
 
 class Scheduler:
-    """Runs the cycles over the scheduler cache, and holds the pending reasons that are not written yet."""
+    """Controller that runs scheduling cycles on the scheduler cache and writes their decisions."""
 
     name = "scheduler"
     rank = 10
@@ -326,77 +339,79 @@ class Scheduler:
         *,
         weighs: bool = False,
     ) -> None:
-        self._index = index
+        self._cache = index
         self._policy = policy
-        #: Whether preemptions record the passed-over quota holders and the reasons.
-        self._weighs = weighs
+        #: Whether preemption details list the Workloads that were not preempted, with the reasons.
+        self._records_alternatives = weighs
         self._on_loop = on_loop
-        self._watch = watch or NoCycleObserver()
+        self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(index, gate)
         self._number = 0
         self._loops = PreemptionLoopDetector()
-        self._idle = QuiescenceDetector(index)
+        self._quiescence = QuiescenceDetector(index)
         #: Pending reasons that are not written yet, each with its cycle.
         self._reports: dict[str, tuple[InadmissibleReason, int]] = {}
         self._reports_due: Instant = 0
-        #: Workloads that are bypassed because one of their shape did not fit, with its reason.
+        #: Bypassed Workloads, each with the reason why an equivalent Workload did not fit.
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the cycle's key if there is something to decide."""
+        """Return the key CYCLE if the event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
-        is_due = self._index.observe(event, now) or self._blocked.may_resume
-        return (CYCLE,) if self._note_bypassed(event) or is_due else ()
+        has_work = self._cache.observe(event, now) or self._blocked.may_resume
+        return (CYCLE,) if self._note_bypassed(event) or has_work else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is bypassed because one of its shape did not fit. Return whether it is."""
+        """Record a requeued Workload that is bypassed because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
         if view.waits_for != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
             return False
-        reason = self._index.no_fit_reason(view)
+        reason = self._cache.no_fit_reason(view)
         if reason:
             self._bypassed[view.key] = reason
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run a cycle or the rest of one. If nothing is left to decide, write the pending reasons."""
-        self._index.book.drop_unconfirmed()
-        self._index.resync(reader, now)
-        heads = self._index.heads(now)
+        """Run or resume a scheduling cycle; if no Workload is left to decide on, write the due pending reasons."""
+        self._cache.book.drop_unconfirmed()
+        self._cache.resync(reader, now)
+        heads = self._cache.heads(now)
         outcome = ReconcileResult(requeue_at=now, independent=True)
         if self._blocked.may_resume:
-            self._carry_out(self._blocked.resume(), reader, now, outcome)
+            self._apply_decisions(self._blocked.resume(), reader, now, outcome)
             return outcome
         if not heads or self._blocked.is_blocked:
-            return self._rest(reader, now)
+            return self._write_due_reports(reader, now)
         self._number += 1
-        self._watch.begin()
-        cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
+        self._observer.begin()
+        cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         decisions = cycle.run(self._blocked.first_heads(heads))
-        self._watch.decide()
-        self._carry_out(decisions, reader, now, outcome)
-        self._watch.end(cycle, decisions)
+        self._observer.decide()
+        self._apply_decisions(decisions, reader, now, outcome)
+        self._observer.end(cycle, decisions)
         return outcome
 
-    def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        """Apply decisions up to the first admission that has to wait for pods, and report that on its Workload."""
+    def _apply_decisions(
+        self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
+    ) -> None:
+        """Apply decisions up to the first admission that must wait for ready pods; report it on its Workload."""
         decisions, blocked = self._blocked.split(decided, reader)
         if blocked is not None:
             self._reports.pop(workload_view(blocked).key, None)
             updated = set_pending(blocked, *_WAITING_FOR_PODS, now)
             outcome.writes += [UpdateStatus(updated)] if updated is not blocked else []
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
-        loops = self._loops.look(preemptions, self._index.snapshot, now)
+        loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
-        self._idle.look(zip(decisions, parked, strict=True))
+        self._quiescence.look(zip(decisions, parked, strict=True))
         for loop in loops:
-            self._index.queue_manager.freeze(loop.tree)
+            self._cache.queue_manager.freeze(loop.tree)
             self._on_loop(loop)
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-        """Apply a decision. Return whether its Workload was parked."""
+        """Apply one scheduling decision; return whether its Workload was parked."""
         match decision:
             case StayPending():
                 return self._requeue(decision, now)
@@ -409,42 +424,44 @@ class Scheduler:
 
     def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload
-        key = _key(view)
+        key = _key_of_view(view)
         self._reports.pop(view.key, None)
         obj = reader.get(key)
-        self._index.book.dequeue(view.key)
+        self._cache.book.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
             return  # its change is not processed yet
         admission = {
             "clusterQueue": decision.queue.name,
-            "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
+            "podSetAssignments": [_pod_set_assignment_status(p) for p in decision.assignment.pod_sets],
         }
         checks = required_checks(decision.queue.view, admission)
         admitted = not checks
-        self._index.book.assume(decision, now, admitted=admitted)
-        reserved, *more = _admission_events(key, view, decision, now, admitted=admitted)
-        events = [reserved._replace(details=partial(admission_details, decision, self._number)), *more]
+        self._cache.book.assume(decision, now, admitted=admitted)
+        reserved, *other_events = _admission_events(key, view, decision, now, admitted=admitted)
+        events = [reserved._replace(details=partial(admission_details, decision, self._number)), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        others = NO_ALTERNATIVES
-        if self._weighs and is_new(decision):
-            others = preemption_alternatives(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
-        details = cache(partial(preemption_details, decision, self._number, others))  # the same for every target
+        alternatives = NO_ALTERNATIVES
+        if self._records_alternatives and is_new(decision):
+            alternatives = preemption_alternatives(
+                decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
+            )
+        details = cache(partial(preemption_details, decision, self._number, alternatives))  # the same for every target
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
             if obj is None or target.workload.evicted:
                 continue
-            preempted, events = self._evicted(decision, target, obj, now)
-            detailed = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
-            outcome.add(UpdateStatus(preempted), detailed)
+            preempted, events = self._evict_target(decision, target, obj, now)
+            detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            outcome.add(UpdateStatus(preempted), detailed_events)
 
-    def _evicted(
+    def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
     ) -> tuple[Obj, Sequence[EventRecord]]:
-        """Return the evicted Workload, and the Events of both sides."""
-        snapshot, preemptor = self._index.snapshot, decision.head.workload
+        """Return the evicted target with the Events for the target and the preemptor."""
+        snapshot, preemptor = self._cache.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
             preemptor.job_uid,
@@ -459,14 +476,14 @@ class Scheduler:
 
     def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
-        parked = self._index.queue_manager.requeue(head, decision.last, decision.requeue, decision.why.reason)
+        parked = self._cache.queue_manager.requeue(head, decision.last, decision.requeue, decision.why.reason)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[head.workload.key] = decision.why, self._number
         return parked
 
-    def _rest(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the reports that are due, and requeue for the next release or report."""
+    def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
+        """Write the due pending reasons; requeue for the next backoff end or report time."""
         outcome = ReconcileResult(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
@@ -476,28 +493,28 @@ class Scheduler:
         if self._reports and now >= self._reports_due:
             for name, (why, cycle) in self._reports.items():
                 key = _workload_key(name)
-                report = _report(reader.get(key), why, now)
-                if report is not None:
+                updated = _with_pending_reason(reader.get(key), why, now)
+                if updated is not None:
                     event = EventRecord(key, "Warning", why.reason, why.message, partial(pending_details, why, cycle))
-                    outcome.add(UpdateStatus(report), [event])
+                    outcome.add(UpdateStatus(updated), [event])
             self._reports.clear()
-        times = [
+        due_times = [
             t
-            for t in (self._index.queue_manager.next_release(), self._reports_due if self._reports else None)
+            for t in (self._cache.queue_manager.next_release(), self._reports_due if self._reports else None)
             if t is not None
         ]
-        outcome.requeue_at = min(times, default=None)
+        outcome.requeue_at = min(due_times, default=None)
         return outcome
 
 
 def _workload_key(name: str) -> Key:
-    """Return the key of a Workload, given its namespace and name."""
+    """Return the object key of a Workload for the text `namespace/name`."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
-def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Return a pod set's part of status.admission; without requests it has no flavors, like upstream's Go types."""
+def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
+    """Return the `status.admission.podSetAssignments` item of a pod set; without requests, it has no flavors."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -510,8 +527,8 @@ def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _report(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with its pending reason; None if it is not pending or has that reason already."""
+def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
+    """Return the Workload with this pending reason; None if it is not pending or already has the reason."""
     if obj is None:
         return None
     view = workload_view(obj)
@@ -525,19 +542,19 @@ def _report(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | Non
     return None if report is obj else report
 
 
-def _priority(workload: WorkloadView | AdmittedWorkload) -> str:
+def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
     priority, boost = workload.priority, workload.boost
     return f"effective priority: {priority} (base: {priority - boost}, boost: {boost})"
 
 
 def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
-    """Return the Events for both sides of a preemption."""
-    priorities = f"; preemptor {_priority(preemptor)}; preemptee {_priority(target.workload)}"
+    """Return the Events of a preemption for its target and its preemptor."""
+    priorities = f"; preemptor {_format_priority(preemptor)}; preemptee {_format_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
         EventRecord(key, "Normal", "EvictedDueToPreempted", message),
         EventRecord(key, "Normal", _PREEMPTED, message + priorities),
-        EventRecord(_key(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
+        EventRecord(_key_of_view(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
     ]
 
 
@@ -547,27 +564,27 @@ def _admission_events(
     queue = decision.queue.name
     waited = round((now - view.waiting_since) / SECOND)
     message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {waited}s"
-    considered = _considered(decision.assignment)
+    considered = _format_considered(decision.assignment)
     if considered:
         message += f"; Flavors considered: {considered}"
     events = [EventRecord(key, "Normal", "QuotaReserved", message)]
     if admitted:
-        text = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
-        events.append(EventRecord(key, "Normal", "Admitted", text))
+        admitted_message = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
+        events.append(EventRecord(key, "Normal", "Admitted", admitted_message))
     return events
 
 
-def _considered(assignment: Assignment) -> str:
-    """Return the considered flavors except those with free quota, in Kueue's words."""
+def _format_considered(assignment: Assignment) -> str:
+    """Format the considered flavors of each pod set as Kueue does, without flavors whose quota is free."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
-        texts = [
+        formatted = [
             _format_attempt(a)
             for a in sorted(pod_set.attempts)
             if a.possibility is not PreemptionPossibility.FIT or a.borrow
         ]
-        if texts:
-            pod_sets.append(f"{pod_set.name}: {', '.join(texts)}")
+        if formatted:
+            pod_sets.append(f"{pod_set.name}: {', '.join(formatted)}")
     return " | ".join(pod_sets)
 
 

@@ -1,11 +1,11 @@
 """Scheduling cycle: takes heads, and returns a decision for each.
 
-    nominate   choose flavors and preemption targets for every head, each as if it were alone
-    order      sort the entries (ordering.py)
+    nominate   choose flavors and preemption targets for every head independently
+    order      sort the entries (classically or by fair sharing)
     decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
 
-Decisions of one cycle see each other through the snapshot. After the cycle the snapshot is restored, and the caller
-applies the decisions. Pure: the same input gives the same output.
+Later decisions of a cycle see earlier ones through the snapshot. After the cycle, the snapshot is restored and the
+caller applies the decisions. A cycle is deterministic and has no side effects.
 Source: Kueue's pkg/scheduler/scheduler.go.
 """
 
@@ -51,25 +51,25 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class OrderableEntry(Protocol):
-    """The part of an entry that ordering needs."""
+    """Interface of a cycle entry that the ordering functions need."""
 
     workload: WorkloadView
     queue: ClusterQueue
 
     @property
     def borrow(self) -> int:
-        """The height in the cohort tree that its quota comes from."""
+        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
 
     @property
     def usage(self) -> Usage:
-        """The quota that it uses."""
+        """The quota that the Workload would use if admitted."""
 
 
 EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Yield the entries in classical order."""
+    """Yield the entries in Kueue's classical order: less borrowing, higher priority, older first."""
     return iter(sorted(entries, key=_classical_key))
 
 
@@ -79,9 +79,9 @@ def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the entries in fair sharing order, computed lazily from the snapshot with the previous winners' usage.
+    """Yield the entries in fair sharing order, computed lazily: the shares include the usage of earlier winners.
 
-    Trees are independent; they are processed in order of their root's name.
+    Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
     trees: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
@@ -91,7 +91,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """One tree's entries, each with the share of every node on its path as if it were admitted."""
+    """Fair sharing tournament between the entries of one cohort tree, by the shares that their admission would give."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -104,26 +104,26 @@ class _Tournament(Generic[EntryT]):
             for node, entry in self._entries.items():
                 if node not in self._shares:
                     self._shares[node] = self._shares_with(entry)
-            winner = self._play()
+            winner = self._play_round()
             node = winner.queue.node
             del self._entries[node]
             yield winner
             self._forget_around(node)
 
     def _shares_with(self, entry: EntryT) -> tuple[Share, ...]:
-        """Return the shares of the nodes on an entry's path, root to queue, including its usage."""
+        """Return the shares of the nodes from the root to an entry's queue, including the entry's usage."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(share_of(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: QuotaNode) -> None:
-        """Drop the shares of entries that have a node below the root in common with the winner."""
+        """Discard the cached shares of entries whose path shares a node below the root with the winner."""
         branch = node.path[min(1, len(node.path) - 1)]
-        self._shares = {other: s for other, s in self._shares.items() if branch not in other.path}
+        self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
-    def _play(self) -> EntryT:
-        """Play each Cohort's round, deepest first, between its queues' entries and the winners of its child Cohorts."""
+    def _play_round(self) -> EntryT:
+        """Return the winner of one round: each Cohort, deepest first, passes its best entry to its parent."""
         by_depth: dict[int, dict[QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
@@ -132,29 +132,29 @@ class _Tournament(Generic[EntryT]):
         for depth in range(max(by_depth), 1, -1):
             for cohort, contenders in by_depth.get(depth, {}).items():
                 assert cohort.parent is not None
-                best = self._best(contenders, depth)
+                best = self._best_contender(contenders, depth)
                 by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best)
         (contenders,) = by_depth[1].values()
-        return self._best(contenders, 1)
+        return self._best_contender(contenders, 1)
 
-    def _best(self, contenders: Sequence[EntryT], level: int) -> EntryT:
+    def _best_contender(self, contenders: Sequence[EntryT], level: int) -> EntryT:
         best = contenders[0]
         for contender in contenders[1:]:
-            if self._beats(contender, best, level):
+            if self._precedes(contender, best, level):
                 best = contender
         return best
 
-    def _beats(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Report whether a precedes b in a Cohort: no borrowing of its request, smaller share, priority, age."""
+    def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
+        """Report whether entry a precedes entry b in a Cohort: by not borrowing, smaller share, priority, then age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
             return b_borrows
         relation = compare(a_share, b_share)
-        return relation < 0 if relation else _turn(a) < _turn(b)
+        return relation < 0 if relation else _tie_break_key(a) < _tie_break_key(b)
 
 
-def _turn(entry: OrderableEntry) -> tuple[int, int, str]:
+def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
     workload = entry.workload
     return -workload.priority, workload.queued, workload.uid
 
@@ -167,17 +167,17 @@ _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
-_M_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
-_M_PREEMPT: Final = FlavorAssignmentMode.PREEMPT
-_M_DEFERRED_FIT: Final = FlavorAssignmentMode.DEFERRED_FIT
-_M_FIT: Final = FlavorAssignmentMode.FIT
-_R_NO_FIT: Final = RequeueReason.NO_FIT
-_R_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
+_MODE_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+_MODE_PREEMPT: Final = FlavorAssignmentMode.PREEMPT
+_MODE_DEFERRED_FIT: Final = FlavorAssignmentMode.DEFERRED_FIT
+_MODE_FIT: Final = FlavorAssignmentMode.FIT
+_REQUEUE_NO_FIT: Final = RequeueReason.NO_FIT
+_REQUEUE_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """Scheduling settings of the platform that apply to all queues."""
+    """Scheduling settings that apply to all ClusterQueues: fair sharing and its preemption strategies."""
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
@@ -185,13 +185,13 @@ class SchedulingPolicy:
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
-        """The preemption strategies; empty without fair sharing."""
+        """The fair sharing preemption strategies; empty if fair sharing is disabled."""
         return self.strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
 class NominatedEntry:
-    """A nominated head with its assignment and targets."""
+    """A nominated head of a ClusterQueue, with its flavor assignment and preemption targets."""
 
     head: Head
     workload: WorkloadView
@@ -201,52 +201,52 @@ class NominatedEntry:
 
     @property
     def borrow(self) -> int:
-        """The height in the cohort tree that its quota comes from."""
+        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
         return self.assignment.borrow
 
     @property
     def usage(self) -> Usage:
-        """The quota that it uses."""
+        """The quota that the Workload would use if admitted."""
         return self.assignment.usage
 
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle over one snapshot."""
+    """One scheduling cycle on a snapshot: decides on the heads of all ClusterQueues."""
 
     snapshot: Snapshot
     policy: SchedulingPolicy
     #: Labels by namespace; an absent namespace does not exist.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: Keys of entries that were nominated again because other entries had claimed their targets.
+    #: Keys of Workloads that were nominated again because other entries had claimed their targets.
     looked_again: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Return a decision for each head, in the order of processing."""
+        """Run the cycle: return a decision for each head, in the order of processing."""
         self.snapshot.settle()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
-            obstacle = self._obstacle(head)
-            if obstacle is None:
+            pending_decision = self._nomination_obstacle(head)
+            if pending_decision is None:
                 entries.append(self._nominate(head))
             else:
-                decisions.append(obstacle)
+                decisions.append(pending_decision)
         with self.snapshot.what_if():
-            victims = _Victims(self.snapshot)
-            decisions += [self._decide(entry, victims) for entry in self._ordered(entries)]
+            victims = _ClaimedVictims(self.snapshot)
+            decisions += [self._decide(entry, victims) for entry in self._order_entries(entries)]
         return decisions
 
-    def _ordered(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
+    def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
         return fair_order(entries, self.snapshot) if self.policy.fair_sharing else classical_order(entries)
 
     # Nomination.
 
-    def _obstacle(self, head: Head) -> Decision | None:
-        """Return the decision for a head that cannot be nominated."""
+    def _nomination_obstacle(self, head: Head) -> Decision | None:
+        """Return a StayPending decision if the head cannot be nominated; otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue = RequeueReason.GENERIC
@@ -262,7 +262,7 @@ class Cycle:
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
             why, requeue = InadmissibleReason(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
         elif head.workload.over_limit:
-            why = InadmissibleReason(MISCONFIGURED, text=_over_limit(head.workload))
+            why = InadmissibleReason(MISCONFIGURED, text=_over_limit_message(head.workload))
         elif head.workload.out_of_bounds:
             why = InadmissibleReason(MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
@@ -277,7 +277,7 @@ class Cycle:
     def _assign(
         self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
     ) -> tuple[Assignment, list[PreemptionTarget]]:
-        """Return flavors and targets. If not all pods fit, try partial admission where the Workload allows it."""
+        """Return a Workload's flavor assignment and preemption targets; if not all pods fit, try partial admission."""
         if last is not None and is_outdated(last, queue, self.number, workload):
             last = None
         fair = self.policy.fair_sharing
@@ -286,72 +286,72 @@ class Cycle:
         oracle = victims.oracle if victims is not None else None
         search = FlavorAssigner(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
-        found = _attempt(search, victims, workload.counts)
-        if _is_good(found) or not workload.can_be_partially_admitted:
-            return found
-        return search_counts(workload.pod_sets, partial(_attempt, search, victims), _is_good) or found
+        result = _assign_counts(search, victims, workload.counts)
+        if _can_proceed(result) or not workload.can_be_partially_admitted:
+            return result
+        return search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed) or result
 
     # Decision.
 
-    def _decide(self, entry: NominatedEntry, victims: "_Victims") -> Decision:
-        """Admit if it fits now, preempt if targets free enough quota, else wait with the exact reason."""
+    def _decide(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
+        """Decide on an entry: admit if it fits, preempt if its targets free enough quota, otherwise keep it pending."""
         if entry.targets and victims.overlap(entry):
-            self._look_again(entry, victims)
+            self._nominate_again(entry, victims)
         assignment, head = entry.assignment, entry.head
-        if assignment.mode is _M_NO_FIT:
+        if assignment.mode is _MODE_NO_FIT:
             why = InadmissibleReason("", assignment)
-            return StayPending(head, why, _R_NO_FIT, self._tried(entry))
-        if assignment.mode is _M_PREEMPT and not entry.targets:
-            self._reserve(entry)
+            return StayPending(head, why, _REQUEUE_NO_FIT, self._search_position(entry))
+        if assignment.mode is _MODE_PREEMPT and not entry.targets:
+            self._reserve_quota(entry)
             why = InadmissibleReason(WAITING_FOR_QUOTA, assignment)
-            return StayPending(head, why, _R_NO_CANDIDATES, self._tried(entry))
-        if assignment.mode is _M_DEFERRED_FIT:
+            return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._search_position(entry))
+        if assignment.mode is _MODE_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
             return StayPending(head, why, RequeueReason.PENDING_PREEMPTION)
         if entry.targets and victims.overlap(entry):
             return self._skip(entry, _OVERLAP)
-        if not victims.leave_room_for(entry):
+        if not victims.leaves_room_for(entry):
             return self._skip(entry, _NO_LONGER_FITS)
         victims.claim(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
-        if assignment.mode is _M_PREEMPT:
-            after = f". Pending the preemption of {len(entry.targets)} workload(s)"
-            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, after=after)
+        if assignment.mode is _MODE_PREEMPT:
+            message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
+            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, suffix=message_suffix)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
     def _skip(self, entry: NominatedEntry, text: str) -> Decision:
-        if entry.assignment.mode is _M_PREEMPT:
+        if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(WAITING_FOR_QUOTA, text=text)
-        return StayPending(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
+        return StayPending(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._search_position(entry))
 
-    def _tried(self, entry: NominatedEntry) -> LastAssignment | None:
-        """Return how far the flavor search got, so that the next one resumes there; None if it starts over."""
+    def _search_position(self, entry: NominatedEntry) -> LastAssignment | None:
+        """Return the position at which the next flavor search resumes; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
-            if pod_set.pick.has_flavors_left:
-                tried = tuple([p.pick.tried for p in pod_sets])
-                return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
+            if pod_set.assigned_flavors.has_flavors_left:
+                positions = tuple([p.assigned_flavors.tried for p in pod_sets])
+                return LastAssignment(positions, entry.queue.generation, self.number, entry.workload.shape)
         return None
 
-    def _look_again(self, entry: NominatedEntry, victims: "_Victims") -> None:
-        """Nominate an entry again as if the victims claimed by others were gone, because it needs one of them.
+    def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
+        """Nominate an entry again, on the assumption that the victims claimed by earlier entries are already gone.
 
-        It may not change flavors. If it then fits, it has to wait until they are gone.
+        The flavors may not change. If the entry then fits, it must wait until these victims have stopped.
         """
         self.looked_again[entry.workload.key] = None
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
-            for victim in victims.claimed_near(entry).values():
+            for victim in victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
             entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
-        if entry.assignment.mode is _M_FIT:
-            entry.assignment.mode = _M_DEFERRED_FIT
+        if entry.assignment.mode is _MODE_FIT:
+            entry.assignment.mode = _MODE_DEFERRED_FIT
 
-    def _reserve(self, entry: NominatedEntry) -> None:
-        """Reserve quota for a head that cannot reclaim it later by preemption, so that other entries do not take it."""
+    def _reserve_quota(self, entry: NominatedEntry) -> None:
+        """Reserve quota in the snapshot for a head that could not reclaim it later from other queues by preemption."""
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":
             return
@@ -368,63 +368,63 @@ class Cycle:
         self.snapshot.add_usage(queue, tuple(reserved))
 
 
-def _attempt(
+def _assign_counts(
     search: FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
 ) -> tuple[Assignment, list[PreemptionTarget]]:
-    """Return flavors and targets for these pod counts."""
+    """Return the flavor assignment and preemption targets for these pod counts."""
     assignment = search.assign(counts)
-    if victims is None or assignment.mode is not _M_PREEMPT:
+    if victims is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
     return assignment, victims.targets_for(assignment)
 
 
-def _is_good(found: tuple[Assignment, list[PreemptionTarget]]) -> bool:
-    """Report whether it fits, now or once the victims are gone."""
-    assignment, targets = found
-    return assignment.mode is _M_FIT or bool(targets)
+def _can_proceed(result: tuple[Assignment, list[PreemptionTarget]]) -> bool:
+    """Report whether an assignment fits, either now or after its targets are preempted."""
+    assignment, targets = result
+    return assignment.mode is _MODE_FIT or bool(targets)
 
 
-class _Victims:
-    """The victims claimed by the entries decided so far. Trees are independent of each other."""
+class _ClaimedVictims:
+    """The preemption victims claimed by the entries decided so far, by cohort tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        #: By the root of the tree.
+        #: By the root of the tree, then by Workload key.
         self._claimed: dict[QuotaNode, dict[str, AdmittedWorkload]] = {}
 
-    def claimed_near(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the victims claimed in the entry's tree."""
+    def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
+        """Return the victims that earlier entries claimed in the cohort tree of this entry."""
         return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def overlap(self, entry: NominatedEntry) -> bool:
-        """Report whether one of its targets is already claimed."""
-        claimed = self.claimed_near(entry)
+        """Report whether an earlier entry has already claimed one of this entry's targets."""
+        claimed = self.claimed_in_tree(entry)
         return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
 
     def claim(self, entry: NominatedEntry) -> None:
-        """Claim its targets."""
+        """Claim the targets of an entry, so that later entries do not preempt them too."""
         if entry.targets:
             claimed = self._claimed.setdefault(entry.queue.node.path[0], {})
             claimed.update({target.workload.key: target.workload for target in entry.targets})
 
-    def leave_room_for(self, entry: NominatedEntry) -> bool:
-        """Report whether the entry fits once all claimed victims and its own targets are gone."""
-        node, claimed = entry.queue.node, self.claimed_near(entry)
+    def leaves_room_for(self, entry: NominatedEntry) -> bool:
+        """Report whether an entry fits after all claimed victims and its own targets are preempted."""
+        node, claimed = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed and not entry.targets:
             return has_room(node, entry.usage)
-        own = {target.workload.key: target.workload for target in entry.targets}
+        own_victims = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in {**claimed, **own}.values():
+            for victim in {**claimed, **own_victims}.values():
                 self._snapshot.remove_usage(victim.queue, victim.usage)
             return has_room(node, entry.usage)
 
 
-def _over_limit(workload: WorkloadView) -> str:
-    """Describe requests above their limits, in Kueue's words."""
+def _over_limit_message(workload: WorkloadView) -> str:
+    """Return Kueue's message for a Workload whose requests exceed their limits."""
     faults = [
-        f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
+        f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)
-        for place, resources in pod_set.template.over_limit
+        for path, resources in pod_set.template.over_limit
         for names in (",".join(f'"{name}"' for name in resources),)
     ]
     return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"
@@ -434,19 +434,19 @@ def _over_limit(workload: WorkloadView) -> str:
 #
 # Detects Workloads that preempt each other endlessly within one instant.
 #
-# Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Upstream then spins
-# endlessly. A tree is watched after many consecutive cycles with preemption in it at the same time. If its Workloads
-# hold the same quota as some cycles before, all preemptions since then will repeat.
+# Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Kueue then loops
+# endlessly. A cohort tree is checked after many consecutive cycles with preemption at one instant. If its Workloads
+# hold the same quota as in an earlier cycle, all preemptions since then will repeat.
 
 
-#: Cycles with preemption in a tree within an instant before it is watched; ordinary chains are shorter.
-CYCLES_UNWATCHED: Final = 16
+#: Cycles with preemption in a tree at one instant before loops are checked; ordinary chains are shorter.
+CYCLES_UNCHECKED: Final = 16
 
-Holdings: TypeAlias = tuple[tuple[str, Usage], ...]
+TreeHoldings: TypeAlias = tuple[tuple[str, Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
-    """One preemption of a loop: preemptor, victim and reason."""
+    """One preemption of a loop: the keys of the preemptor and the victim, and the reason."""
 
     preemptor: str
     victim: str
@@ -455,66 +455,71 @@ class PreemptionStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLoop:
-    """Workloads that preempt each other endlessly."""
+    """A detected loop of Workloads in one cohort tree that preempt each other endlessly."""
 
     at: Instant
-    #: The tree, and the name of its root.
+    #: The id of the cohort tree, and the name of its root.
     tree: str
     root: str
     steps: tuple[PreemptionStep, ...]
 
     @property
     def message(self) -> str:
-        """Describe the preemptions of the loop."""
-        who = dict.fromkeys(f"{s.preemptor} preempts {s.victim} ({s.reason})" for s in self.steps)
-        return f"in the cohort of {self.root}, without end: {'; '.join(who)}"
+        """The log message that lists the preemptions of the loop."""
+        preemptions = dict.fromkeys(f"{s.preemptor} preempts {s.victim} ({s.reason})" for s in self.steps)
+        return (
+            f"Workloads in the cohort of {self.root} preempt each other endlessly: {'; '.join(preemptions)};"
+            " change their priorities, or the preemption policies of their ClusterQueues"
+        )
 
 
 class PreemptionLoopDetector:
-    """The preemptions by tree within the current instant."""
+    """Detects preemption loops from the preemptions of each cohort tree at the current instant."""
 
     def __init__(self) -> None:
-        self._at: Instant = -1
+        self._instant: Instant = -1
         self._cycles: dict[str, int] = {}
-        self._seen: dict[str, dict[Holdings, int]] = {}
+        self._seen: dict[str, dict[TreeHoldings, int]] = {}
         self._steps: dict[str, list[PreemptionStep]] = {}
 
-    def look(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
-        """Return the loops that these preemptions close; the snapshot is that before them."""
-        if now != self._at:
-            self._at = now
+    def find_loops(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
+        """Record a cycle's preemptions and return the loops that they close; `snapshot` is the state before them."""
+        if now != self._instant:
+            self._instant = now
             self._cycles, self._seen, self._steps = {}, {}, {}
         by_root: dict[str, tuple[QuotaNode, list[PreemptionStep]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
             steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
-            who = preemption.head.workload.key
-            steps += [PreemptionStep(who, target.workload.key, target.reason) for target in preemption.targets]
+            preemptor_key = preemption.head.workload.key
+            steps += [
+                PreemptionStep(preemptor_key, target.workload.key, target.reason) for target in preemption.targets
+            ]
         return [
             loop
             for tree, (root, steps) in by_root.items()
-            if (loop := self._look_at(tree, root, steps, snapshot)) is not None
+            if (loop := self._check_tree(tree, root, steps, snapshot)) is not None
         ]
 
-    def _look_at(
+    def _check_tree(
         self, tree: str, root: QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
     ) -> PreemptionLoop | None:
         self._cycles[tree] = self._cycles.get(tree, 0) + 1
-        if self._cycles[tree] <= CYCLES_UNWATCHED:
+        if self._cycles[tree] <= CYCLES_UNCHECKED:
             return None
-        done = self._steps.setdefault(tree, [])
-        seen = self._seen.setdefault(tree, {})
-        holdings = _holdings(root, snapshot)
-        since = seen.get(holdings)
-        if since is not None:
-            return PreemptionLoop(self._at, tree, root.name, tuple(done[since:]))
-        seen[holdings] = len(done)
-        done += steps
+        past_steps = self._steps.setdefault(tree, [])
+        seen_holdings = self._seen.setdefault(tree, {})
+        holdings = _tree_holdings(root, snapshot)
+        first_step = seen_holdings.get(holdings)
+        if first_step is not None:
+            return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step:]))
+        seen_holdings[holdings] = len(past_steps)
+        past_steps += steps
         return None
 
 
-def _holdings(root: QuotaNode, snapshot: Snapshot) -> Holdings:
-    """Return the quota holders of a tree."""
+def _tree_holdings(root: QuotaNode, snapshot: Snapshot) -> TreeHoldings:
+    """Return the key and usage of every quota holder in a cohort tree, for comparison."""
     return tuple(
         (workload.key, workload.usage)
         for queue in snapshot.queues_below(root)

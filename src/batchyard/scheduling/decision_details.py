@@ -1,4 +1,4 @@
-"""The details of decisions for the decision ledger: assignments, targets and alternatives."""
+"""Details of scheduling decisions for the decision ledger: flavor assignments, targets and alternatives."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,9 +15,9 @@ from batchyard.scheduling.preemption.alternatives import (
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 
-#: At most this many victims or flavors are recorded, with their total number.
+#: The maximum number of recorded victims or flavors; their total number is recorded too.
 _RECORDED_MAX: Final = 32
-#: Kueue's words for the verdict on a flavor.
+#: Kueue's wording of the result for a considered flavor.
 WORDS: Final[Mapping[PreemptionPossibility, str]] = {
     PreemptionPossibility.NO_FIT: "NoFit",
     PreemptionPossibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
@@ -28,63 +28,68 @@ WORDS: Final[Mapping[PreemptionPossibility, str]] = {
 
 
 def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Return where its quota comes from, and the flavors considered before."""
-    return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets(decision.assignment)}
+    """Return the ledger details of an admission: the assigned and the considered flavors of each pod set."""
+    return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets_details(decision.assignment)}
 
 
 def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
-    """Return the verdict on each flavor."""
-    return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
+    """Return the ledger details of a pending Workload: the result for each considered flavor."""
+    return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets_details(why.assignment)})}
 
 
-def preemption_details(decision: Preempt, cycle: int, others: Alternatives) -> Mapping[str, Any]:
-    """Return the preemptor, the rule, all victims, and the quota holders that were passed over."""
+def preemption_details(decision: Preempt, cycle: int, alternatives: Alternatives) -> Mapping[str, Any]:
+    """Return the ledger details of a preemption: preemptor, victims, rules, and the Workloads not preempted."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,
-        "preemptor": {**_named(preemptor), "clusterQueue": decision.queue.name},
-        "targets": [_target(target) for target in decision.targets[:_RECORDED_MAX]],
+        "preemptor": {**_workload_fields(preemptor), "clusterQueue": decision.queue.name},
+        "targets": [_target_details(target) for target in decision.targets[:_RECORDED_MAX]],
         "targetsInAll": len(decision.targets),
-        "spared": [_spared(each) for each in others.spared],
-        "sparedInAll": others.in_all,
-        "podSets": [] if decision.why.assignment is None else _pod_sets(decision.why.assignment),
+        "spared": [_spared_details(each) for each in alternatives.spared],
+        "sparedInAll": alternatives.in_all,
+        "podSets": [] if decision.why.assignment is None else _pod_sets_details(decision.why.assignment),
     }
 
 
-def _named(workload: WorkloadView) -> dict[str, Any]:
+def _workload_fields(workload: WorkloadView) -> dict[str, Any]:
     return {"workload": workload.key, "uid": workload.uid, "priority": workload.priority}
 
 
-def _target(target: PreemptionTarget) -> dict[str, Any]:
+def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
     named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
     return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
-def _spared(spared: PassedOver) -> dict[str, Any]:
-    stays = spared.holder.workload
-    named = {"workload": stays.key, "uid": stays.uid, "priority": stays.priority, "clusterQueue": stays.queue.name}
-    return {**named, "rule": spared.reason.rule, "why": spared.reason.text}
+def _spared_details(passed_over: PassedOver) -> dict[str, Any]:
+    holder_workload = passed_over.holder.workload
+    named = {
+        "workload": holder_workload.key,
+        "uid": holder_workload.uid,
+        "priority": holder_workload.priority,
+        "clusterQueue": holder_workload.queue.name,
+    }
+    return {**named, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
 
 
-def _pod_sets(assignment: Assignment) -> Sequence[dict[str, Any]]:
-    return [_pod_set(each) for each in assignment.pod_sets]
+def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
+    return [_pod_set_details(each) for each in assignment.pod_sets]
 
 
-def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
-    asked = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
+def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
+    requested = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
     attempts = sorted(assignment.attempts)[:_RECORDED_MAX]
     return {
         "name": assignment.name,
         "count": assignment.count,
-        "requests": asked,
+        "requests": requested,
         "flavors": {resource: choice.flavor for resource, choice in sorted(assignment.choices.items())},
         "borrowsFromHeight": max([choice.borrow for choice in assignment.choices.values()], default=0),
-        "considered": [_attempt(attempt) for attempt in attempts],
+        "considered": [_attempt_details(attempt) for attempt in attempts],
     }
 
 
-def _attempt(attempt: FlavorAttempt) -> dict[str, Any]:
-    against = sorted(map(str, attempt.facts))
-    verdict = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
-    return {**verdict, **({"against": against} if against else {})}
+def _attempt_details(attempt: FlavorAttempt) -> dict[str, Any]:
+    reasons = sorted(map(str, attempt.facts))
+    result = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
+    return {**result, **({"against": reasons} if reasons else {})}

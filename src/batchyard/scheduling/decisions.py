@@ -1,4 +1,4 @@
-"""Decisions of a cycle about a head, with their reasons."""
+"""Decisions of a scheduling cycle: admit, preempt or stay pending, with the head and the reason."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 
 
 class Head(NamedTuple):
-    """The Workload at the head of a ClusterQueue."""
+    """The Workload at the head of a ClusterQueue, with the state of its last flavor search."""
 
     workload: WorkloadView
     queue: str
@@ -18,29 +18,29 @@ class Head(NamedTuple):
 
 
 class InadmissibleReason(NamedTuple):
-    """Why a Workload is not admitted; formatted on demand."""
+    """The reason why a Workload is not admitted; its message is formatted on demand."""
 
-    #: The reason of its QuotaReserved condition; '' to use that of the flavor search.
-    stated: str
+    #: The reason of the Workload's QuotaReserved condition; '' takes the reason from `assignment`.
+    condition_reason: str
     #: The result of the flavor search; None if no search was made.
     assignment: Assignment | None = None
     text: str = ""
-    after: str = ""
+    suffix: str = ""
 
     @property
     def reason(self) -> str:
-        """The reason of its QuotaReserved condition."""
-        return self.stated or ("" if self.assignment is None else self.assignment.no_fit_reason)
+        """The reason of the Workload's QuotaReserved condition."""
+        return self.condition_reason or ("" if self.assignment is None else self.assignment.no_fit_reason)
 
     @property
     def message(self) -> str:
-        """The message, in Kueue's words."""
+        """The message of the Workload's QuotaReserved condition, in Kueue's wording."""
         facts = () if self.assignment is None else self.assignment.pod_set_facts
-        return (self.text or message_of(facts)) + self.after
+        return (self.text or message_of(facts)) + self.suffix
 
 
 class Admit(NamedTuple):
-    """Quota is reserved for the head."""
+    """Decision to admit: quota is reserved for the head."""
 
     head: Head
     queue: ClusterQueue
@@ -48,7 +48,7 @@ class Admit(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """Targets are preempted for the head; it stays at the head of its queue until they are gone."""
+    """Decision to preempt targets; the head stays first in its queue until the targets have stopped."""
 
     head: Head
     queue: ClusterQueue
@@ -59,7 +59,7 @@ class Preempt(NamedTuple):
 
 
 class StayPending(NamedTuple):
-    """The head stays pending; `requeue` decides whether it stays in line or is parked."""
+    """Decision to keep the head pending; `requeue` decides whether it stays in line or is parked."""
 
     head: Head
     why: InadmissibleReason

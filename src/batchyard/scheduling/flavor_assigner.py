@@ -1,7 +1,7 @@
-"""Flavor assigner: the search for a flavor for each resource of a resource group.
+"""Flavor assigner: searches a flavor for each requested resource, and reduced pod counts for partial admission.
 
-The flavors of a resource group are tried in order. A flavor is as good as its worst resource in the group. The search
-stops at a flavor that is good enough for the queue's fungibility rules; otherwise the best one counts. A later search
+The flavors of a resource group are tried in order. The quality of a flavor is that of its worst resource. The search
+stops at a flavor that satisfies the queue's flavor fungibility; otherwise it returns the best flavor. A later search
 resumes where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go.
 """
 
@@ -48,31 +48,31 @@ from batchyard.scheduling.snapshot import Snapshot
 
 @dataclass(slots=True)
 class PodSetAssignment:
-    """The flavors of one pod set, and why flavors were rejected."""
+    """The flavors assigned to one pod set, and the scans with the reasons for rejected flavors."""
 
     name: str
     count: int
     requests: Requests
-    pick: FlavorAssignment
-    #: The scanned resource groups; one without a pick ended the search.
+    assigned_flavors: FlavorAssignment
+    #: The scanned resource groups; the search ends at a group without a suitable flavor.
     scans: tuple[FlavorScan, ...]
-    #: A resource that the ClusterQueue does not cover.
+    #: A requested resource that the ClusterQueue does not cover; '' if there is none.
     unavailable: str
 
     @property
     def choices(self) -> Mapping[str, FlavorChoice]:
-        """The flavors by resource."""
-        return self.pick.choices
+        """The assigned flavors of the pod set, by resource."""
+        return self.assigned_flavors.choices
 
     @property
     def mode(self) -> FlavorAssignmentMode:
-        """The mode of its worst resource."""
-        return self.pick.mode
+        """The worst assignment mode among the resources of the pod set."""
+        return self.assigned_flavors.mode
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The reasons against it."""
-        if self.scans and self.scans[-1].pick is NO_FLAVOR_ASSIGNMENT:
+        """The reasons why flavors were rejected for the pod set."""
+        if self.scans and self.scans[-1].selected is NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].facts)
         if self.unavailable:
             return (f"resource {self.unavailable} unavailable in ClusterQueue",)
@@ -80,27 +80,27 @@ class PodSetAssignment:
 
     @property
     def attempts(self) -> tuple[FlavorAttempt, ...]:
-        """The results of all scanned flavors except those with free quota."""
+        """The results of all scanned flavors, without flavors whose quota is free without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason why it does not fit: per resource group that of the nearest flavor, of all groups the worst."""
+        """Why the pod set does not fit: the most severe of the resource groups' reasons, each for its best flavor."""
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
-                known = by_group.get(attempt.group, attempt.no_fit_reason)
-                by_group[attempt.group] = least_severe(known, attempt.no_fit_reason)
-        worst = ""
+                mildest_reason = by_group.get(attempt.group, attempt.no_fit_reason)
+                by_group[attempt.group] = least_severe(mildest_reason, attempt.no_fit_reason)
+        most_severe_reason = ""
         for reason in by_group.values():
-            worst = most_severe(worst, reason)
-        return worst or NO_MATCHING_FLAVOR
+            most_severe_reason = most_severe(most_severe_reason, reason)
+        return most_severe_reason or NO_MATCHING_FLAVOR
 
 
 class LastAssignment(NamedTuple):
-    """How far an interrupted flavor search got, and what its validity depends on."""
+    """The position of an unfinished flavor search, and the state that it is valid for."""
 
-    #: By pod set and resource, the last flavor considered, or SCAN_DONE.
+    #: The index of the last considered flavor by pod set and resource, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
     generation: int
     cycle: int
@@ -113,7 +113,7 @@ class LastAssignment(NamedTuple):
 
 @dataclass(slots=True)
 class Assignment:
-    """Flavors for a whole Workload. `mode` may be lowered to DEFERRED_FIT."""
+    """The flavor assignment of a Workload with all pod sets; the cycle may lower `mode` to DEFERRED_FIT."""
 
     pod_sets: list[PodSetAssignment]
     mode: FlavorAssignmentMode
@@ -122,165 +122,183 @@ class Assignment:
 
     @property
     def pod_set_facts(self) -> tuple[PodSetReasons, ...]:
-        """The reasons against it, by pod set."""
+        """The reasons why flavors were rejected, by pod set."""
         return tuple([PodSetReasons(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason for QuotaReserved=False if it does not fit."""
-        worst = ""
+        """The reason of QuotaReserved=False if the Workload does not fit: the most severe one of its pod sets."""
+        most_severe_reason = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
-                worst = most_severe(worst, pod_set.no_fit_reason)
-        return worst
+                most_severe_reason = most_severe(most_severe_reason, pod_set.no_fit_reason)
+        return most_severe_reason
 
     @property
     def preempting(self) -> tuple[int, ...]:
-        """The flavor-resources that need preemption."""
-        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.pick.preempting]))
+        """The ids of the flavor-resources whose quota must be freed by preemption."""
+        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.assigned_flavors.preempting]))
 
 
-#: Returns how preemption could free an amount of a flavor-resource, given the height that it would be borrowed from.
+#: (flavor-resource id, amount, borrowing height) -> how preemption could free that amount.
 Oracle: TypeAlias = Callable[[int, int, int], GranularMode]
-#: The flavors of an earlier nomination, which the repeated one may not change: by pod set, by resource.
+#: The flavors of an earlier nomination that a repeated nomination must keep: by pod set, then by resource.
 Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
-_M_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
-_M_FIT: Final = FlavorAssignmentMode.FIT
+_MODE_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+_MODE_FIT: Final = FlavorAssignmentMode.FIT
 
-_NOTHING: Final[Mapping[int, int]] = {}
-_RULED_OUT: Final = (NO_FIT,)
+_NO_USAGE: Final[Mapping[int, int]] = {}
+_EXCLUDED: Final = (NO_FIT,)
 
 
 @dataclass(slots=True)
 class FlavorAssigner:
-    """The flavor search for one Workload. `assign()` may be called for several pod counts."""
+    """Flavor search for one Workload; `assign()` may be called with several pod counts."""
 
     workload: WorkloadView
     queue: ClusterQueue
     snapshot: Snapshot
-    #: None if the queue does not preempt.
+    #: Tells how preemption could free quota; None if the queue does not preempt.
     oracle: Oracle | None
     last: LastAssignment | None
     fair_sharing: bool = False
     nominated: Nominated = ()
 
     def assign(self, counts: Sequence[int]) -> Assignment:
-        """Return the assignment of all pod sets; it ends after the first pod set without a flavor."""
-        if len(self.workload.pod_sets) == 1:  # the common case; there is nothing to sum up
-            only = self._find(0, counts, ())
-            return Assignment([only], only.pick.mode, only.pick.borrow, only.pick.usage)
+        """Return the flavors of all pod sets for these pod counts; the search ends at a pod set without a flavor."""
+        if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
+            assigned = self._assign_pod_set(0, counts, ())
+            return Assignment(
+                [assigned],
+                assigned.assigned_flavors.mode,
+                assigned.assigned_flavors.borrow,
+                assigned.assigned_flavors.usage,
+            )
         pod_sets: list[PodSetAssignment] = []
         usage: Usage = ()
-        borrow, mode = 0, _M_FIT
+        borrow, mode = 0, _MODE_FIT
         for members in self.workload.pod_set_groups:
             if len(members) == 1:
-                found = [self._find(members[0], counts, usage)]
+                assigned_pod_sets = [self._assign_pod_set(members[0], counts, usage)]
             else:
-                found = self._find_together(members, counts, usage)
-            for pod_set in found:
+                assigned_pod_sets = self._assign_pod_set_group(members, counts, usage)
+            for pod_set in assigned_pod_sets:
                 pod_sets.append(pod_set)
-                pick = pod_set.pick
-                usage = _add(usage, pick.usage) if usage else pick.usage
-                if pick.borrow > borrow:
-                    borrow = pick.borrow
-                if pick.mode < mode:
-                    mode = pick.mode
-            if mode is _M_NO_FIT and any(p.mode is _M_NO_FIT and p.requests for p in found):
+                flavors = pod_set.assigned_flavors
+                usage = _add_usage(usage, flavors.usage) if usage else flavors.usage
+                if flavors.borrow > borrow:
+                    borrow = flavors.borrow
+                if flavors.mode < mode:
+                    mode = flavors.mode
+            if mode is _MODE_NO_FIT and any(p.mode is _MODE_NO_FIT and p.requests for p in assigned_pod_sets):
                 break
-        return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
+        return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
     def weighed(self, plan: ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
-        """Return for every flavor its quality for each resource, including flavors that the search would not reach.
+        """Return the quality of every flavor for each resource, including flavors that the search would not reach.
 
-        `usage` is that of the other pod sets of the Workload.
+        `usage` is the usage of the other pod sets of the Workload.
         """
-        totals = [_on_top(dict(usage), wanted) for wanted in plan.usages] if usage else plan.usages
-        return list(self._weighed(totals, plan.obstacles, 0, known_available(self.queue.node)))
+        totals = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
+        return list(self._iterate_qualities(totals, plan.obstacles, 0, known_available(self.queue.node)))
 
-    def _find(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the assignment of a single pod set."""
+    def _assign_pod_set(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
+        """Return the flavor assignment of the pod set at `index`, in addition to `usage` of earlier pod sets."""
         pod_set, count = self.workload.pod_sets[index], counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
-        scans = self._search(plan, (index,), usage)
-        return PodSetAssignment(pod_set.name, count, plan.requests, _joint(plan, scans), scans, plan.unavailable)
+        scans = self._scan_groups(plan, (index,), usage)
+        return PodSetAssignment(
+            pod_set.name, count, plan.requests, _merge_assignments(plan, scans), scans, plan.unavailable
+        )
 
-    def _find_together(self, members: Sequence[int], counts: Sequence[int], usage: Usage) -> list[PodSetAssignment]:
-        """Return the assignments of pod sets that must get the same flavors."""
+    def _assign_pod_set_group(
+        self, members: Sequence[int], counts: Sequence[int], usage: Usage
+    ) -> list[PodSetAssignment]:
+        """Return the flavor assignments of a group of pod sets that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in members]
         plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
-        total, templates = _sum([plan.requests for plan in plans]), [p.template for p in pod_sets]
+        total, templates = _sum_requests([plan.requests for plan in plans]), [p.template for p in pod_sets]
         common = coverage.plan_requests(total, templates, obstacles)
-        scans = self._search(common, members, usage)
-        pick = _joint(common, scans)
+        scans = self._scan_groups(common, members, usage)
+        assigned = _merge_assignments(common, scans)
         return [
-            PodSetAssignment(p.name, counts[i], plan.requests, _part(pick, plan.requests), scans, common.unavailable)
+            PodSetAssignment(
+                p.name,
+                counts[i],
+                plan.requests,
+                _restrict_assignment(assigned, plan.requests),
+                scans,
+                common.unavailable,
+            )
             for i, p, plan in zip(members, pod_sets, plans, strict=True)
         ]
 
-    def _search(self, plan: PodSetRequest, members: Sequence[int], usage: Usage) -> tuple[FlavorScan, ...]:
-        """Scan the groups, up to the first one without a suitable flavor."""
+    def _scan_groups(self, plan: PodSetRequest, members: Sequence[int], usage: Usage) -> tuple[FlavorScan, ...]:
+        """Scan the requested resource groups, up to the first group without a suitable flavor."""
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
             scans.append(scan)
-            if scan.pick is NO_FLAVOR_ASSIGNMENT:
+            if scan.selected is NO_FLAVOR_ASSIGNMENT:
                 break
         return tuple(scans)
 
     def _scan(self, plan: ResourceGroupRequest, members: Sequence[int], usage: Usage) -> FlavorScan:
-        """Scan the flavors of a resource group, and pick the best."""
+        """Scan the flavors of a resource group, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
-        assumed = dict(usage) if usage else _NOTHING
-        totals = [_on_top(assumed, wanted) for wanted in plan.usages] if assumed else plan.usages
-        free = known_available(node)
+        assumed = dict(usage) if usage else _NO_USAGE
+        totals = [_add_assumed(assumed, requested) for requested in plan.usages] if assumed else plan.usages
+        available = known_available(node)
         obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
-        start = 0 if self.last is None else _start(self.last, plan, members)
-        looks: list[Sequence[GranularMode]] = []
+        start = 0 if self.last is None else _first_index(self.last, plan, members)
+        qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
-        last: Sequence[GranularMode] = ()
+        previous_qualities: Sequence[GranularMode] = ()
         best_quality, best_index = NO_FIT, -1
-        for index, qualities in enumerate(self._weighed(totals, obstacles, start, free), start):
-            if qualities == last:  # no better than the previous flavor; stored once
-                looks.append(last)
+        for index, qualities in enumerate(self._iterate_qualities(totals, obstacles, start, available), start):
+            if qualities == previous_qualities:  # no better than the previous flavor; stored once
+                qualities_by_flavor.append(previous_qualities)
                 continue
-            looks.append(qualities)
-            last = qualities
+            qualities_by_flavor.append(qualities)
+            previous_qualities = qualities
             quality = worst(qualities, fungibility)
-            continues = should_try_next_flavor(quality, fungibility)
-            if not continues or is_better(quality, best_quality, fungibility):
+            should_continue = should_try_next_flavor(quality, fungibility)
+            if not should_continue or is_better(quality, best_quality, fungibility):
                 best, best_quality, best_index = qualities, quality, index
-            if not continues:
+            if not should_continue:
                 break
-        pick = plan.pick(best_index, index, best) if best else NO_FLAVOR_ASSIGNMENT
-        return FlavorScan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)
+        selected = plan.assignment_for(best_index, index, best) if best else NO_FLAVOR_ASSIGNMENT
+        return FlavorScan(
+            plan, obstacles, start, qualities_by_flavor, selected, assumed, available, node.potential, fungibility
+        )
 
-    def _weighed(
-        self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, free: dict[int, int]
+    def _iterate_qualities(
+        self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
-        """Yield for each flavor the quality for each resource; NO_FIT alone if the flavor is excluded.
+        """Yield the quality of each flavor for each resource; an excluded flavor yields a single NO_FIT.
 
-        It is a generator so that its lookups are made once for all flavors.
+        This is a generator so that attributes are looked up only once for all flavors.
         """
         node, oracle, while_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
-        used, quota, potential, beyond = node.usage, node.subtree, node.potential, node.beyond
-        may_reclaim = False  # exceeds its own quota, and fits below the root
+        used, quota, potential, borrowing_height = node.usage, node.subtree, node.potential, node.borrowing_height
+        may_reclaim = False  # the amount exceeds the own quota, and fits below the root
         for index in range(start, len(obstacles)):
             if obstacles[index]:
-                yield _RULED_OUT
+                yield _EXCLUDED
                 continue
             qualities = []
             for fr, total in totals[index]:
-                height = 0 if used[fr] + total <= quota[fr] else beyond
+                height = 0 if used[fr] + total <= quota[fr] else borrowing_height
                 if height is None:
                     height, may_reclaim = lowest_fitting_height(node, fr, total)
                 try:
-                    left = free[fr]
+                    available_amount = available_amounts[fr]
                 except KeyError:
-                    left = free[fr] = available(node, fr)
-                if total <= left or not total:
+                    available_amount = available_amounts[fr] = available(node, fr)
+                if total <= available_amount or not total:
                     qualities.append(FIT - height)
                 elif total <= quota[fr] or (total <= potential[fr] and (may_reclaim or while_borrowing)):
                     qualities.append(HOPELESS - height if oracle is None else oracle(fr, total, height))
@@ -289,7 +307,7 @@ class FlavorAssigner:
             yield qualities
 
     def _obstacles(self, plan: ResourceGroupRequest, members: Sequence[int]) -> list[str]:
-        """Return why flavors are excluded regardless of quota if only nominated ones are allowed; '' if not."""
+        """Return, for each flavor, why it is excluded if only nominated flavors are allowed; '' if it is allowed."""
         nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
         skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
@@ -302,55 +320,57 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _start(last: LastAssignment, plan: ResourceGroupRequest, members: Sequence[int]) -> int:
-    """Return the index of the flavor to resume at; the first, if the queue has lost flavors since."""
+def _first_index(last: LastAssignment, plan: ResourceGroupRequest, members: Sequence[int]) -> int:
+    """Return the index of the flavor at which to resume the search; 0 if the queue has fewer flavors by now."""
     start = last.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
-def _joint(plan: PodSetRequest, scans: Sequence[FlavorScan]) -> FlavorAssignment:
-    """Merge the picks of all groups into one; NO_PICK if one group has none."""
+def _merge_assignments(plan: PodSetRequest, scans: Sequence[FlavorScan]) -> FlavorAssignment:
+    """Merge the assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
     if plan.unavailable:
         return NO_FLAVOR_ASSIGNMENT
-    if len(scans) == 1 or (scans and scans[-1].pick is NO_FLAVOR_ASSIGNMENT):
-        return scans[-1].pick
-    picks = [scan.pick for scan in scans]
-    choices = {resource: choice for pick in picks for resource, choice in pick.choices.items()}
-    tried = {resource: index for pick in picks for resource, index in pick.tried.items()}
-    return make_flavor_assignment(choices, tuple([used for pick in picks for used in pick.usage]), tried, _M_FIT)
+    if len(scans) == 1 or (scans and scans[-1].selected is NO_FLAVOR_ASSIGNMENT):
+        return scans[-1].selected
+    assignments = [scan.selected for scan in scans]
+    choices = {resource: choice for assignment in assignments for resource, choice in assignment.choices.items()}
+    tried = {resource: index for assignment in assignments for resource, index in assignment.tried.items()}
+    return make_flavor_assignment(
+        choices, tuple([used for assignment in assignments for used in assignment.usage]), tried, _MODE_FIT
+    )
 
 
-def _part(pick: FlavorAssignment, requests: Requests) -> FlavorAssignment:
-    """Return a pod set's part of a pick for several pod sets."""
-    choices = {r: pick.choices[r] for r, _ in requests if r in pick.choices}
+def _restrict_assignment(assigned: FlavorAssignment, requests: Requests) -> FlavorAssignment:
+    """Return the part for one pod set's requests of an assignment that covers several pod sets."""
+    choices = {r: assigned.choices[r] for r, _ in requests if r in assigned.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    tried = {r: pick.tried[r] for r in choices}
-    return make_flavor_assignment(choices, usage, tried, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
+    tried = {r: assigned.tried[r] for r in choices}
+    return make_flavor_assignment(choices, usage, tried, _MODE_FIT if assigned.mode is _MODE_FIT else _MODE_NO_FIT)
 
 
-def _on_top(assumed: Mapping[int, int], usage: Usage) -> Usage:
-    """Add the assumed usage of the same flavor-resources to a usage."""
+def _add_assumed(assumed: Mapping[int, int], usage: Usage) -> Usage:
+    """Return `usage` plus the assumed usage of the same flavor-resources."""
     return tuple([(fr, assumed.get(fr, 0) + amount) for fr, amount in usage])
 
 
-def _add(usage: Usage, more: Usage) -> Usage:
-    """Return the sum of both usages."""
+def _add_usage(usage: Usage, additional: Usage) -> Usage:
+    """Return the sum of two usages by flavor-resource id."""
     total = dict(usage)
-    for fr, amount in more:
+    for fr, amount in additional:
         total[fr] = total.get(fr, 0) + amount
     return tuple(total.items())
 
 
-def _sum(requests: Sequence[Requests]) -> Requests:
+def _sum_requests(requests: Sequence[Requests]) -> Requests:
     total: dict[str, int] = {}
-    for one in requests:
-        for resource, amount in one:
+    for pod_set_requests in requests:
+        for resource, amount in pod_set_requests:
             total[resource] = total.get(resource, 0) + amount
     return ordered(total)
 
 
 def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
-    """Report whether an earlier search is outdated, so that the next one starts over."""
+    """Report whether the state of an earlier flavor search is outdated, so that the next search starts over."""
     if last.shape != workload.shape:
         return True
     return cycle - last.cycle > 1 and queue.generation > last.generation
@@ -370,18 +390,18 @@ T = TypeVar("T")
 def search_counts(
     pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
 ) -> T | None:
-    """Return the result of `attempt` for the smallest reduction for which it is good; None if there is none."""
+    """Return the result of `attempt` for the largest pod counts for which `is_good`; None if no counts are good."""
     deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(deltas)
     if total == 0:
         return None
     low, high = 0, total + 1
-    good: tuple[int, T] | None = None
+    best: tuple[int, T] | None = None
     while low < high:
         middle = (low + high) // 2
-        found = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
-        if is_good(found):
-            good, high = (middle, found), middle
+        result = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
+        if is_good(result):
+            best, high = (middle, result), middle
         else:
             low = middle + 1
-    return good[1] if good is not None and good[0] == low else None
+    return best[1] if best is not None and best[0] == low else None

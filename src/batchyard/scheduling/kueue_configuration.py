@@ -1,6 +1,6 @@
-"""Scheduling settings of Kueue's Configuration, and the settings that are not supported here.
+"""Scheduling settings from Kueue's Configuration, and its settings that batchyard ignores or does not support.
 
-A Configuration here is decoded from its storage version (`api.decode`): it has all defaults and is valid.
+All functions expect a decoded Configuration (`api.decode`), which is valid and has all defaults.
 Source: apis/config/v1beta2 of Kueue.
 """
 
@@ -17,7 +17,7 @@ from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 #: Settings of Kueue's own deployment, endpoints and metrics.
-_OF_DEPLOYMENT: Final = (
+_DEPLOYMENT_FIELDS: Final = (
     "clientConnection",
     "controller",
     "health",
@@ -30,25 +30,27 @@ _OF_DEPLOYMENT: Final = (
     "visibilityServer",
     "webhook",
 )
-_DECISIVE: Final = (
+_DECISION_FIELDS: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
     "waitForPodsReady",
 )
 #: The supported job frameworks.
-_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
+_SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_ACTED_ON: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 
 
-def managed_namespaces(asked: Mapping[str, Any] | None = None, own: str = "kueue-system") -> Selector | None:
-    """Return the selector of a Configuration, or Kueue's default: all Namespaces except kube-system and Kueue's own."""
-    others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", own]}
-    return selector(asked or {"matchExpressions": [others]})
+def managed_namespaces(
+    namespace_selector: Mapping[str, Any] | None = None, kueue_namespace: str = "kueue-system"
+) -> Selector | None:
+    """Return the configured Namespace selector; by default, all Namespaces except kube-system and Kueue's own."""
+    excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
+    return selector(namespace_selector or {"matchExpressions": [excluded]})
 
 
 @dataclass(frozen=True, slots=True)
 class KueueSettings:
-    """The settings that affect decisions. The defaults are those of Kueue 0.19 without a Configuration."""
+    """The Kueue settings that affect decisions, with the defaults of Kueue 0.19."""
 
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.
@@ -59,36 +61,41 @@ class KueueSettings:
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
 
     def sharing_fairly(self) -> "KueueSettings":
-        """Return the same settings with fair sharing."""
+        """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))
 
 
-#: The defaults of a simulated world.
+#: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
 SIMULATED: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
-    """Return the settings of a Configuration."""
-    fair = configuration.get("fairSharing")
+    """Return the scheduling settings of a Kueue Configuration."""
+    fair_sharing_settings = configuration.get("fairSharing")
     policy = SchedulingPolicy()
-    if fair is not None:
+    if fair_sharing_settings is not None:
         policy = SchedulingPolicy(
-            fair_sharing=True, strategies=tuple(map(FairSharingStrategy, fair["preemptionStrategies"]))
+            fair_sharing=True, strategies=tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         )
     is_off = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
-    waits = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
-    copied = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
-    asked, own = configuration.get("managedJobsNamespaceSelector"), configuration.get("namespace") or "kueue-system"
-    return KueueSettings(policy, waits, tuple(copied), managed_namespaces(asked, own))
+    pods_ready = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
+    copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    namespace_selector, kueue_namespace = (
+        configuration.get("managedJobsNamespaceSelector"),
+        configuration.get("namespace") or "kueue-system",
+    )
+    return KueueSettings(
+        policy, pods_ready, tuple(copied_labels), managed_namespaces(namespace_selector, kueue_namespace)
+    )
 
 
-def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
-    """Return the PodsReady policy of a `waitForPodsReady` with all defaults; a timeout of zero means the default."""
-    strategy = asked["requeuingStrategy"]
+def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
+    """Return the policy for a `waitForPodsReady` object with all fields set; a timeout of 0 means the default."""
+    strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
-        timeout=parse_duration(asked["timeout"]) or PodsReadyPolicy().timeout,
-        recovery_timeout=_duration(asked.get("recoveryTimeout")),
-        block_admission=asked["blockAdmission"],
+        timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
+        recovery_timeout=_duration(wait_for_pods_ready.get("recoveryTimeout")),
+        block_admission=wait_for_pods_ready["blockAdmission"],
         requeuing_timestamp=RequeuingTimestamp(strategy["timestamp"]),
         backoff_limit_count=strategy.get("backoffLimitCount"),
         backoff_base=strategy["backoffBaseSeconds"] * SECOND,
@@ -97,49 +104,52 @@ def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a Configuration that decisions depend on."""
-    kept = {name: configuration[name] for name in _DECISIVE if name in configuration}
+    """Return the fields of a Configuration that scheduling decisions depend on."""
+    decision_relevant = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
-    return {**kept, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
+    return {**decision_relevant, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """Return the fields of a Configuration about Kueue's own deployment."""
-    return [name for name in _OF_DEPLOYMENT if name in configuration]
+    """Return the names of a Configuration's fields that concern Kueue's own deployment."""
+    return [name for name in _DEPLOYMENT_FIELDS if name in configuration]
 
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield unsupported fields that would affect jobs and queues, each with the behavior here."""
+    """Yield each unsupported field of a Configuration that affects jobs or queues, with batchyard's behavior."""
     if configuration.get("manageJobsWithoutQueueName"):
-        yield "manageJobsWithoutQueueName", "jobs that name no queue run as they are"
+        yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
     if "admissionFairSharing" in configuration:
-        yield "admissionFairSharing", "LocalQueues of a ClusterQueue share it by priority and age"
+        yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
         if (configuration.get("resources") or {}).get(name):
-            yield f"resources.{name}", "resources count as pods ask for them"
+            yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"
     if (configuration.get("resources") or {}).get("quotaCheckStrategy") == "IgnoreUndeclared":
-        yield "resources.quotaCheckStrategy", "resources that a ClusterQueue does not have keep Workloads waiting"
+        instead = "Workloads that request a resource without quota in their ClusterQueue stay pending"
+        yield "resources.quotaCheckStrategy", instead
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield the same as errors, for callers that require the Configuration to be supported."""
+    """Yield an error for each unsupported field of a Configuration."""
     for path, instead in unsupported_fields(configuration):
-        yield FieldError(path, f"this is not done here: {instead}", "leave it out")
+        yield FieldError(path, f"this setting is not supported: {instead}", "remove the field")
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield ignored settings: other frameworks, MultiKueue, retention, and changed feature gates."""
+    """Describe each ignored setting: unsupported job frameworks, MultiKueue, retention, changed feature gates."""
     integrations = configuration.get("integrations") or {}
-    others = [name for name in integrations.get("frameworks") or () if name not in _FRAMEWORKS]
-    others += integrations.get("externalFrameworks") or ()
-    if others:
-        yield f"integrations of {', '.join(others)}"
-    missing = [name for name in _FRAMEWORKS if name not in integrations.get("frameworks", _FRAMEWORKS)]
+    unsupported = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
+    unsupported += integrations.get("externalFrameworks") or ()
+    if unsupported:
+        yield f"the job integrations {', '.join(unsupported)}"
+    missing = [
+        name for name in _SUPPORTED_FRAMEWORKS if name not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)
+    ]
     if missing:
-        yield f"leaving {' and '.join(missing)} out of integrations.frameworks: their jobs are queued regardless"
+        yield f"omitting {' and '.join(missing)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
-    changed = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _ACTED_ON]
+    changed = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
     if changed:
         yield f"featureGates {', '.join(changed)}"
 

@@ -1,5 +1,4 @@
-"""Messages and reasons of pending and preempted Workloads. They are kept as data, and formatted in Kueue's words on
-demand.
+"""Messages and reasons of pending and preempted Workloads, stored as data and formatted as Kueue does.
 
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
@@ -27,7 +26,7 @@ _SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHI
 
 
 class PreemptionReason:
-    """The reasons of the Preempted condition, and their wording in messages."""
+    """The reasons of the Preempted condition of Workloads, and their wording in messages."""
 
     IN_CLUSTER_QUEUE: Final = "InClusterQueue"
     IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
@@ -42,7 +41,7 @@ class PreemptionReason:
 
 
 class RequeueReason(IntEnum):
-    """Why a head is requeued; it decides whether the head stays in line or is parked."""
+    """Why the head of a ClusterQueue is requeued; decides whether it stays in line or is parked."""
 
     GENERIC = 0
     FAILED_AFTER_NOMINATION = 1
@@ -53,20 +52,20 @@ class RequeueReason(IntEnum):
 
 
 class InsufficientQuota(NamedTuple):
-    """The quota exists but is in use."""
+    """Why a flavor was rejected: its quota would suffice, but is in use."""
 
     resource: str
     flavor: str
     missing: int
 
     def __str__(self) -> str:
-        """Format in Kueue's words."""
+        """Format the missing amount as Kueue's message."""
         missing = format_amount(self.resource, self.missing)
         return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing} more needed"
 
 
 class ExceedsMaxCapacity(NamedTuple):
-    """The request exceeds the potential capacity of the queue."""
+    """Why a flavor was rejected: the request exceeds the maximum capacity that the queue could ever use."""
 
     resource: str
     flavor: str
@@ -75,7 +74,7 @@ class ExceedsMaxCapacity(NamedTuple):
     capacity: int
 
     def __str__(self) -> str:
-        """Format in Kueue's words."""
+        """Format the request and the capacity as Kueue's message."""
         assumed, request, capacity = (
             format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
         )
@@ -89,33 +88,33 @@ Fact: TypeAlias = InsufficientQuota | ExceedsMaxCapacity | str
 
 
 class PodSetReasons(NamedTuple):
-    """The reasons against one pod set."""
+    """The reasons why no flavor could be assigned to one pod set."""
 
     pod_set: str
     facts: tuple[Fact, ...]
 
     def __str__(self) -> str:
-        """Format in Kueue's words."""
+        """Format the reasons of the pod set as Kueue's message."""
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
 
 
 def message_of(pod_sets: tuple[PodSetReasons, ...]) -> str:
-    """Return the reasons against a Workload in Kueue's words; '' if there are none."""
+    """Return Kueue's message why flavors could not be assigned to these pod sets; '' if there are no reasons."""
     return "; ".join(str(p) for p in pod_sets if p.facts)
 
 
 def most_severe(a: str, b: str) -> str:
-    """Return the reason that is harder to remedy."""
+    """Return the more severe of two reasons of QuotaReserved=False."""
     return a if _SEVERITY[a] >= _SEVERITY[b] else b
 
 
 def least_severe(a: str, b: str) -> str:
-    """Return the reason that is easier to remedy."""
+    """Return the less severe of two reasons of QuotaReserved=False."""
     return a if _SEVERITY[a] <= _SEVERITY[b] else b
 
 
 def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
-    """Return the condition message of a preempted Workload."""
+    """Return Kueue's condition message for a preempted Workload."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
         f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
@@ -123,5 +122,5 @@ def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str,
 
 
 def preemptor_uid_of(message: str) -> str:
-    """Return the uid of the preemptor in such a message; '' if it has none."""
+    """Return the preemptor's uid in a message of `preemption_message()`; '' if the message has none."""
     return message.partition("(UID: ")[2].partition(",")[0]

@@ -1,4 +1,4 @@
-"""The heap of a ClusterQueue's pending Workloads, and what is known of Workloads of equal shape."""
+"""Data structures of a ClusterQueue's pending Workloads: heaps, equivalence classes, and a cache of the first ones."""
 
 import heapq
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ORDER: Final = attrgetter("order")
 
 
 class PendingEntry:
-    """A pending Workload; `line` is the line that it is in, None if it is held or removed."""
+    """A pending Workload; `line` is the heap that contains it, or None if it is held back or removed."""
 
     __slots__ = ("last", "line", "order", "view")
 
@@ -28,12 +28,12 @@ class PendingEntry:
         self.line: WorkloadHeap | None = None
 
     def __lt__(self, _other: "PendingEntry") -> bool:
-        """Heap entries compare by their order first; equal orders may come in any sequence."""
+        """Return False: heap items compare by `order` first, and entries with equal order are interchangeable."""
         return False
 
 
 class WorkloadHeap:
-    """A heap of Workloads with lazy deletion: removed entries are dropped when they reach the front."""
+    """A heap of pending Workloads with lazy deletion: removed entries are dropped when they reach the front."""
 
     __slots__ = ("_heap", "size")
 
@@ -41,85 +41,87 @@ class WorkloadHeap:
         self._heap: list[tuple[Order, PendingEntry]] = []
         self.size = 0
 
-    def push(self, waiting: PendingEntry) -> None:
-        """Add a Workload, and remove it from its previous line."""
-        if waiting.line is not None:
-            waiting.line.size -= 1
-        waiting.line = self
+    def push(self, entry: PendingEntry) -> None:
+        """Add a pending Workload, and remove it from its previous heap."""
+        if entry.line is not None:
+            entry.line.size -= 1
+        entry.line = self
         self.size += 1
-        heapq.heappush(self._heap, (waiting.order, waiting))
+        heapq.heappush(self._heap, (entry.order, entry))
 
     def first(self) -> PendingEntry | None:
-        """Return the first Workload."""
+        """Return the first Workload in queue order; None if the heap is empty."""
         heap = self._heap
         while heap and heap[0][1].line is not self:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def in_order(self) -> Iterator[PendingEntry]:
-        """Yield all Workloads in order. The cost depends on the number taken, not on the size of the line."""
+        """Yield the Workloads in queue order, lazily: the cost depends on the number read, not on the heap size."""
         heap = self._heap
-        edge = [(heap[0][0], 0)] if heap else []
-        while edge:
-            _, place = heapq.heappop(edge)
-            if heap[place][1].line is self:
-                yield heap[place][1]
-            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                heapq.heappush(edge, (heap[below][0], below))
+        frontier = [(heap[0][0], 0)] if heap else []
+        while frontier:
+            _, index = heapq.heappop(frontier)
+            if heap[index][1].line is self:
+                yield heap[index][1]
+            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+                heapq.heappush(frontier, (heap[child][0], child))
 
     def members(self) -> Iterator[PendingEntry]:
-        """Yield all Workloads in no particular order."""
-        return (waiting for _, waiting in self._heap if waiting.line is self)
+        """Yield all Workloads of the heap in no particular order."""
+        return (entry for _, entry in self._heap if entry.line is self)
 
 
 class EquivalenceClass:
-    """Equal Workloads of one namespace: those in line and those parked."""
+    """Pending Workloads of one namespace with equal shape, split into those in line and those parked."""
 
     __slots__ = ("in_line", "parked", "parked_at")
 
     def __init__(self) -> None:
         self.in_line = WorkloadHeap()
         self.parked = WorkloadHeap()
-        #: When a Workload was last parked.
+        #: When a Workload of this class was last parked.
         self.parked_at: Instant = 0
 
     def park(self, now: Instant) -> None:
-        """Park all Workloads in line."""
-        self.in_line, self.parked = _merged(self.in_line, self.parked)
+        """Park all Workloads of the class that are in line."""
+        self.in_line, self.parked = _merge_heaps(self.in_line, self.parked)
         self.parked_at = now
 
     def wake(self) -> None:
-        """Move all parked Workloads back in line."""
-        self.parked, self.in_line = _merged(self.parked, self.in_line)
+        """Move all parked Workloads of the class back in line."""
+        self.parked, self.in_line = _merge_heaps(self.parked, self.in_line)
 
 
-def _merged(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHeap, WorkloadHeap]:
-    """Return an empty line and one with the Workloads of both, by pouring the smaller into the larger."""
+def _merge_heaps(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHeap, WorkloadHeap]:
+    """Move the Workloads of the smaller heap to the larger one; return an empty heap and the merged heap."""
     if source.size > target.size:
         source, target = target, source
-    for waiting in list(source.members()):
-        target.push(waiting)
+    for entry in list(source.members()):
+        target.push(entry)
     return WorkloadHeap(), target
 
 
 class FirstPendingCache:
-    """A cache of the first pending Workloads in order; it is dropped when a Workload is added or removed."""
+    """Cache of the first pending Workloads in queue order; the owner resets it when a Workload is added or removed."""
 
-    __slots__ = ("known",)
+    __slots__ = ("first_entries",)
 
     def __init__(self) -> None:
-        self.known: list[PendingEntry] | None = None
+        self.first_entries: list[PendingEntry] | None = None
 
-    def of(self, waiting: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
-        """Return the first `count` Workloads; the current preemptor gets no precedence."""
-        if self.known is None or len(self.known) < min(count, len(waiting)):
-            found = waiting.values()
-            self.known = [min(found, key=ORDER)] if count == 1 and found else sorted(found, key=ORDER)[:count]
-        return self.known[:count]
+    def of(self, pending: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
+        """Return the first `count` pending Workloads in queue order, without precedence for the current preemptor."""
+        if self.first_entries is None or len(self.first_entries) < min(count, len(pending)):
+            entries = pending.values()
+            self.first_entries = (
+                [min(entries, key=ORDER)] if count == 1 and entries else sorted(entries, key=ORDER)[:count]
+            )
+        return self.first_entries[:count]
 
 
 def is_same(old: WorkloadView, new: WorkloadView) -> bool:
-    """Report whether no change affects admissibility or queue order."""
+    """Report whether two views of a Workload are equal in admissibility and queue order."""
     return (
         old.generation == new.generation
         and old.shape == new.shape

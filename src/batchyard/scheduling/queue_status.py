@@ -1,8 +1,8 @@
-"""Status of ClusterQueues, LocalQueues and Cohorts: pending counts, usage, shares, and whether a queue can admit.
+"""Controller for the status of ClusterQueues, LocalQueues and Cohorts: counts, usage, shares, Active condition.
 
-Changes caused by Workloads are written in one batch per period, as upstream. Changes of a queue itself are written at
-once. The controller runs after the scheduler has settled. Source: Kueue's pkg/controller/core (clusterqueue_controller,
-localqueue_controller, cohort_controller).
+Changes caused by Workloads are written in one batch per period, as in Kueue. Changes of a queue itself are written at
+once. The controller runs after the scheduler has nothing left to decide. Source: Kueue's pkg/controller/core
+(clusterqueue_controller, localqueue_controller, cohort_controller).
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,16 +21,16 @@ from batchyard.scheduling.workload.pending_reason import held_by
 
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
-_IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
+_INACTIVE_MESSAGE: Final = "Can't submit new workloads to clusterQueue"
 _DELETED: Final = EventType.DELETED  # enum member access is slow
-#: The metadata fields that matter besides the spec.
-_ASKED: Final = ("annotations", "deletionTimestamp")
-_BY_FLAVOR: Final = frozenset({"flavorsReservation", "flavorsUsage"})
+#: The metadata fields whose changes affect the status, in addition to the spec.
+_RELEVANT_METADATA: Final = ("annotations", "deletionTimestamp")
+_FLAVOR_FIELDS: Final = frozenset({"flavorsReservation", "flavorsUsage"})
 _LOCAL_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads to localQueue")
 
 
 class QueueStatusController:
-    """Writes the status of queues and Cohorts from the scheduler cache."""
+    """Controller that writes the status of queues and Cohorts from the scheduler cache."""
 
     name = "queue-status"
     rank = 20
@@ -47,131 +47,139 @@ class QueueStatusController:
         self._index = index
         self._fair_sharing = fair_sharing
         #: Queues whose Workloads changed since the last batch, by kind and namespaced name.
-        self._stale: dict[tuple[str, str], None] = {}
-        self._due: Instant | None = None
-        #: The last written status; its own watch event needs no reconcile.
-        self._written: dict[Key, Mapping[str, Any]] = {}
+        self._stale_queues: dict[tuple[str, str], None] = {}
+        self._batch_due: Instant | None = None
+        #: The last status written for each object; the watch event of that write needs no reconcile.
+        self._written_statuses: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the queues whose status may change at once, and the batch key for changes of Workloads."""
+        """Return the queues whose status must be written at once; for Workloads, the key of the next batch."""
         match event.key.kind:
             case scheme.WORKLOAD:
-                return self._note(event)
+                return self._note_workload(event)
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
-                return [*self._own(event), *self._local_queues_of(event), *self._cohorts_of(event)]
+                return [*self._own_key(event), *self._local_queues_of(event), *self._cohorts_of(event)]
             case _:
-                return self._own(event)
+                return self._own_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the changed statuses."""
+        """Write the changed status of one queue or Cohort, or of all stale queues for the batch key."""
         if key != BATCH:
-            return ReconcileResult(self._writes(key, reader, now))
-        if self._due is None:
-            self._due = now + BATCH_PERIOD
-        if now < self._due:
-            return ReconcileResult(requeue_at=self._due)
-        stale, self._stale, self._due = self._stale, {}, None
-        keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale]
-        return ReconcileResult([write for key in keys for write in self._writes(key, reader, now)], independent=True)
+            return ReconcileResult(self._status_writes(key, reader, now))
+        if self._batch_due is None:
+            self._batch_due = now + BATCH_PERIOD
+        if now < self._batch_due:
+            return ReconcileResult(requeue_at=self._batch_due)
+        stale_queues, self._stale_queues, self._batch_due = self._stale_queues, {}, None
+        keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale_queues]
+        return ReconcileResult(
+            [write for key in keys for write in self._status_writes(key, reader, now)], independent=True
+        )
 
-    def _note(self, event: WatchEvent) -> Iterable[Key]:
+    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
         self._note_queues(view)
         if event.old is not None:
             before = workload_view(event.old)
             if (before.queue, before.cluster_queue) != (view.queue, view.cluster_queue):
                 self._note_queues(before)
-        return () if self._due is not None else (BATCH,)
+        return () if self._batch_due is not None else (BATCH,)
 
     def _note_queues(self, view: WorkloadView) -> None:
-        self._stale[scheme.LOCAL_QUEUE, view.queue] = None
+        self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
-            self._stale[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
-        local = self._index.book.local_queues.get(view.queue)
-        if local is not None:
-            self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
+            self._stale_queues[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
+        local_queue = self._index.book.local_queues.get(view.queue)
+        if local_queue is not None:
+            self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
-    def _own(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the changed queue, unless only our own status write changed. Foreign status writes are corrected."""
+    def _own_key(self, event: WatchEvent) -> Iterable[Key]:
+        """Return the key of a changed queue, unless this controller's own status write is the only change."""
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
-            self._written.pop(key, None)
-        elif old is not None and not _is_other(old, new):
+            self._written_statuses.pop(key, None)
+        elif old is not None and not _has_relevant_change(old, new):
             reported = new.get("status")
-            return () if reported == self._written.get(key) and reported != old.get("status") else (key,)
+            return () if reported == self._written_statuses.get(key) and reported != old.get("status") else (key,)
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the LocalQueues of a ClusterQueue whose conditions changed."""
-        before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
-        if before == after and event.old is not None and event.type is not _DELETED:
+        """Yield the LocalQueues of a ClusterQueue, if its conditions changed."""
+        old_conditions, new_conditions = (
+            (obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj)
+        )
+        if old_conditions == new_conditions and event.old is not None and event.type is not _DELETED:
             return
-        for local in self._index.book.local_queues.values():
-            if local.cluster_queue == event.key.name:
-                namespace, _, name = local.key.partition("/")
+        for local_queue in self._index.book.local_queues.values():
+            if local_queue.cluster_queue == event.key.name:
+                namespace, _, name = local_queue.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the Cohorts above a changed ClusterQueue, whose shares may have changed."""
+        """Return the ancestor Cohorts of a changed ClusterQueue, whose fair shares may have changed."""
         queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
-    def _writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
+    def _status_writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
         obj = reader.get(key)
         if obj is None:
             return []
         match key.kind:
             case scheme.CLUSTER_QUEUE:
-                status = self._cluster_queue(key.name, obj, now)
+                status = self._cluster_queue_status(key.name, obj, now)
             case scheme.LOCAL_QUEUE:
-                status = self._local_queue(obj, reader, now)
+                status = self._local_queue_status(obj, reader, now)
             case _:
-                status = self._cohort(key.name, obj)
+                status = self._cohort_status(key.name, obj)
         if status == (obj.get("status") or {}):
             return []
-        self._written[key] = status
+        self._written_statuses[key] = status
         return [UpdateStatus(with_status(obj, status))]
 
-    def _cluster_queue(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
+    def _cluster_queue_status(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
         queue = self._index.snapshot.queues.get(name)
         if queue is None:
             return obj.get("status") or {}
         self._index.snapshot.settle()
         status = dict(obj.get("status") or {})
         count = self._index.book.queue_tally.get(name)
-        status["conditions"] = _active(obj, self._index.readiness(name), now)
-        status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=False)
-        status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=False)
+        status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
+        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=False)
+        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=False)
         status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
         _set_counts(status, count)
         self._set_share(status, queue.node)
         return status
 
-    def _local_queue(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
+    def _local_queue_status(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
         metadata, spec = obj["metadata"], obj["spec"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
-        queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
-        stopped = (spec.get("stopPolicy") or "None") != "None"
+        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        is_stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
         count = self._index.book.local_tally.get(key) if queue else QueueCounter()
-        status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
+        status["conditions"] = _with_active_condition(
+            obj, _local_queue_readiness(cluster_queue, obj if is_stopped else None), now
+        )
         if queue is None:  # without a ClusterQueue there are no flavors to report
-            status = {field: value for field, value in status.items() if field not in _BY_FLAVOR}
+            status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:
-            status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
-            status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
+            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=True)
+            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=True)
         status["pendingWorkloads"] = 0
-        if not stopped:  # Workloads of a missing ClusterQueue count as pending too
+        if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
             book = self._index.book
-            status["pendingWorkloads"] = book.waiting_in(key) if waiting is None else waiting.by_local_queue.get(key, 0)
+            status["pendingWorkloads"] = (
+                book.count_admissible(key) if pending_queue is None else pending_queue.by_local_queue.get(key, 0)
+            )
         _set_counts(status, count)
         return status
 
-    def _cohort(self, name: str, obj: Obj) -> Mapping[str, Any]:
+    def _cohort_status(self, name: str, obj: Obj) -> Mapping[str, Any]:
         status = dict(obj.get("status") or {})
         self._index.snapshot.settle()
         node = self._index.snapshot.cohorts.get(name)
@@ -184,8 +192,8 @@ class QueueStatusController:
         if self._fair_sharing:
             status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
 
-    def _usage(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
-        """Return usage by flavor and resource, in the order of the queue's flavors."""
+    def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
+        """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""
         return [
             {
                 "name": flavor,
@@ -199,10 +207,10 @@ class QueueStatusController:
         ]
 
 
-def _is_other(old: Obj, new: Obj) -> bool:
-    """Report whether the spec, an annotation or the deletion timestamp changed."""
+def _has_relevant_change(old: Obj, new: Obj) -> bool:
+    """Report whether two revisions differ in the spec, an annotation or the deletion timestamp."""
     before, after = old["metadata"], new["metadata"]
-    return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _ASKED)
+    return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _RELEVANT_METADATA)
 
 
 def _resource_usage(
@@ -221,7 +229,7 @@ def _set_counts(status: dict[str, Any], count: QueueCounter) -> None:
     status["admittedWorkloads"] = count.admitted
 
 
-def _active(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
+def _with_active_condition(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
     return with_condition(
         (obj.get("status") or {}).get("conditions") or [],
         type="Active",
@@ -233,11 +241,11 @@ def _active(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
     )
 
 
-def _local_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> QueueActiveStatus:
+def _local_queue_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> QueueActiveStatus:
     if stopped is not None:
         return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
     if cluster_queue is None:
-        return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
+        return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _INACTIVE_MESSAGE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):
-        return QueueActiveStatus(False, "ClusterQueueIsInactive", _IS_INACTIVE)
+        return QueueActiveStatus(False, "ClusterQueueIsInactive", _INACTIVE_MESSAGE)
     return _LOCAL_READY

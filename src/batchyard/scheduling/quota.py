@@ -1,8 +1,9 @@
-"""Quota arithmetic over a tree of ClusterQueues (leaves) and Cohorts.
+"""Quota arithmetic in a cohort tree of Cohorts and ClusterQueues (leaves): usage, fair shares, flavor qualities.
 
 A node has its own quota and, in `subtree`, the total quota that its subtree may use. A lending limit reserves a part of
 that as `local`. Usage counts at a node; usage beyond `local` also counts at its parent, and so on up to the root. A
-borrowing limit caps what a node may use from its parent. Amounts are lists indexed by the id of a flavor-resource pair.
+borrowing limit caps the quota that a node may use from its parent. Amounts are lists indexed by the id of a
+flavor-resource pair.
 Source: Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
@@ -22,9 +23,27 @@ class QuotaNode:
     """The quota and usage of a ClusterQueue or Cohort in the tree, by flavor-resource id."""
 
     __slots__ = (
-        "beyond", "borrowing_ceiling", "borrowing_limit", "children", "declared", "gate", "height", "known",
-        "lending_limit", "local", "name", "nominal", "parent", "passes_all_on", "path", "potential", "subtree", "tree",
-        "usage", "usages", "weight",
+        "available_by_gate",
+        "borrowing_ceiling",
+        "borrowing_height",
+        "borrowing_limit",
+        "children",
+        "declared",
+        "gate",
+        "height",
+        "lending_limit",
+        "lends_without_limit",
+        "local",
+        "name",
+        "nominal",
+        "parent",
+        "path",
+        "potential",
+        "subtree",
+        "tree",
+        "usage",
+        "usages",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, width: int) -> None:
@@ -33,51 +52,51 @@ class QuotaNode:
         self.children: dict[str, QuotaNode] = {}
         #: The nodes from the root to this one, inclusive.
         self.path: tuple[QuotaNode, ...] = (self,)
-        #: The id of its tree. A ClusterQueue and a Cohort may have the same name, so the root's name does not suffice.
+        #: The id of its tree, with the kind of the root: a ClusterQueue and a Cohort may have the same name.
         self.tree = f"queue/{name}"
-        #: Steps to the furthest leaf below; 0 for a ClusterQueue.
+        #: The number of levels below this node; 0 for a ClusterQueue.
         self.height = 0
         self.weight = 1.0
         self.nominal: dict[int, int] = {}
         self.borrowing_limit: dict[int, int] = {}
         self.lending_limit: dict[int, int] = {}
-        #: Ids with quota in this subtree.
+        #: The flavor-resource ids with quota in this subtree.
         self.declared: tuple[int, ...] = ()
         self.subtree = [0] * width
-        #: Quota never lent to the parent.
+        #: Quota that is never lent to the parent.
         self.local = [0] * width
         #: The maximum usage that may count at the parent (quota stored there plus borrowing limit); None without a
         #: limit.
         self.borrowing_ceiling: list[int | None] = [None] * width
-        #: The most that this node could ever use, with all other nodes idle.
+        #: The amount that this node could use if all other nodes were idle.
         self.potential = [0] * width
         self.usage = [0] * width
         #: The `usage` lists of the nodes on the path.
         self.usages: tuple[list[int], ...] = (self.usage,)
-        #: Whether neither this node nor one above has a lending limit, so that all usage here counts up to the root.
-        self.passes_all_on = True
-        #: The nearest node upwards, including this one, that has limits; the available quota of both is equal.
+        #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
+        self.lends_without_limit = True
+        #: The nearest node on the path to the root that has limits (or the root); it has the same available quota.
         self.gate = self
-        #: The borrow height of amounts beyond its own quota; None if it depends on the amount.
-        self.beyond: int | None = 0
+        #: The borrowing height of amounts beyond its own quota; None if it depends on the amount.
+        self.borrowing_height: int | None = 0
         #: In a root: cached available quota by gate, valid until usage in the tree changes. It is replaced, never
         #: emptied, so that holders of an old cache keep their values.
-        self.known: dict[QuotaNode, dict[int, int]] = {}
+        self.available_by_gate: dict[QuotaNode, dict[int, int]] = {}
 
 
 #: The placeholder parent of detached nodes.
-_NOWHERE: Final = QuotaNode("", 0)
+_DETACHED_PARENT: Final = QuotaNode("", 0)
 
 
 def detach(node: QuotaNode) -> None:
-    """Remove all references of a node of a discarded tree to other nodes and to itself."""
-    node.parent, node.gate, node.path, node.usages = None, _NOWHERE, (_NOWHERE,), ()
+    """Remove the references between a node of a discarded tree and other nodes, to break reference cycles."""
+    node.parent, node.gate, node.path, node.usages = None, _DETACHED_PARENT, (_DETACHED_PARENT,), ()
     node.children.clear()
-    node.known = {}
+    node.available_by_gate = {}
 
 
 def available(node: QuotaNode, fr: int) -> int:
-    """Return what this node may still use; negative after over-admission."""
+    """Return the amount of a flavor-resource that a node may still use; negative after over-admission."""
     path = node.path
     free = path[0].subtree[fr] - path[0].usage[fr]
     for step in path[1:]:
@@ -93,16 +112,16 @@ def available(node: QuotaNode, fr: int) -> int:
 
 
 def known_available(node: QuotaNode) -> dict[int, int]:
-    """Return the cache of `available()` for the current usage, shared by nodes below one gate; callers add to it."""
-    known = node.path[0].known
-    found = known.get(node.gate)
-    if found is None:
-        found = known[node.gate] = {}
-    return found
+    """Return the cache of `available()` for a node at the current usage, by flavor-resource id; callers fill it."""
+    available_by_gate = node.path[0].available_by_gate
+    cached = available_by_gate.get(node.gate)
+    if cached is None:
+        cached = available_by_gate[node.gate] = {}
+    return cached
 
 
 def has_room(node: QuotaNode, usage: Usage) -> bool:
-    """Report whether this node may still use all of these amounts."""
+    """Report whether a node may still use all of these amounts in addition to its current usage."""
     gate = node.gate
     for fr, amount in usage:  # noqa: SIM110 - faster, and the most frequent query
         if amount > 0 and amount > available(gate, fr):
@@ -111,23 +130,23 @@ def has_room(node: QuotaNode, usage: Usage) -> bool:
 
 
 def local_available(node: QuotaNode, fr: int) -> int:
-    """Return the unused local quota of this node."""
+    """Return the unused part of the quota that a node does not lend to its parent."""
     return max(0, node.local[fr] - node.usage[fr])
 
 
 def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
-    """Report whether the node would exceed its subtree's quota with that additional amount."""
+    """Report whether a node would exceed its subtree's quota with this additional amount."""
     return node.usage[fr] + amount > node.subtree[fr]
 
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
-    """Report whether the node is within its subtree's quota for all of these flavor-resources."""
+    """Report whether a node's usage is within its subtree's quota for all of these flavor-resources."""
     usage, subtree = node.usage, node.subtree
     return not [fr for fr in frs if usage[fr] > subtree[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
-    """Report whether requests fit in this node's own quota."""
+    """Report whether requests fit in the unused quota of a node's subtree, without borrowing."""
     usage, subtree = node.usage, node.subtree
     for fr, amount in requests:  # noqa: SIM110 - as above
         if usage[fr] + amount > subtree[fr]:
@@ -136,15 +155,14 @@ def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
 
 
 def left_to_ask(node: QuotaNode, requests: Usage) -> Usage:
-    """Return the part of requests that exceeds the node's unused local quota, and is requested from its parent."""
+    """Return the part of requests that exceeds a node's unused local quota, and must come from its parent."""
     return tuple([(fr, max(0, amount - local_available(node, fr))) for fr, amount in requests])
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
-    """Return how far up the tree the quota for an amount is found; 0 is the ClusterQueue's own.
+    """Return the height of the lowest subtree whose quota holds an amount, and whether that subtree has a parent.
 
-    Returns the height of the lowest subtree whose quota holds it (of the whole tree if none does), and whether that
-    subtree has a parent.
+    The height is 0 for the ClusterQueue itself, and that of the root if no subtree has enough quota.
     """
     step, remaining = queue, amount
     while True:
@@ -160,12 +178,12 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
 
 
 def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
-    """Add to a node's usage (sign 1) or subtract from it (-1), and propagate what exceeds its local quota."""
-    node.path[0].known = {}
-    if node.passes_all_on:
-        for used in node.usages:
+    """Add to a node's usage (sign 1) or subtract from it (-1); propagate usage beyond the local quota upwards."""
+    node.path[0].available_by_gate = {}
+    if node.lends_without_limit:
+        for step_usage in node.usages:
             for fr, amount in usage:
-                used[fr] += sign * amount
+                step_usage[fr] += sign * amount
         return
     for fr, amount in usage:
         delta = sign * amount
@@ -180,17 +198,17 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
 def refresh_tree(root: QuotaNode) -> None:
     """Recompute all derived values of a tree after a change of quota, limits or membership.
 
-    The usage of leaves is kept; that of Cohorts is summed up again.
+    The usage of ClusterQueues is kept; the usage of Cohorts is summed up again.
     """
-    root.known = {}
-    nodes = _top_down(root)
+    root.available_by_gate = {}
+    nodes = _list_top_down(root)
     for node in reversed(nodes):
-        _sum_up(node)
+        _sum_up_children(node)
     for node in nodes:
-        _look_up(node)
+        _derive_from_parent(node)
 
 
-def _top_down(root: QuotaNode) -> list[QuotaNode]:
+def _list_top_down(root: QuotaNode) -> list[QuotaNode]:
     """Return all nodes of the tree, parents before children, and set their paths."""
     root.path = (root,)
     nodes = [root]
@@ -201,8 +219,8 @@ def _top_down(root: QuotaNode) -> list[QuotaNode]:
     return nodes
 
 
-def _sum_up(node: QuotaNode) -> None:
-    """Compute subtree quota, height and usage from the node's own quota and its children."""
+def _sum_up_children(node: QuotaNode) -> None:
+    """Compute a node's subtree quota, local quota, height and usage from its own quota and its children."""
     width = len(node.usage)
     subtree = [0] * width
     declared = dict.fromkeys(node.nominal)
@@ -226,27 +244,29 @@ def _sum_up(node: QuotaNode) -> None:
         node.local[fr] = max(0, subtree[fr] - limit)
 
 
-def _look_up(node: QuotaNode) -> None:
-    """Compute ceilings, potential and other values from the parent, which must be done already."""
+def _derive_from_parent(node: QuotaNode) -> None:
+    """Compute a node's borrowing ceilings and potential capacity from its parent, which is computed first."""
     width = len(node.usage)
     node.usages = tuple([step.usage for step in node.path])
-    node.passes_all_on = not any(step.lending_limit for step in node.path[1:])
+    node.lends_without_limit = not any(step.lending_limit for step in node.path[1:])
     node.gate = node if node.parent is None or node.borrowing_limit or node.lending_limit else node.parent.gate
-    node.beyond = node.path[0].height if len(node.path) <= 2 else None
+    node.borrowing_height = node.path[0].height if len(node.path) <= 2 else None
     node.borrowing_ceiling = [None] * width
     for fr, limit in node.borrowing_limit.items():
         node.borrowing_ceiling[fr] = node.subtree[fr] - node.local[fr] + limit
     if node.parent is None:
         node.potential = list(node.subtree)
         return
-    node.potential = [own + above for own, above in zip(node.local, node.parent.potential, strict=True)]
+    node.potential = [
+        own + parent_potential for own, parent_potential in zip(node.local, node.parent.potential, strict=True)
+    ]
     for fr, limit in node.borrowing_limit.items():
         node.potential[fr] = min(node.potential[fr], node.subtree[fr] + limit)
 
 
 # --- fair sharing ---
 #
-# Fair sharing: the dominant resource share of a node, from what it borrows and what its parent can lend.
+# Fair sharing: the dominant resource share of a node, from its borrowed quota and its parent's capacity.
 #
 # For each resource, the usage above quota is divided by the amount that the parent could ever lend. The share is the
 # largest of these, in thousandths, divided by the node's weight. A borrowing node of weight 0 has an infinite share;
@@ -260,12 +280,12 @@ class Share(NamedTuple):
     weight: float
     ratio: float
     resource: str
-    #: The flavor-resources it borrows.
+    #: The ids of the borrowed flavor-resources.
     borrowed: tuple[int, ...]
 
     @property
     def is_borrowing(self) -> bool:
-        """Whether it uses more than its quota of any flavor-resource."""
+        """Whether the node uses more than its quota of any flavor-resource."""
         return bool(self.borrowed)
 
     @property
@@ -277,32 +297,32 @@ class Share(NamedTuple):
 
     @property
     def rounded(self) -> int:
-        """The share as status fields show it."""
+        """The weighted share rounded up, as in the status of queues."""
         return INT64_MAX if math.isinf(self.weighted) else math.ceil(self.weighted)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
-        """Report whether it borrows any flavor-resource with a nonzero amount in `usage`."""
+        """Report whether the node borrows any flavor-resource that has a nonzero amount in `usage`."""
         return any(amount > 0 and fr in self.borrowed for fr, amount in usage)
 
 
-#: Less than any node's share.
+#: A share that is lower than the share of any node.
 LOWEST: Final = Share(1.0, -1.0, "", ())
 
 
 def compare(a: Share, b: Share) -> int:
-    """Return -1, 0 or 1. The lower share is admitted first, the higher one preempted first."""
+    """Compare two shares: return -1, 0 or 1. Lower shares are admitted first, higher ones preempted first."""
     a_infinite, b_infinite = a.weight == 0 and a.ratio != 0, b.weight == 0 and b.ratio != 0
     if a_infinite and b_infinite:
-        left, right = a.ratio, b.ratio
+        a_value, b_value = a.ratio, b.ratio
     elif a_infinite or b_infinite:
         return 1 if a_infinite else -1
     else:
-        left, right = a.weighted, b.weighted
-    return (left > right) - (left < right)
+        a_value, b_value = a.weighted, b.weighted
+    return (a_value > b_value) - (a_value < b_value)
 
 
 def share_of(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
-    """Return the current dominant resource share of a node; `names` are those of flavor-resource ids."""
+    """Return the dominant resource share of a node; `names` holds the flavor and resource of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
@@ -312,18 +332,18 @@ def share_of(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     for fr in borrowed:
         resource = names[fr][1]
         amounts[resource] = amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
-    lendable = _lendable(node.parent, names)
+    lendable = _lendable_capacity(node.parent, names)
     ratio, dominant = 0.0, ""
     for resource in sorted(amounts):
         capacity = lendable.get(resource, 0)
         if capacity > 0:
-            own = min(amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
-            if own > ratio:
-                ratio, dominant = own, resource
+            resource_ratio = min(amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
+            if resource_ratio > ratio:
+                ratio, dominant = resource_ratio, resource
     return Share(node.weight, ratio, dominant, borrowed)
 
 
-def _lendable(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _lendable_capacity(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:
     """Return the potential capacity of a node by resource, over all flavors."""
     total: dict[str, int] = {}
     for fr in node.path[0].declared:
@@ -332,14 +352,14 @@ def _lendable(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, in
     return total
 
 
-#: A possibility in wide steps, minus the height in the cohort tree that it borrows from.
+#: The quality of a flavor for a resource: a PreemptionPossibility in the high bits, minus the borrowing height.
 GranularMode: TypeAlias = int
 _STEP_BITS: Final = 24
 _HEIGHT_MASK: Final = (1 << _STEP_BITS) - 1
 
 
 class PreemptionPossibility(IntEnum):
-    """How quota of a flavor could be obtained, worst to best."""
+    """How the requested quota of a flavor could be obtained, from worst to best."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1
@@ -349,7 +369,7 @@ class PreemptionPossibility(IntEnum):
 
 
 class FlavorAssignmentMode(IntEnum):
-    """How well an assignment fits, worst to best."""
+    """How well a flavor assignment fits, from worst to best."""
 
     NO_FIT = 0
     PREEMPT = 1
@@ -369,23 +389,23 @@ _MODES: Final = (
 
 
 def quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
-    """Encode a possibility and the height that it borrows from; 0 is the ClusterQueue's own quota."""
+    """Encode a possibility and a borrowing height as a GranularMode; height 0 is the ClusterQueue's own quota."""
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(of: GranularMode) -> PreemptionPossibility:
-    """Return the possibility."""
-    return _POSSIBILITIES[(of + _HEIGHT_MASK) >> _STEP_BITS]
+def possibility_of(mode: GranularMode) -> PreemptionPossibility:
+    """Return the PreemptionPossibility that a GranularMode encodes."""
+    return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(of: GranularMode) -> FlavorAssignmentMode:
-    """Return the mode of an assignment to such a flavor."""
-    return _MODES[(of + _HEIGHT_MASK) >> _STEP_BITS]
+def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
+    """Return the assignment mode for a flavor of this quality."""
+    return _MODES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(of: GranularMode) -> int:
-    """Return the height in the tree that it would borrow from."""
-    return -of & _HEIGHT_MASK
+def height_of(mode: GranularMode) -> int:
+    """Return the borrowing height that a GranularMode encodes."""
+    return -mode & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
@@ -398,26 +418,26 @@ FIT: Final = quality(PreemptionPossibility.FIT)
 
 
 def is_better(a: GranularMode, b: GranularMode, fungibility: Fungibility) -> bool:
-    """Report whether a is better than b under the queue's preference."""
+    """Report whether flavor quality a is better than b under the queue's flavor fungibility."""
     if fungibility.prefer_preemption and a > HOPELESS and b > HOPELESS:
-        return _preferring_preemption(a) > _preferring_preemption(b)
+        return _preemption_preference_key(a) > _preemption_preference_key(b)
     return a > b
 
 
-def _preferring_preemption(of: GranularMode) -> tuple[int, GranularMode]:
-    return -height_of(of), of
+def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
+    return -height_of(mode), mode
 
 
 def worst(qualities: Sequence[GranularMode], fungibility: Fungibility) -> GranularMode:
-    """Return the worst quality of the resources that must come from one flavor; that is the flavor's quality."""
-    found = min(qualities)
-    if fungibility.prefer_preemption and found > HOPELESS:
-        return min(qualities, key=_preferring_preemption)
-    return found
+    """Return the quality of a flavor: the worst of its qualities for the requested resources."""
+    lowest = min(qualities)
+    if fungibility.prefer_preemption and lowest > HOPELESS:
+        return min(qualities, key=_preemption_preference_key)
+    return lowest
 
 
-def should_try_next_flavor(of: GranularMode, fungibility: Fungibility) -> bool:
-    """Report whether to consider the next flavor too."""
-    if of <= HOPELESS or (of <= RECLAIM and fungibility.try_next_when_preempting):
+def should_try_next_flavor(mode: GranularMode, fungibility: Fungibility) -> bool:
+    """Report whether the flavor search continues after a flavor of this quality."""
+    if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
         return True
-    return fungibility.try_next_when_borrowing and height_of(of) != 0
+    return fungibility.try_next_when_borrowing and height_of(mode) != 0

@@ -1,4 +1,4 @@
-"""Scheduler cache: quota holders and pending Workloads by queue, built only from watch events.
+"""Scheduler cache: the snapshot, pending queues and Workloads of the scheduler, built only from watch events.
 
 Every change that may make pending Workloads admissible marks its ClusterQueue. The parked Workloads of its whole tree
 are reactivated before the next cycle. A restart rebuilds the cache. Sources: Kueue's event handlers in
@@ -37,14 +37,10 @@ from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
-# --- queue counts ---
-#
-# The numbers of Workloads that reserve quota or are admitted in a queue, and their usage.
-
 
 @dataclass(slots=True)
 class QueueCounter:
-    """The counts of one queue; amounts by flavor-resource id."""
+    """The number and usage of the Workloads with quota in a queue; usage by flavor-resource id."""
 
     reserving: int = 0
     admitted: int = 0
@@ -56,47 +52,47 @@ class QueueCounter:
 #
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
-# Source: Kueue's workload event handlers in pkg/controller/core. One upstream defect is fixed. When a Workload whose
-# LocalQueue is deleted or stopped releases quota, upstream reactivates no parked Workload. They wait for the next
-# release, or forever if there is none. Here they are reactivated at once if no holder is left whose end would do so,
-# else after a grace period.
+# Source: Kueue's workload event handlers in pkg/controller/core. One defect of Kueue is fixed. When a Workload whose
+# LocalQueue is deleted or stopped releases quota, Kueue does not reactivate parked Workloads. They wait for the next
+# release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other Workload
+# remains whose release would reactivate them.
 
 
 class QueueCounters:
-    """The counts by queue name."""
+    """The counters of all queues, by queue name."""
 
     def __init__(self) -> None:
         self._counts: dict[str, QueueCounter] = {}
 
     def get(self, queue: str) -> QueueCounter:
-        """Return a queue's counts."""
+        """Return the counter of a queue; a zero counter if no Workload was counted."""
         return self._counts.get(queue) or QueueCounter()
 
-    def add(self, queue: str, held: AdmittedWorkload) -> None:
-        """Count a Workload."""
+    def add(self, queue: str, quota_holder: AdmittedWorkload) -> None:
+        """Count a Workload with quota in a queue."""
         count = self._counts.get(queue)
         if count is None:
             count = self._counts[queue] = QueueCounter()
-        self._change(count, held, 1)
+        self._change(count, quota_holder, 1)
 
-    def remove(self, queue: str, held: AdmittedWorkload) -> None:
-        """Stop counting a Workload."""
+    def remove(self, queue: str, quota_holder: AdmittedWorkload) -> None:
+        """Stop counting a Workload in a queue."""
         count = self._counts.get(queue)
         if count is not None:
-            self._change(count, held, -1)
+            self._change(count, quota_holder, -1)
 
     def forget(self, queue: str) -> None:
-        """Drop a queue."""
+        """Delete the counter of a queue."""
         self._counts.pop(queue, None)
 
     @staticmethod
-    def _change(count: QueueCounter, held: AdmittedWorkload, sign: int) -> None:
+    def _change(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
         count.reserving += sign
         tables = [count.reserved_usage]
-        if held.is_admitted:
+        if quota_holder.is_admitted:
             count.admitted += sign
             tables.append(count.admitted_usage)
-        for fr, amount in held.usage:
+        for fr, amount in quota_holder.usage:
             for table in tables:
                 table[fr] = table.get(fr, 0) + sign * amount
 
@@ -108,7 +104,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class WorkloadCache:
-    """The Workloads by LocalQueue, their counts, and admissions that are not confirmed by watch events yet."""
+    """The Workloads by LocalQueue, their usage counters, and admissions that no watch event has confirmed yet."""
 
     def __init__(
         self, snapshot: Snapshot, queue_manager: QueueManager, view_of: Callable[[Obj], WorkloadView] = workload_view
@@ -126,61 +122,61 @@ class WorkloadCache:
         #: Counted admissions whose watch events have not arrived yet.
         self._assumed: dict[str, None] = {}
 
-    def fill_from(self, local: LocalQueueView) -> None:
-        """Put the Workloads of a LocalQueue in line."""
-        waiting = self.queue_manager.pending.get(local.cluster_queue)
-        if waiting is None or local.stop_policy != "None":
+    def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
+        """Put the pending Workloads of a LocalQueue in line, unless it is stopped."""
+        pending_queue = self.queue_manager.pending.get(local_queue_view.cluster_queue)
+        if pending_queue is None or local_queue_view.stop_policy != "None":
             return
-        for view in self._workloads.get(local.key, {}).values():
+        for view in self._workloads.get(local_queue_view.key, {}).values():
             if view.admissible and self.snapshot.holder(view.key) is None:
-                waiting.put_in_line(view)
-        if waiting.has_heads():
-            self.queue_manager.show_new(local.cluster_queue)
+                pending_queue.put_in_line(view)
+        if pending_queue.has_heads():
+            self.queue_manager.show_new(local_queue_view.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
         """Remove a deleted ClusterQueue and its quota holders."""
-        for held in self.snapshot.queues[cluster_queue].workloads.values():
-            self.local_tally.remove(held.local_queue, held)
+        for quota_holder in self.snapshot.queues[cluster_queue].workloads.values():
+            self.local_tally.remove(quota_holder.local_queue, quota_holder)
         self.queue_tally.forget(cluster_queue)
         self.snapshot.remove_queue(cluster_queue)
 
-    def waiting_in(self, local_queue: str) -> int:
+    def count_admissible(self, local_queue: str) -> int:
         """Return the number of Workloads of a LocalQueue that would be in line if its ClusterQueue existed."""
-        found = self._workloads.get(local_queue, {}).values()
-        return sum(view.admissible and self.snapshot.holder(view.key) is None for view in found)
+        views = self._workloads.get(local_queue, {}).values()
+        return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
-    def empty(self, key: str) -> None:
-        """Take the Workloads of a LocalQueue out of line."""
+    def dequeue_local_queue(self, key: str) -> None:
+        """Remove all Workloads of a LocalQueue (by its key) from the pending queue."""
         for workload in self._workloads.get(key, {}):
             self.dequeue(workload)
 
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
-        """Count an admission before it is written."""
-        self._hold(admitted_of(decision, now, admitted=admitted))
+        """Count an admission as quota usage before it is written."""
+        self._add_holder(admitted_of(decision, now, admitted=admitted))
         self._assumed[decision.head.workload.key] = None
 
     def view(self, key: str) -> WorkloadView | None:
-        """Return an unfinished Workload; None if it does not exist."""
+        """Return the view of an unfinished Workload; None if it does not exist."""
         return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
 
     def views(self) -> Iterator[WorkloadView]:
-        """Return all unfinished Workloads."""
+        """Return the views of all unfinished Workloads."""
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
     def assumes(self) -> bool:
-        """Whether an admission is counted that no watch event has confirmed."""
+        """Whether any admission is counted that no watch event has confirmed yet."""
         return bool(self._assumed)
 
     def drop_unconfirmed(self) -> None:
-        """Stop counting admissions whose write was rejected, because no watch event confirmed them.
+        """Stop counting unconfirmed admissions, whose write was rejected, and requeue their Workloads.
 
-        Call this when the watch events of all writes have been processed.
+        Call this after the watch events of all writes have been processed.
         """
-        refused, self._assumed = self._assumed, {}
-        for key in refused:
-            self._wake_for(key)
-            self._release(key)
+        unconfirmed, self._assumed = self._assumed, {}
+        for key in unconfirmed:
+            self._mark_tree_of(key)
+            self._remove_holder(key)
             view = self.view(key)
             if view is not None and view.admissible:
                 self._enqueue(view)
@@ -193,127 +189,134 @@ class WorkloadCache:
                     self._reserve(view, None)
 
     def observe(self, event: WatchEvent) -> None:
-        """Process a change of a Workload."""
+        """Update the cache from a watch event of a Workload."""
         view = self._view_of(event.obj)
         if self._assumed and view.quota_reserved:
             self._assumed.pop(view.key, None)
         if event.type is _DELETED:
-            self._drop(view.key)
+            self._forget_workload(view.key)
             return
-        self._sort_in(view)
+        self._store_view(view)
         if view.finished or not view.active:
-            self._leave(view)
+            self._release_inactive(view)
             return
         if view.quota_reserved:
             self._reserve(view, event.old)
             return
         if self.snapshot.holder(view.key) is not None:
-            self._wake_for(view.key)
-            self._release(view.key)
+            self._mark_tree_of(view.key)
+            self._remove_holder(view.key)
         if view.admissible:
             self._enqueue(view)
         else:
             self.dequeue(view.key)
 
-    def _sort_in(self, view: WorkloadView) -> None:
-        """Store the Workload under its LocalQueue."""
-        before = self._queue_of.get(view.key)
-        if before is not None and before != view.queue:
+    def _store_view(self, view: WorkloadView) -> None:
+        """Store a Workload under its current LocalQueue."""
+        previous_queue = self._queue_of.get(view.key)
+        if previous_queue is not None and previous_queue != view.queue:
             self.dequeue(view.key)
-            del self._workloads[before][view.key]
+            del self._workloads[previous_queue][view.key]
         self._queue_of[view.key] = view.queue
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
-    def _leave(self, view: WorkloadView) -> None:
+    def _release_inactive(self, view: WorkloadView) -> None:
         """Remove a finished or inactive Workload from its queue, and release its quota."""
         self.dequeue(view.key)
-        self._wake_for(view.key)
-        self._release(view.key)
+        self._mark_tree_of(view.key)
+        self._remove_holder(view.key)
         if view.finished:
             self._workloads[view.queue].pop(view.key, None)
 
     def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
-        """Count the quota that the Workload's status reserves."""
+        """Count the quota that a Workload's status reserves; `old` is the previous object, if any."""
         self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
         if queue is None:
-            self._release(view.key)
+            self._remove_holder(view.key)
             return
         usage: dict[int, int] = {}
-        chosen: dict[int, None] = {}
+        assigned: dict[int, None] = {}
         for holding in view.holdings:
             amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.id_of(flavor, resource)
-                chosen[fr] = None
+                assigned[fr] = None
                 usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
         reserved_at = view.reserved_at or 0
-        self._hold(
-            _admitted(
-                view, queue, tuple(usage.items()), frozenset(chosen), reserved_at=reserved_at, is_admitted=view.admitted
+        self._add_holder(
+            _make_holder(
+                view,
+                queue,
+                tuple(usage.items()),
+                frozenset(assigned),
+                reserved_at=reserved_at,
+                is_admitted=view.admitted,
             )
         )
         if old is not None:
             before = self._view_of(old)
             if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
-                self._wake_for(view.key)
+                self._mark_tree_of(view.key)
 
-    def _drop(self, key: str) -> None:
+    def _forget_workload(self, key: str) -> None:
         self.dequeue(key)
-        self._wake_for(key)
-        self._release(key)
-        local = self._queue_of.pop(key, None)
-        if local is not None:
-            self._workloads[local].pop(key, None)
+        self._mark_tree_of(key)
+        self._remove_holder(key)
+        local_queue = self._queue_of.pop(key, None)
+        if local_queue is not None:
+            self._workloads[local_queue].pop(key, None)
 
-    def _hold(self, held: AdmittedWorkload) -> None:
-        known = self.snapshot.holder(held.key)
-        if known is not None and known.is_like(held):
-            self.snapshot.confirm(known)  # an admission counted before it was written
+    def _add_holder(self, quota_holder: AdmittedWorkload) -> None:
+        previous_holder = self.snapshot.holder(quota_holder.key)
+        if previous_holder is not None and previous_holder.is_equivalent(quota_holder):
+            self.snapshot.confirm(previous_holder)  # an admission counted before it was written
         else:
-            self._untally(known)
-            self.snapshot.hold(held)
-            self.queue_tally.add(held.queue.name, held)
-            self.local_tally.add(held.local_queue, held)
-        self.queue_manager.touch(held.queue)
+            self._stop_counting(previous_holder)
+            self.snapshot.hold(quota_holder)
+            self.queue_tally.add(quota_holder.queue.name, quota_holder)
+            self.local_tally.add(quota_holder.local_queue, quota_holder)
+        self.queue_manager.touch(quota_holder.queue)
 
-    def _release(self, key: str) -> None:
-        held = self.snapshot.release(key)
-        if held is not None:
-            self._untally(held)
-            self.queue_manager.touch(held.queue)
+    def _remove_holder(self, key: str) -> None:
+        quota_holder = self.snapshot.release(key)
+        if quota_holder is not None:
+            self._stop_counting(quota_holder)
+            self.queue_manager.touch(quota_holder.queue)
 
-    def _untally(self, held: AdmittedWorkload | None) -> None:
-        if held is not None:
-            self.queue_tally.remove(held.queue.name, held)
-            self.local_tally.remove(held.local_queue, held)
+    def _stop_counting(self, quota_holder: AdmittedWorkload | None) -> None:
+        if quota_holder is not None:
+            self.queue_tally.remove(quota_holder.queue.name, quota_holder)
+            self.local_tally.remove(quota_holder.local_queue, quota_holder)
 
     def _enqueue(self, view: WorkloadView) -> None:
-        local = self.local_queues.get(view.queue)
-        if local is not None and local.stop_policy == "None":
-            self.queue_manager.put(local.cluster_queue, view)
+        local_queue = self.local_queues.get(view.queue)
+        if local_queue is not None and local_queue.stop_policy == "None":
+            self.queue_manager.put(local_queue.cluster_queue, view)
 
     def dequeue(self, key: str) -> None:
-        """Take a Workload out of line."""
-        local = self.local_queues.get(self._queue_of.get(key, ""))
-        waiting = self.queue_manager.pending.get(local.cluster_queue) if local is not None else None
-        if waiting is not None and waiting.remove(key):
-            self.queue_manager.show_new(waiting.name)  # the head may have changed
+        """Remove a Workload from its pending queue, if it is pending."""
+        local_queue = self.local_queues.get(self._queue_of.get(key, ""))
+        pending_queue = self.queue_manager.pending.get(local_queue.cluster_queue) if local_queue is not None else None
+        if pending_queue is not None and pending_queue.remove(key):
+            self.queue_manager.show_new(pending_queue.name)  # the head may have changed
 
-    def _wake_for(self, key: str) -> None:
-        """Mark the tree in which a Workload holds, or may have held, quota."""
+    def _mark_tree_of(self, key: str) -> None:
+        """Mark the cohort tree in which a Workload releases quota, so that parked Workloads are reactivated."""
         if self._is_open(self._queue_of.get(key, "")):
             self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
             return
-        held = self.snapshot.holder(key)
-        if held is None:
+        quota_holder = self.snapshot.holder(key)
+        if quota_holder is None:
             return
-        root = held.queue.node.path[0]
-        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
-        if any(self._is_open(other.local_queue) for other in others):
-            self.queue_manager.reactivate_later(held.queue, self.queue_manager.now + GRACE)
+        root = quota_holder.queue.node.path[0]
+        other_holders = (
+            w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not quota_holder
+        )
+        if any(self._is_open(other.local_queue) for other in other_holders):
+            self.queue_manager.reactivate_later(quota_holder.queue, self.queue_manager.now + GRACE)
         else:
-            self.queue_manager.wake(held.queue.name)
+            self.queue_manager.wake(quota_holder.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
@@ -322,17 +325,17 @@ class WorkloadCache:
 
 
 def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the quota holder that results from an admission."""
-    chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    """Return the AdmittedWorkload that results from an admission decision at `now`."""
+    assigned = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
-    return _admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted)
+    return _make_holder(decision.head.workload, queue, usage, assigned, reserved_at=now, is_admitted=admitted)
 
 
-def _admitted(
+def _make_holder(
     view: WorkloadView,
     queue: ClusterQueue,
     usage: Usage,
-    chosen: frozenset[int],
+    assigned: frozenset[int],
     *,
     reserved_at: Instant,
     is_admitted: bool,
@@ -342,7 +345,7 @@ def _admitted(
         view.uid,
         queue,
         tuple(sorted(usage)),  # a fixed order
-        chosen,
+        assigned,
         view.priority,
         view.queued,
         reserved_at,
@@ -367,7 +370,7 @@ KINDS: Final = (
 
 
 class SchedulerCache:
-    """The cached snapshot, pending queues, Workloads, Namespaces and AdmissionChecks."""
+    """The state that the scheduler reads: snapshot, pending queues, Workloads, Namespaces and AdmissionChecks."""
 
     def __init__(
         self,
@@ -376,7 +379,7 @@ class SchedulerCache:
         *,
         is_woken_from_outside: bool = False,
     ) -> None:
-        """`view_of` returns the view of a Workload; its `queued` time decides the queue order."""
+        """Create an empty cache; `view_of` builds the view of a Workload, whose `queued` time gives the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -401,19 +404,19 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """Return why a parked Workload is bypassed (one of its shape did not fit); '' if it is not."""
-        local = self.book.local_queues.get(view.queue)
-        waiting = None if local is None else self.queue_manager.pending.get(local.cluster_queue)
-        return "" if waiting is None else waiting.no_fit_reason(view)
+        """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
+        local_queue = self.book.local_queues.get(view.queue)
+        pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
+        return "" if pending_queue is None else pending_queue.no_fit_reason(view)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Process a change. Return whether there is something to decide now."""
+        """Update the cache from a watch event; return whether a scheduling cycle has something to decide."""
         self.queue_manager.now = now
         self._handlers[event.key.kind](event)
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
-        """Update unchanged Workloads whose view changed with a LimitRange or RuntimeClass."""
+        """Update the cached Workloads whose view depends on a changed LimitRange or RuntimeClass."""
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
@@ -423,7 +426,7 @@ class SchedulerCache:
                 self.book.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Reactivate marked or due Workloads, then return the heads of all ClusterQueues that can admit."""
+        """Reactivate marked and due cohort trees, then return the heads of all active ClusterQueues."""
         self.queue_manager.now = now
         self.snapshot.settle()
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
@@ -437,11 +440,11 @@ class SchedulerCache:
         return name in self._terminating
 
     def readiness(self, name: str) -> QueueActiveStatus:
-        """Return whether a ClusterQueue can admit, with the reason."""
+        """Return the Active condition that a ClusterQueue should have."""
         return self.readiness_with(self.snapshot.queues[name].view)
 
     def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
-        """Return whether a hypothetical ClusterQueue could admit, with the reason."""
+        """Return the Active condition that a ClusterQueue with this (hypothetical) view would have."""
         return readiness_of(
             view,
             terminating=view.name in self._terminating,
@@ -450,47 +453,52 @@ class SchedulerCache:
         )
 
     def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """Return the view of a hypothetical Workload; `real` is the view of the existing one."""
+        """Return the view of a hypothetical change of a Workload; `real` is the view of the existing Workload."""
         return self._views.imagined(obj, real)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
         """Return all pending Workloads of a ClusterQueue in queue order; None if it does not exist."""
-        waiting = self.queue_manager.pending.get(cluster_queue)
-        return None if waiting is None else waiting.views()
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first pending Workloads of a ClusterQueue in queue order."""
-        waiting = self.queue_manager.pending.get(cluster_queue)
-        return [] if waiting is None else waiting.first(count)
+        """Return the first `count` pending Workloads of a ClusterQueue in queue order."""
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        return [] if pending_queue is None else pending_queue.first(count)
 
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads of a ClusterQueue."""
-        waiting = self.queue_manager.pending.get(cluster_queue)
-        return 0 if waiting is None else len(waiting)
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        return 0 if pending_queue is None else len(pending_queue)
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
-        """Return the number of Workloads ahead of a Workload; None if it is not pending there."""
-        waiting = self.queue_manager.pending.get(cluster_queue)
-        return None if waiting is None or waiting.get(workload) is None else waiting.place_of(workload)
+        """Return the number of Workloads ahead of a Workload in a ClusterQueue; None if it is not pending there."""
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        return (
+            None if pending_queue is None or pending_queue.get(workload) is None else pending_queue.place_of(workload)
+        )
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
-        found = self.book.local_queues.get(f"{namespace}/{local_queue}")
-        return None if found is None else found.cluster_queue
+        local_queue_view = self.book.local_queues.get(f"{namespace}/{local_queue}")
+        return None if local_queue_view is None else local_queue_view.cluster_queue
 
     def _on_local_queue(self, event: WatchEvent) -> None:
         view = local_queue_view(event.obj)
-        before = self.book.local_queues.get(view.key)
+        previous_view = self.book.local_queues.get(view.key)
         if event.type is _DELETED:
-            self.book.empty(view.key)
+            self.book.dequeue_local_queue(view.key)
             self.book.local_queues.pop(view.key, None)
             return
-        if before is not None and (before.cluster_queue, before.stop_policy) == (view.cluster_queue, view.stop_policy):
+        if previous_view is not None and (previous_view.cluster_queue, previous_view.stop_policy) == (
+            view.cluster_queue,
+            view.stop_policy,
+        ):
             return
-        if before is not None:
-            self.book.empty(view.key)
+        if previous_view is not None:
+            self.book.dequeue_local_queue(view.key)
         self.book.local_queues[view.key] = view
-        self.book.fill_from(view)
+        self.book.enqueue_local_queue(view)
 
     def _on_cluster_queue(self, event: WatchEvent) -> None:
         name = event.key.name
@@ -511,21 +519,21 @@ class SchedulerCache:
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.queue_manager.pending
-        waiting = self.queue_manager.pending.setdefault(name, PendingQueue(name))
-        waiting.strict_fifo = queue.view.strict_fifo
+        pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
+        pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.queue_manager.wake(name)
         if is_new:
             self.book.count_holders(name)
-            for local in self.book.local_queues.values():
-                if local.cluster_queue == name:
-                    self.book.fill_from(local)
+            for local_queue in self.book.local_queues.values():
+                if local_queue.cluster_queue == name:
+                    self.book.enqueue_local_queue(local_queue)
 
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]
-        was = queue.active
+        was_active = queue.active
         queue.active = self.readiness(name).active
-        if queue.active and not was:
+        if queue.active and not was_active:
             self.queue_manager.wake(name)
             self.queue_manager.show_new(name)
 

@@ -41,13 +41,13 @@ class CohortForest:
         self._views: dict[str, CohortView] = {}
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """Return the id of a flavor-resource pair; it is assigned on first use."""
+        """Return the id of a flavor-resource pair; a new id is assigned on first use."""
         pair = (flavor, resource)
-        known = self._ids.get(pair)
-        if known is None:
-            known = self._ids[pair] = len(self.names)
+        flavor_resource_id = self._ids.get(pair)
+        if flavor_resource_id is None:
+            flavor_resource_id = self._ids[pair] = len(self.names)
             self.names.append(pair)
-        return known
+        return flavor_resource_id
 
     @property
     def views(self) -> Mapping[str, CohortView]:
@@ -55,29 +55,29 @@ class CohortForest:
         return self._views
 
     def put_cohort(self, view: CohortView) -> None:
-        """Add or change a Cohort."""
+        """Add or replace the spec of a Cohort; rebuild() applies it."""
         self._views[view.name] = view
         for group in view.groups:
             for quota in group.quotas:
                 self.id_of(quota.flavor, quota.resource)
 
     def remove_cohort(self, name: str) -> bool:
-        """Remove a Cohort's object; it stays without quota while referenced. Return whether it existed."""
+        """Remove a Cohort's spec; a referenced Cohort stays, without quota. Return whether the spec existed."""
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:
         """Report whether the parents of a Cohort form a cycle."""
-        seen: dict[str, None] = {}
+        visited: dict[str, None] = {}
         while cohort != NO_COHORT:
-            if cohort in seen:
+            if cohort in visited:
                 return True
-            seen[cohort] = None
+            visited[cohort] = None
             view = self._views.get(cohort)
             cohort = view.parent if view else NO_COHORT
         return False
 
     def set_quotas(self, node: QuotaNode, groups: Iterable[ResourceGroup]) -> None:
-        """Set a node's own quotas and limits."""
+        """Set the nominal quotas and limits of a node from its resource groups."""
         node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
         for group in groups:
             for quota in group.quotas:
@@ -89,17 +89,17 @@ class CohortForest:
                     node.lending_limit[fr] = quota.lending_limit
 
     def rebuild(self, queues: Iterable[ClusterQueue]) -> None:
-        """Rebuild all trees; the queues come in order of name."""
+        """Rebuild all trees from the Cohort specs and these ClusterQueues, which must be sorted by name."""
         width = len(self.names)
         self.cohorts = {}
         for name in sorted(self._views):
-            self._cohort(name)
+            self._cohort_node(name)
         roots = []
         for queue in queues:
             node, cohort = queue.node, queue.view.cohort
             node.usage.extend([0] * (width - len(node.usage)))
             queue.in_cycle = self.has_cycle(cohort)
-            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort(cohort)
+            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort_node(cohort)
             if node.parent is not None:
                 node.parent.children[f"queue/{queue.name}"] = node
             else:
@@ -109,29 +109,29 @@ class CohortForest:
         for root in roots:
             refresh_tree(root)
 
-    def _cohort(self, name: str) -> QuotaNode:
-        """Return the node of a Cohort; create it and its ancestors on first use."""
-        made: list[QuotaNode] = []
-        found = self.cohorts.get(name)
-        above = name
-        while above not in self.cohorts:
-            node = self.cohorts[above] = QuotaNode(above, len(self.names))
-            node.tree = f"cohort/{above}"
-            made.append(node)
-            view = self._views.get(above)
+    def _cohort_node(self, name: str) -> QuotaNode:
+        """Return the node of a Cohort; create the node and its ancestors if they do not exist."""
+        new_nodes: list[QuotaNode] = []
+        existing = self.cohorts.get(name)
+        ancestor = name
+        while ancestor not in self.cohorts:
+            node = self.cohorts[ancestor] = QuotaNode(ancestor, len(self.names))
+            node.tree = f"cohort/{ancestor}"
+            new_nodes.append(node)
+            view = self._views.get(ancestor)
             if view is None:
                 break
             self.set_quotas(node, view.groups)
             node.weight = view.weight
-            if view.parent == NO_COHORT or self.has_cycle(above):
+            if view.parent == NO_COHORT or self.has_cycle(ancestor):
                 break
-            above = view.parent
-        for node in made:
+            ancestor = view.parent
+        for node in new_nodes:
             view = self._views.get(node.name)
             if view and view.parent != NO_COHORT and not self.has_cycle(node.name):
                 node.parent = self.cohorts[view.parent]
                 node.parent.children[f"cohort/{node.name}"] = node
-        return found or made[0]
+        return existing or new_nodes[0]
 
 
 #: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
@@ -139,7 +139,7 @@ TentativeChange: TypeAlias = tuple[ClusterQueue, AdmittedWorkload | None, Usage,
 
 
 class TentativeChanges:
-    """A block whose changes are undone at its end, even after an exception. Blocks nest."""
+    """Context manager that undoes the tentative changes made inside, even after an exception; may be nested."""
 
     __slots__ = ("_mark", "_snapshot")
 
@@ -154,7 +154,7 @@ class TentativeChanges:
 
 
 class Snapshot:
-    """The state that decisions read. Call `settle()` after changes of queues, Cohorts or flavors, before reading."""
+    """The queues, Cohorts, flavors and quota holders that decisions read; after changes, call `settle()` first."""
 
     def __init__(self) -> None:
         self.forest = CohortForest()
@@ -163,12 +163,12 @@ class Snapshot:
         self.queues: dict[str, ClusterQueue] = {}
         #: The ClusterQueue of each leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
-        #: By the resources and flavors of each group; unused ones are dropped in `settle()`.
-        self._coverages: dict[object, ResourceGroupIndex] = {}
-        self._assigned: dict[str, AdmittedWorkload] = {}
-        self._trials: list[TentativeChange] = []
+        #: Shared resource groups, by the resources and flavors of each group; `settle()` drops unused ones.
+        self._shared_groups: dict[object, ResourceGroupIndex] = {}
+        self._holders: dict[str, AdmittedWorkload] = {}
+        self._tentative_changes: list[TentativeChange] = []
         self._depth = 0
-        self._dirty = False
+        self._is_outdated = False
         #: Trees (by their old ids), queues and Cohorts with changed quotas or members.
         self._changed_trees: dict[str, None] = {}
         self._changed_queues: dict[str, None] = {}
@@ -189,8 +189,8 @@ class Snapshot:
     # Permanent changes.
 
     def put_queue(self, view: ClusterQueueView) -> ClusterQueue:
-        """Add or change a ClusterQueue; its Workloads stay."""
-        queue, coverage = self.queues.get(view.name), self._coverage(view.groups)
+        """Add or replace the spec of a ClusterQueue; its Workloads stay."""
+        queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
             queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)), coverage)
             self.queue_of[queue.node] = queue
@@ -201,7 +201,7 @@ class Snapshot:
         queue.view, queue.coverage = view, coverage
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
-        self._dirty = True
+        self._is_outdated = True
         return queue
 
     def remove_queue(self, name: str) -> None:
@@ -211,84 +211,86 @@ class Snapshot:
             self._changed_trees[queue.node.tree] = None
             del self.queue_of[queue.node]
             for key in queue.workloads:
-                del self._assigned[key]
-            self._dirty = True
+                del self._holders[key]
+            self._is_outdated = True
 
     def put_cohort(self, view: CohortView) -> None:
-        """Add or change a Cohort."""
+        """Add or replace the spec of a Cohort."""
         self._note_cohort(view.name)
         self.forest.put_cohort(view)
-        self._dirty = True
+        self._is_outdated = True
 
     def remove_cohort(self, name: str) -> None:
-        """Remove a Cohort's object; it stays without quota while it is referenced."""
+        """Remove the spec of a Cohort; a referenced Cohort stays, without quota."""
         self._note_cohort(name)
-        self._dirty |= self.forest.remove_cohort(name)
+        self._is_outdated |= self.forest.remove_cohort(name)
 
     def put_flavor(self, flavor: FlavorView) -> None:
         """Add or change a ResourceFlavor."""
         self.flavors[flavor.name] = flavor
-        self._forget_plans()
+        self._clear_request_caches()
 
     def remove_flavor(self, name: str) -> None:
         """Remove a ResourceFlavor."""
         self.flavors.pop(name, None)
-        self._forget_plans()
+        self._clear_request_caches()
 
     def hold(self, workload: AdmittedWorkload) -> None:
-        """Count a Workload that holds quota; replace its previous entry, if any."""
+        """Add a quota holder to its queue, and replace the previous entry of the same Workload, if any."""
         self.release(workload.key)
         workload.queue.put(workload)
-        self._assigned[workload.key] = workload
-        self._count(workload.queue.node, workload.usage, 1)
+        self._holders[workload.key] = workload
+        self._count_usage(workload.queue.node, workload.usage, 1)
 
     @staticmethod
     def confirm(workload: AdmittedWorkload) -> None:
-        """Confirm that a counted Workload is correct. Older flavor searches start over, as after hold()."""
+        """Confirm a quota holder that was added before its write; older flavor searches of its queue start over."""
         workload.queue.generation += 1
 
     def release(self, key: str) -> AdmittedWorkload | None:
-        """Stop counting a Workload. Return its entry, or None."""
-        invariant(self._depth == 0, "permanent changes are not allowed inside a what_if()")
-        workload = self._assigned.pop(key, None)
+        """Remove a quota holder and its usage; return its entry, or None if the Workload holds no quota."""
+        invariant(self._depth == 0, "release() must not be called inside a what_if() block")
+        workload = self._holders.pop(key, None)
         if workload is not None:
             queue = workload.queue
-            queue.take(key)
+            queue.remove(key)
             queue.generation += 1
-            self._count(queue.node, workload.usage, -1)
+            self._count_usage(queue.node, workload.usage, -1)
         return workload
 
     def holder(self, key: str) -> AdmittedWorkload | None:
-        """Return the Workload of that key if it holds quota."""
-        return self._assigned.get(key)
+        """Return the quota holder with this Workload key; None if the Workload holds no quota."""
+        return self._holders.get(key)
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """Return the id of a flavor-resource pair; it is assigned on first use."""
+        """Return the id of a flavor-resource pair; a new id is assigned on first use."""
         before = len(self.names)
         fr = self.forest.id_of(flavor, resource)
-        self._dirty |= len(self.names) > before
+        self._is_outdated |= len(self.names) > before
         return fr
 
     def settle(self) -> None:
-        """Rebuild the trees after changes of queues, Cohorts or their quotas."""
-        if not self._dirty:
+        """Rebuild the cohort trees if queues, Cohorts or quotas have changed since the last rebuild."""
+        if not self._is_outdated:
             return
-        self._dirty = False
+        self._is_outdated = False
         self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         self._renew_generations()
-        used = {queue.coverage: None for queue in self.queues.values()}
-        self._coverages = {content: coverage for content, coverage in self._coverages.items() if coverage in used}
+        used_groups = {queue.coverage: None for queue in self.queues.values()}
+        self._shared_groups = {
+            content: coverage for content, coverage in self._shared_groups.items() if coverage in used_groups
+        }
 
     def _note_cohort(self, name: str) -> None:
-        """Record a changed Cohort."""
-        known = self.cohorts.get(name)
-        if known is not None:
-            self._changed_trees[known.tree] = None
+        """Record that a Cohort and its current tree have changed."""
+        node = self.cohorts.get(name)
+        if node is not None:
+            self._changed_trees[node.tree] = None
         self._changed_cohorts[name] = None
 
     def _renew_generations(self) -> None:
-        """Invalidate flavor searches in trees with changed quotas or members; other edits of a queue do not."""
+        """Invalidate earlier flavor searches in trees whose quotas or members changed."""
         trees = self._changed_trees
         trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
         trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
@@ -301,13 +303,13 @@ class Snapshot:
 
     def queues_below(self, node: QuotaNode) -> list[ClusterQueue]:
         """Return all ClusterQueues of a subtree."""
-        found, nodes = [], [node]
+        queues_in_subtree, nodes = [], [node]
         for step in nodes:
             queue = self.queue_of.get(step)
             if queue is not None:
-                found.append(queue)
+                queues_in_subtree.append(queue)
             nodes.extend(step.children.values())
-        return found
+        return queues_in_subtree
 
     @staticmethod
     def path_of(queue: ClusterQueue) -> str:
@@ -317,67 +319,69 @@ class Snapshot:
     # Tentative changes.
 
     def what_if(self) -> TentativeChanges:
-        """Return a context that undoes every change made inside it, even after an exception. Contexts nest."""
+        """Return a context manager that undoes every tentative change made inside it; may be nested."""
         return TentativeChanges(self)
 
     def begin(self) -> int:
-        """Begin tentative changes. Return the mark for undo_to()."""
+        """Begin tentative changes; return the mark to pass to undo_to()."""
         self._depth += 1
-        return len(self._trials)
+        return len(self._tentative_changes)
 
     def undo_to(self, mark: int) -> None:
-        """Undo all changes since begin()."""
-        trials = self._trials
-        while len(trials) > mark:
-            queue, workload, usage, sign = trials.pop()
+        """Undo all tentative changes since the begin() that returned this mark."""
+        changes = self._tentative_changes
+        while len(changes) > mark:
+            queue, workload, usage, sign = changes.pop()
             change_usage(queue.node, usage, -sign)
             if workload is not None:
                 queue.put(workload)
         self._depth -= 1
 
     def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
-        """Add usage without a Workload, inside a what_if()."""
-        self._try(queue, None, usage, 1)
+        """Tentatively add usage to a queue, without a Workload; only inside a what_if() block."""
+        self._apply_tentatively(queue, None, usage, 1)
 
     def remove_usage(self, queue: ClusterQueue, usage: Usage) -> None:
-        """Subtract usage, inside a what_if()."""
-        self._try(queue, None, usage, -1)
+        """Tentatively subtract usage from a queue; only inside a what_if() block."""
+        self._apply_tentatively(queue, None, usage, -1)
 
     def remove_workload(self, workload: AdmittedWorkload) -> None:
-        """Remove a Workload, inside a what_if()."""
-        self._try(workload.queue, workload, workload.usage, -1)
-        workload.queue.take(workload.key)
+        """Tentatively remove a quota holder and its usage; only inside a what_if() block."""
+        self._apply_tentatively(workload.queue, workload, workload.usage, -1)
+        workload.queue.remove(workload.key)
 
-    def _try(self, queue: ClusterQueue, taken: AdmittedWorkload | None, usage: Usage, sign: int) -> None:
-        assert self._depth > 0, "tentative change outside a what_if()"
-        self._trials.append((queue, taken, usage, sign))
+    def _apply_tentatively(
+        self, queue: ClusterQueue, removed_workload: AdmittedWorkload | None, usage: Usage, sign: int
+    ) -> None:
+        assert self._depth > 0, "tentative changes are allowed only inside a what_if() block"
+        self._tentative_changes.append((queue, removed_workload, usage, sign))
         change_usage(queue.node, usage, sign)
 
     # Internal helpers.
 
-    def _count(self, node: QuotaNode, usage: Usage, sign: int) -> None:
-        if not self._dirty:
+    def _count_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
+        if not self._is_outdated:
             change_usage(node, usage, sign)
             return
         for fr, amount in usage:
             node.usage.extend([0] * (fr + 1 - len(node.usage)))
             node.usage[fr] += sign * amount
 
-    def _coverage(self, groups: tuple[ResourceGroup, ...]) -> ResourceGroupIndex:
-        """Return the coverage of these groups, shared by all ClusterQueues with equal groups."""
+    def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> ResourceGroupIndex:
+        """Return the ResourceGroupIndex that all ClusterQueues with these resource groups share."""
         content = tuple([(group.resources, group.flavors) for group in groups])
-        known = self._coverages.get(content)
-        if known is None:
-            known = self._coverages[content] = ResourceGroupIndex(
-                tuple([self._group(n, group) for n, group in enumerate(groups)])
+        shared_index = self._shared_groups.get(content)
+        if shared_index is None:
+            shared_index = self._shared_groups[content] = ResourceGroupIndex(
+                tuple([self._flavor_group(n, group) for n, group in enumerate(groups)])
             )
-        return known
+        return shared_index
 
-    def _group(self, number: int, group: ResourceGroup) -> FlavorGroup:
+    def _flavor_group(self, number: int, group: ResourceGroup) -> FlavorGroup:
         ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
         return FlavorGroup(number, group.flavors, ids)
 
-    def _forget_plans(self) -> None:
+    def _clear_request_caches(self) -> None:
         self.obstacles.forget()
-        for coverage in self._coverages.values():
+        for coverage in self._shared_groups.values():
             coverage.forget_plans()

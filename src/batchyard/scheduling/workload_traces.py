@@ -1,13 +1,13 @@
 """Traces of Workloads: one trace per Workload, with a span for each of its phases.
 
     queued             until quota is reserved, once for each time it is pending
-    admission checks   from then until it is admitted
+    admission checks   from the quota reservation until it is admitted
     starting           until its pods are ready, if PodsReady is reported
     running            until it finishes or is evicted
     stopping           from the eviction until its quota is released
 
 A preemption is an event of the phase that it ends, with a link to the preemptor's trace. Ids are derived from uids, so
-a trace continues after a restart. The start of the current phase is then taken from the object, as far as known.
+a trace continues after a restart. The start of the current phase is then taken from the object's timestamps.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from batchyard.scheduling.workload.evictions import EVICTED_BY_PREEMPTION
 
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
-_LIFE: Final = "workload"
-#: With this many Workloads traced, later ones have no trace.
-_FOLLOWED_MAX: Final = 200_000
+_ROOT_SPAN_NAME: Final = "workload"
+#: The maximum number of Workloads traced at a time; further ones are not traced.
+_TRACED_MAX: Final = 200_000
 
 
 @dataclass(slots=True)
 class _Phase:
-    """The current phase of a Workload."""
+    """The current phase of a Workload: its name, its begin, and the events and links of its span."""
 
     name: str
     since: Instant
@@ -43,7 +43,7 @@ class _Phase:
 
 
 class WorkloadTracer:
-    """A change listener that emits a span when a phase or a Workload ends."""
+    """Emits trace spans from watch events: one when a phase of a Workload ends, and one when the Workload ends."""
 
     def __init__(self, now: Callable[[], Instant], emit: Callable[[TraceSpan], None]) -> None:
         self._now = now
@@ -51,43 +51,43 @@ class WorkloadTracer:
         self._phases: dict[str, _Phase] = {}
 
     def observe(self, batch: Iterable[WatchEvent]) -> None:
-        """Process changes."""
+        """Update the traces from a batch of watch events."""
         for event in batch:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
 
     def _on_workload(self, event: WatchEvent) -> None:
         now, view = self._now(), workload_view(event.obj)
-        known = self._phases.get(view.uid)
-        if known is None:
-            if view.finished or event.type is EventType.DELETED or len(self._phases) >= _FOLLOWED_MAX:
+        current_phase = self._phases.get(view.uid)
+        if current_phase is None:
+            if view.finished or event.type is EventType.DELETED or len(self._phases) >= _TRACED_MAX:
                 return
-            known = self._phases[view.uid] = _Phase(_phase_of(event.obj), _since(view, event, now), view)
-        if view.evicted and not known.view.evicted:
-            _note_eviction(known, event.obj, now)
-        known.view = view
+            current_phase = self._phases[view.uid] = _Phase(_phase_of(event.obj), _phase_start(view, event, now), view)
+        if view.evicted and not current_phase.view.evicted:
+            _add_eviction_event(current_phase, event.obj, now)
+        current_phase.view = view
         is_over = view.finished or event.type is EventType.DELETED
         phase = _phase_of(event.obj)
-        if not is_over and phase == known.name:
+        if not is_over and phase == current_phase.name:
             return
-        self._emit(_span_of(known, now))
+        self._emit(_phase_span(current_phase, now))
         if is_over:
             del self._phases[view.uid]
-            self._emit(_life_of(view, event, now))
+            self._emit(_root_span(view, event, now))
         else:
             self._phases[view.uid] = _Phase(phase, now, view)
 
 
 def trace_of(uid: str) -> str:
-    """Return the trace id of an object's uid."""
+    """Return the trace id derived from an object's uid."""
     digits = uid.replace("-", "").lower()
     is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
     return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
 
 
 def root_of(uid: str) -> str:
-    """Return the id of the root span of a Workload."""
-    return _digest(f"{uid} {_LIFE}")[:_SPAN_DIGITS]
+    """Return the id of the root span derived from a Workload's uid."""
+    return _digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_DIGITS]
 
 
 def _digest(text: str) -> str:
@@ -105,23 +105,23 @@ def _phase_of(obj: Obj) -> str:
     return "running" if view.pods_ready or find_condition(obj, "PodsReady") is None else "starting"
 
 
-def _since(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """Return when the current phase of a Workload began that is observed for the first time."""
+def _phase_start(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
+    """Return the begin of the current phase of a Workload that is observed for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)
 
 
-def _note_eviction(phase: _Phase, obj: Obj, now: Instant) -> None:
+def _add_eviction_event(phase: _Phase, obj: Obj, now: Instant) -> None:
     condition = find_condition(obj, "Evicted") or {}
     reason, message = str(condition.get("reason", "")), str(condition.get("message", ""))
     phase.events.append(SpanEvent(now, "evicted", {"reason": reason, "message": message}))
-    by = preemptor_uid_of(message) if reason == EVICTED_BY_PREEMPTION else ""
-    if by:
-        phase.links.append((trace_of(by), root_of(by)))
+    preemptor_uid = preemptor_uid_of(message) if reason == EVICTED_BY_PREEMPTION else ""
+    if preemptor_uid:
+        phase.links.append((trace_of(preemptor_uid), root_of(preemptor_uid)))
 
 
-def _span_of(phase: _Phase, end: Instant) -> TraceSpan:
+def _phase_span(phase: _Phase, end: Instant) -> TraceSpan:
     view = phase.view
     span = _digest(f"{view.uid} {phase.name} {phase.since}")[:_SPAN_DIGITS]
     return TraceSpan(
@@ -137,11 +137,18 @@ def _span_of(phase: _Phase, end: Instant) -> TraceSpan:
     )
 
 
-def _life_of(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan:
+def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan:
     finished = find_condition(event.obj, "Finished") or {}
     failed = str(finished.get("message", "")) if finished.get("reason") == "Failed" else ""
     return TraceSpan(
-        trace_of(view.uid), root_of(view.uid), "", _LIFE, min(view.created, end), end, _attributes(view), error=failed
+        trace_of(view.uid),
+        root_of(view.uid),
+        "",
+        _ROOT_SPAN_NAME,
+        min(view.created, end),
+        end,
+        _attributes(view),
+        error=failed,
     )
 
 

@@ -9,7 +9,7 @@ from batchyard.accounting.records import (
     CostReport,
     RecordedAmount,
     amounts_of,
-    combined,
+    combined_spec,
     document,
     hour_name,
     limit_named_workloads,
@@ -82,7 +82,7 @@ def test_day_record_reports_same_rows_as_its_hours() -> None:
     for namespace in ("red", PLATFORM):
         some = [read(obj) for obj in [*first, *second] if obj["metadata"]["namespace"] == namespace]
         span = TEN - 10 * HOUR, TEN + 14 * HOUR
-        day.append(record(namespace, "day-2026-11-22", span, span[1], combined(some)))
+        day.append(record(namespace, "day-2026-11-22", span, span[1], combined_spec(some)))
     for by in ("team", "workload", "use"):
         reported = [
             document(report(some, by, 0, FOREVER))["rows"] for some in ([*first, *second], day, [*first, *second, *day])

@@ -1,7 +1,7 @@
 """Retention merges hour records into days and day records into months; reports stay the same."""
 
 from batchyard.accounting.accounts import DONE, AccountKey
-from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, retention_writes
+from batchyard.accounting.controller import DAY, DAY_RECORD_RETENTION, HOUR_RECORD_RETENTION, retention_writes
 from batchyard.accounting.records import PLATFORM, RecordedAmount, hour_name, record, report, specs_of
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
@@ -53,18 +53,18 @@ class Records:
 
 def test_hour_records_are_kept_for_one_week() -> None:
     records = Records(30)
-    records.compact(BEGIN + DAY + HOURS_KEPT - 1)
+    records.compact(BEGIN + DAY + HOUR_RECORD_RETENTION - 1)
     assert len(records.names("red")) == 30
-    records.compact(BEGIN + DAY + HOURS_KEPT)
+    records.compact(BEGIN + DAY + HOUR_RECORD_RETENTION)
     assert records.names("red") == ["day-2026-01-30", *(f"hour-2026-01-31-{hour:02}" for hour in range(6))]
 
 
 def test_day_records_merge_into_months_after_three_months() -> None:
     records = Records(72)
     reported = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
-    records.compact(BEGIN + 3 * DAY + HOURS_KEPT)
+    records.compact(BEGIN + 3 * DAY + HOUR_RECORD_RETENTION)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
-    records.compact(BEGIN + 40 * DAY + DAYS_KEPT)
+    records.compact(BEGIN + 40 * DAY + DAY_RECORD_RETENTION)
     for namespace in ("red", PLATFORM):
         assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
     again = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]

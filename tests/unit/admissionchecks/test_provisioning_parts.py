@@ -9,7 +9,7 @@ import make
 from batchyard.admissionchecks.requests import (
     ProvisioningConfig,
     attempt_of,
-    groups_needed,
+    groups_needing_capacity,
     request_name,
     template_name,
 )
@@ -26,7 +26,7 @@ def needed(
     """The groups of pod sets, each with its pods."""
     admission = {"podSetAssignments": [{"name": name, "count": count} for name, count in counts.items()]}
     wl = make.workload(pod_sets=pod_sets, status={"admission": admission})
-    return [(group.members, group.count) for group in groups_needed(wl, config)]
+    return [(group.members, group.count) for group in groups_needing_capacity(wl, config)]
 
 
 def test_request_name_contains_workload_check_and_attempt() -> None:

@@ -39,4 +39,4 @@ def test_unsupported_configuration_is_rejected(tmp_path: Path) -> None:
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n"
     )
     reported = output_of_failure("operator", "--config", str(file))
-    assert "kueue.yaml: manageJobsWithoutQueueName: this is not done here: jobs that name no queue run" in reported
+    assert "kueue.yaml: manageJobsWithoutQueueName: this setting is not supported: jobs without a queue" in reported

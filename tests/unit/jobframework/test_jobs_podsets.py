@@ -8,7 +8,7 @@ from batchyard.jobframework.workloads import (
     InvalidPodSetInfo,
     PodSetInfo,
     admitted_injections,
-    equivalent,
+    are_pod_sets_equivalent,
     inject,
     original_injections,
     restore,
@@ -72,13 +72,13 @@ def test_cluster_queue_name_is_omitted_if_invalid_as_label() -> None:
     ],
 )
 def test_equivalent_compares_pod_sets(changed: Obj, same: bool) -> None:
-    assert equivalent([make.pod_set()], [changed], ignore_tolerations=False) is same
+    assert are_pod_sets_equivalent([make.pod_set()], [changed], ignore_tolerations=False) is same
 
 
 def test_equivalent_can_ignore_tolerations() -> None:
     tolerant = {**make.pod_set(), "template": make.pod_template(tolerations=[{"key": "k"}])}
-    assert equivalent([make.pod_set()], [tolerant], ignore_tolerations=True)
-    assert not equivalent([make.pod_set()], [], ignore_tolerations=True)
+    assert are_pod_sets_equivalent([make.pod_set()], [tolerant], ignore_tolerations=True)
+    assert not are_pod_sets_equivalent([make.pod_set()], [], ignore_tolerations=True)
 
 
 def test_last_value_of_duplicate_env_variable_is_kept() -> None:

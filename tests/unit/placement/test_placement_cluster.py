@@ -104,12 +104,12 @@ def test_what_if_reverts_changes_after_exception() -> None:
 
 def test_what_if_adds_no_lasting_node_generation() -> None:
     nodes = cluster(node())
-    before = nodes.lasting.now
+    before = nodes.permanent_changes.now
     with nodes.what_if():
         nodes.add_pod(view(pod("p")), "n")
-    assert nodes.lasting.now == before
+    assert nodes.permanent_changes.now == before
     nodes.add_pod(view(pod("p")), "n")
-    assert nodes.lasting.since(before) == ["n"]
+    assert nodes.permanent_changes.since(before) == ["n"]
 
 
 def test_snapshot_filter_cache_follows_node_labels_and_taints() -> None:

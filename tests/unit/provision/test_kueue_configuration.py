@@ -118,11 +118,11 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
 @pytest.mark.parametrize(
     ("stated", "reported"),
     [
-        ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this is not done here"),
-        ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this is not"),
+        ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this"),
+        ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this"),
         (
             "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
-            "does not support integrations of pod",
+            "does not support the job integrations pod",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],

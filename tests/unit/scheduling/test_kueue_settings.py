@@ -73,7 +73,7 @@ def test_deployment_fields_are_listed() -> None:
 )
 def test_unsupported_setting_is_rejected(line: str, path: str) -> None:
     (fault,) = unsupported_field_errors(configuration(line))
-    assert (fault.path, fault.remedy) == (path, "leave it out")
+    assert (fault.path, fault.remedy) == (path, "remove the field")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_explicit_default_is_accepted(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}", ["integrations of pod"]),
+        ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}", ["the job integrations pod"]),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),
         ("multiKueue: {origin: here}", ["multiKueue"]),
         ("featureGates: {PartialAdmission: true}", []),
@@ -99,4 +99,4 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
 
 def test_excluded_framework_is_listed_as_ignored() -> None:
     (reported,) = ignored_settings(configuration("integrations: {frameworks: [batch/job]}"))
-    assert reported.startswith("leaving jobset.x-k8s.io/jobset out of integrations.frameworks")
+    assert reported.startswith("omitting jobset.x-k8s.io/jobset from integrations.frameworks")

@@ -54,7 +54,7 @@ def pop(queue: PendingQueue) -> Head:
     """Remove and return the head."""
     head = queue.head()
     assert head is not None
-    queue.remove(head.workload.key, forget_sticky=False)
+    queue.remove(head.workload.key, forget_preemptor=False)
     return head
 
 
@@ -499,10 +499,10 @@ def test_inadmissible_shape_survives_empty_queue_until_reactivation() -> None:
 
 def test_removal_behind_head_leaves_no_stale_entries() -> None:
     queue = waiting(*(workload(f"w{n:03}", created=n) for n in range(100)))
-    before = len(queue._fronts)
+    before = len(queue._class_fronts)
     for n in range(1, 100):
         queue.remove(f"team/w{n:03}")
-    assert (len(queue._fronts), pop_all(queue)) == (before, ["w000"])
+    assert (len(queue._class_fronts), pop_all(queue)) == (before, ["w000"])
 
 
 def test_first_and_place_of_match_order_of_views() -> None:

@@ -50,10 +50,12 @@ def test_queues_with_equal_groups_share_coverage_until_change() -> None:
 def test_pick_is_cached_by_all_arguments() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
     (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
-    first = plan.pick(0, 0, [FIT])
-    assert plan.pick(0, 0, [FIT]) is first
+    first = plan.assignment_for(0, 0, [FIT])
+    assert plan.assignment_for(0, 0, [FIT]) is first
     reported = [(p.choices["cpu"].flavor, p.mode, p.borrow, p.tried["cpu"]) for p in (
-        first, plan.pick(1, 1, [FIT - 1]), plan.pick(0, 2, [HOPELESS - 2]), plan.pick(0, 1, [FIT]),
+        first,
+        plan.assignment_for(1, 1, [FIT - 1]),
+        plan.assignment_for(0, 2, [HOPELESS - 2]), plan.assignment_for(0, 1, [FIT]),
     )]  # fmt: skip
     assert reported == [
         ("one", FlavorAssignmentMode.FIT, 0, 0),
@@ -62,8 +64,8 @@ def test_pick_is_cached_by_all_arguments() -> None:
         ("one", FlavorAssignmentMode.FIT, 0, 1),
     ]
     for height in range(300):
-        plan.pick(2, 2, [FIT - height])
-    assert plan.pick(0, 0, [FIT]) == first
+        plan.assignment_for(2, 2, [FIT - height])
+    assert plan.assignment_for(0, 0, [FIT]) == first
 
 
 def test_no_flavor_assignment_is_no_fit() -> None:

@@ -1,7 +1,7 @@
 """Detection of Workloads that preempt each other endlessly within one instant."""
 
 import make
-from batchyard.scheduling.cycle import CYCLES_UNWATCHED, PreemptionLoop, PreemptionLoopDetector, PreemptionStep
+from batchyard.scheduling.cycle import CYCLES_UNCHECKED, PreemptionLoop, PreemptionLoopDetector, PreemptionStep
 from batchyard.scheduling.decisions import Preempt
 from yard import Yard, preemption, queue, workload
 
@@ -18,7 +18,7 @@ def swap_repeatedly(env: Yard, watch: PreemptionLoopDetector, cycles: int, secon
     for number in range(cycles):
         out, back = ("x", "y") if number % 2 else ("y", "x")
         env.hold(out, 8, "b", priority=-1)
-        found += watch.look([preempts(env, back)], env.snapshot, make.at(seconds))
+        found += watch.find_loops([preempts(env, back)], env.snapshot, make.at(seconds))
         env.snapshot.release(f"team/{out}")
     return found
 
@@ -28,11 +28,11 @@ def preempts(env: Yard, name: str) -> Preempt:
 
 
 def test_short_preemption_chain_is_no_loop() -> None:
-    assert swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNWATCHED + 2) == []
+    assert swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 2) == []
 
 
 def test_repeated_usage_is_loop() -> None:
-    (loop,) = swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNWATCHED + 3)
+    (loop,) = swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 3)
     assert (loop.at, loop.root) == (make.NOW, "all")
     steps = {
         PreemptionStep("team/x", "team/y", "InCohortReclamation"),
@@ -40,35 +40,36 @@ def test_repeated_usage_is_loop() -> None:
     }
     assert set(loop.steps) == steps
     assert loop.message == (
-        "in the cohort of all, without end: team/x preempts team/y (InCohortReclamation);"
-        " team/y preempts team/x (InCohortReclamation)"
+        "Workloads in the cohort of all preempt each other endlessly: team/x preempts team/y (InCohortReclamation);"
+        " team/y preempts team/x (InCohortReclamation);"
+        " change their priorities, or the preemption policies of their ClusterQueues"
     )
 
 
 def test_elapsed_time_ends_preemption_chain() -> None:
     env, watch = yard(), PreemptionLoopDetector()
-    assert swap_repeatedly(env, watch, CYCLES_UNWATCHED) == []
-    assert swap_repeatedly(env, watch, CYCLES_UNWATCHED, seconds=1) == []
+    assert swap_repeatedly(env, watch, CYCLES_UNCHECKED) == []
+    assert swap_repeatedly(env, watch, CYCLES_UNCHECKED, seconds=1) == []
 
 
 def test_chain_of_different_workloads_is_no_loop() -> None:
     env, watch = yard(), PreemptionLoopDetector()
-    for number in range(3 * CYCLES_UNWATCHED):
+    for number in range(3 * CYCLES_UNCHECKED):
         env.hold(f"x{number}", 8, "b", priority=-1)
-        assert watch.look([preempts(env, f"x{number + 1}")], env.snapshot, make.NOW) == []
+        assert watch.find_loops([preempts(env, f"x{number + 1}")], env.snapshot, make.NOW) == []
         env.snapshot.release(f"team/x{number}")
 
 
 def test_cohort_trees_are_tracked_separately() -> None:
     env, watch = yard(), PreemptionLoopDetector()
     env.put(queue("far", 4, preemption=preemption("LowerPriority")))
-    for number in range(CYCLES_UNWATCHED):
+    for number in range(CYCLES_UNCHECKED):
         env.hold(f"x{number}", 4, "far", priority=-1)
         elsewhere = env.preemption(workload("high", queue="far"))
-        assert watch.look([elsewhere], env.snapshot, make.NOW) == []
+        assert watch.find_loops([elsewhere], env.snapshot, make.NOW) == []
         env.snapshot.release(f"team/x{number}")
-    assert swap_repeatedly(env, watch, CYCLES_UNWATCHED) == []
+    assert swap_repeatedly(env, watch, CYCLES_UNCHECKED) == []
 
 
 def test_cycle_without_preemptions_reports_no_loop() -> None:
-    assert PreemptionLoopDetector().look([], yard().snapshot, make.NOW) == []
+    assert PreemptionLoopDetector().find_loops([], yard().snapshot, make.NOW) == []

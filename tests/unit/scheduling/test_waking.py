@@ -295,9 +295,9 @@ def test_change_in_resting_tree_restarts_it(what: str) -> None:
 
 def test_admission_restarts_resting_tree() -> None:
     watcher = resting()
-    before = watcher.index.queue_manager.touches["cohort/all"]
+    before = watcher.index.queue_manager.tree_change_counts["cohort/all"]
     watcher.put(holding("x"))
-    assert (watcher.heads(), watcher.index.queue_manager.touches["cohort/all"] > before) == (["b"], True)
+    assert (watcher.heads(), watcher.index.queue_manager.tree_change_counts["cohort/all"] > before) == (["b"], True)
 
 
 def test_frozen_tree_has_no_heads_until_later_change() -> None:

@@ -226,5 +226,8 @@ def test_wait_for_pods_ready_set_twice_is_rejected() -> None:
 def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
     assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "manageJobsWithoutQueueName: true\n")] == [
         "Kueue has a Configuration already; keep one of them",
-        "manageJobsWithoutQueueName: this is not done here: jobs that name no queue run as they are; leave it out",
+        (
+            "manageJobsWithoutQueueName: this setting is not supported: jobs without a queue name start immediately, "
+            "without quota; remove the field"
+        ),
     ]

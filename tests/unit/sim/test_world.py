@@ -192,7 +192,7 @@ def test_deletion_of_missing_object_is_rejected_and_run_continues() -> None:
 
 def test_preemption_loop_stops_world_in_consistent_state() -> None:
     looping = World(make_scenario(read_manifests([("f", LIVELOCK.read_text("utf-8"))])), stop_on_loop=True)
-    with pytest.raises(StoppedByLoop, match="without end: team/elastic preempts team/rigid"):
+    with pytest.raises(StoppedByLoop, match="endlessly: team/elastic preempts team/rigid"):
         looping.run_until(None)
     looping.settle()
     looping.platform.runner.validate()

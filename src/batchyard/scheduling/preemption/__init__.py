@@ -1,1 +1,1 @@
-"""Preemption: finds candidates, and a small set of them that frees enough quota."""
+"""Preemption of Workloads: finds candidates, and a small set of them that frees enough quota."""

@@ -1,4 +1,4 @@
-"""Holders of the missing quota, and why each was not preempted."""
+"""Alternatives to a preemption: Workloads that hold the missing quota, and why each was not preempted."""
 
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -20,7 +20,7 @@ INACTIVE: Final = "inactive"
 
 
 class ProtectionReason(NamedTuple):
-    """Why a Workload is not preempted: the kind of rule, and a text."""
+    """Why a Workload is not preempted: the kind of rule, and an explanation."""
 
     rule: str
     text: str
@@ -30,52 +30,56 @@ class MissingQuotaHolder(NamedTuple):
     """A Workload that holds some of the missing quota."""
 
     workload: AdmittedWorkload
-    #: What it holds, by flavor-resource id.
+    #: The held amounts by flavor-resource id.
     amounts: tuple[tuple[int, int], ...]
     #: Whether its ClusterQueue uses more than its own quota.
     borrows: bool
 
 
-#: A sort key (queue rank, largest amount, unique Workload key), and the data of the holder.
-_Found: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence[int]]
+#: A sort key (queue rank, negative largest amount, Workload key), then the fields of the holder.
+_RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence[int]]
 
 
 def holders_of(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
-    """Return all holders below a node: borrowers first if the queue is under its quota, then its own Workloads.
+    """Return the Workloads below a node that hold the missing flavor-resources, the most relevant ones first.
 
-    Within each group the largest holder comes first, then by key.
+    If the queue is under its quota, borrowers precede the queue's own Workloads. Within each group, the largest holder
+    comes first, then by key.
     """
-    return [_holder(found) for found in sorted(_found(snapshot, scope, queue, frs))]
+    return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, scope, queue, frs))]
 
 
-def first_holders(
-    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], most: int
+def first_ranked_holders(
+    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], maximum: int
 ) -> tuple[list[MissingQuotaHolder], int]:
-    """Return the first holders, and their total number; sorting all of many would be slow."""
-    found = _found(snapshot, scope, queue, frs)
-    return [_holder(each) for each in nsmallest(most, found)], len(found)
+    """Return the first holders in the order of `holders_of()` and the number of all holders, without a full sort."""
+    ranked = _rank_holders(snapshot, scope, queue, frs)
+    return [_unpack_holder(holder) for holder in nsmallest(maximum, ranked)], len(ranked)
 
 
-def _found(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_Found]:
-    """Return the holders below a node, unsorted."""
+def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
+    """Return the holders below a node unsorted, each with its sort key."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
-    found: list[_Found] = []
-    for each in snapshot.queues_below(scope):
-        if not each.workloads:
+    ranked: list[_RankedHolder] = []
+    for candidate_queue in snapshot.queues_below(scope):
+        if not candidate_queue.workloads:
             continue
-        borrows, own = each.node.parent is not None and not is_within_nominal(each.node, frs), each is queue
-        place = (0 if borrows and not own else 1 if own else 2) if is_under else (0 if own else 1)
-        for workload in each.workloads.values():
+        borrows, is_own = (
+            candidate_queue.node.parent is not None and not is_within_nominal(candidate_queue.node, frs),
+            candidate_queue is queue,
+        )
+        queue_rank = (0 if borrows and not is_own else 1 if is_own else 2) if is_under else (0 if is_own else 1)
+        for workload in candidate_queue.workloads.values():
             largest = max([amount for fr, amount in workload.usage if fr in frs], default=0)
             if largest > 0:
-                found.append((place, -largest, workload.key, workload, borrows, frs))
-    return found
+                ranked.append((queue_rank, -largest, workload.key, workload, borrows, frs))
+    return ranked
 
 
-def _holder(found: _Found) -> MissingQuotaHolder:
-    *_, workload, borrows, frs = found
+def _unpack_holder(ranked: _RankedHolder) -> MissingQuotaHolder:
+    *_, workload, borrows, frs = ranked
     return MissingQuotaHolder(
         workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows
     )
@@ -84,46 +88,46 @@ def _holder(found: _Found) -> MissingQuotaHolder:
 def protection_reason(
     request: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
 ) -> ProtectionReason | None:
-    """Return the rule that protects a holder from preemption for this request; None if it may be preempted."""
+    """Return the rule that protects a quota holder from this preemption; None if it may be preempted."""
     queue, rules = request.queue, request.queue.view.preemption
     if holder.queue is queue:
         policy = rules.within_cluster_queue
         if policy == "Never":
             return ProtectionReason(POLICY, f"withinClusterQueue of {queue.name} is Never")
-        return None if holder in request.eligible(queue, policy) else _by_priority(request.workload, holder, policy)
+        return None if holder in request.eligible(queue, policy) else _priority_reason(request.workload, holder, policy)
     policy = rules.reclaim_within_cohort
     if policy == "Never":
         return ProtectionReason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
     if not holder.queue.active:
         return ProtectionReason(
-            INACTIVE, f"{holder.queue.name} is inactive, and Kueue preempts nothing in such a queue"
+            INACTIVE, f"{holder.queue.name} is inactive, and Kueue does not preempt in inactive queues"
         )
     if is_within_nominal(holder.queue.node, request.contested):
         return ProtectionReason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
     if holder not in request.eligible(holder.queue, policy):
-        return _by_priority(request.workload, holder, policy)
+        return _priority_reason(request.workload, holder, policy)
     return (
-        ProtectionReason(FAIRNESS, "shares would not become fairer")
+        ProtectionReason(FAIRNESS, "the preemption would not make the shares fairer")
         if fair_sharing
-        else _while_borrowing(request, holder)
+        else _borrowing_reason(request, holder)
     )
 
 
-def _by_priority(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
+def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
     if holder.priority == workload.priority and policy == "LowerOrNewerEqualPriority":
-        return ProtectionReason(PRIORITY, f"its priority {holder.priority} is the same, and it came first")
+        return ProtectionReason(PRIORITY, f"its priority {holder.priority} is equal, and it was queued first")
     return ProtectionReason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
 
 
-def _while_borrowing(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
-    """Return the rule that forbids preemption while borrowing; None if the queue would not borrow, or may."""
+def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
+    """Return the rule that forbids preemption while borrowing; None if the queue does not borrow or is allowed to."""
     node, rules = request.queue.node, request.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
         return None
     if not rules.borrow_within_cohort:
         return ProtectionReason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
     if holder.priority >= request.workload.priority:
-        return _by_priority(request.workload, holder, "LowerPriority")
+        return _priority_reason(request.workload, holder, "LowerPriority")
     threshold = rules.priority_threshold_max
     if threshold is not None and holder.priority > threshold:
         return ProtectionReason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
@@ -132,22 +136,22 @@ def _while_borrowing(request: PreemptionContext, holder: AdmittedWorkload) -> Pr
 
 # --- alternatives ---
 #
-# Workloads that were not preempted when others were, with the rules: the alternatives to a decision.
+# Workloads that were not preempted although they hold missing quota, with the rules that protected them.
 
 
-NEEDLESS: Final = ProtectionReason("needless", "there is room enough without it")
+NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
 _RECORDED_MAX: Final = 32
 
 
 class PassedOver(NamedTuple):
-    """A Workload that holds some of the missing quota, and why it was not preempted."""
+    """A Workload that holds some of the missing quota and was not preempted, with the reason."""
 
     holder: MissingQuotaHolder
     reason: ProtectionReason
 
 
 class Alternatives(NamedTuple):
-    """The alternatives to the victims: the most relevant ones, and their total number."""
+    """Workloads that could have been victims: the most relevant ones, and their total number."""
 
     spared: tuple[PassedOver, ...]
     in_all: int
@@ -157,23 +161,25 @@ NO_ALTERNATIVES: Final = Alternatives((), 0)
 
 
 def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
-    """Return the alternatives to a preemption, for the snapshot of the decision."""
+    """Return the Workloads that a preemption spared; `snapshot` is the state at the decision."""
     assignment = decision.why.assignment
     if assignment is None:
         return NO_ALTERNATIVES
     queue, contested = decision.queue, assignment.preempting
     request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested)
     victims = {target.workload.key for target in decision.targets}
-    most = _RECORDED_MAX + len(victims)
-    found, count = first_holders(snapshot, queue.node.path[0], queue, contested, most)
-    others = [holder for holder in found if holder.workload.key not in victims]
+    maximum = _RECORDED_MAX + len(victims)
+    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested, maximum)
+    spared_holders = [holder for holder in holders if holder.workload.key not in victims]
     alternatives = [
-        PassedOver(holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
-        for holder in others[:_RECORDED_MAX]
+        PassedOver(holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON)
+        for holder in spared_holders[:_RECORDED_MAX]
     ]
-    return Alternatives(tuple(alternatives), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
+    return Alternatives(
+        tuple(alternatives), count - sum(_holds_any(snapshot.holder(key), contested) for key in victims)
+    )
 
 
-def _holds(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    """Report whether it holds any of these flavor-resources."""
+def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
+    """Report whether a Workload holds quota of any of these flavor-resources."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

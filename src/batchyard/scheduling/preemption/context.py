@@ -1,4 +1,4 @@
-"""Preemption context: the goal of a preemption, and the tests shared by all searches for victims."""
+"""Preemption context: the preemptor and its request, with the checks that all searches for victims share."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ class PreemptionContext(NamedTuple):
     contested: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Report whether the usage fits the current snapshot."""
+        """Report whether the requested usage fits in the current snapshot, with or without borrowing."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Report whether it could fit without all candidates. A victim frees at most its usage, so False is exact."""
+        """Report whether the request could fit if all candidates were gone; it never fits if this is False."""
         node = self.queue.node
         missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing = {fr: amount for fr, amount in missing.items() if amount > 0}
@@ -50,9 +50,9 @@ class PreemptionContext(NamedTuple):
         return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return the Workloads of a queue that a policy allows to preempt, in preemption order.
+        """Return the Workloads of a queue that a preemption policy allows to preempt, in preemption order.
 
-        An inactive ClusterQueue has none: Kueue's snapshot leaves it out, and keeps its usage in the Cohorts.
+        An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage counts in the Cohorts.
         """
         if policy == "Never" or not queue.workloads or not queue.active:
             return []
@@ -60,15 +60,15 @@ class PreemptionContext(NamedTuple):
         if policy != "Any":
             # The list is sorted by priority first, so eligible Workloads are at the front.
             priority, lowest = self.workload.priority, ranked[0].priority
-            with_equal = policy == "LowerOrNewerEqualPriority"
-            if lowest > priority or (lowest == priority and not with_equal):
+            includes_equal = policy == "LowerOrNewerEqualPriority"
+            if lowest > priority or (lowest == priority and not includes_equal):
                 return []
             end = bisect_left(ranked, priority, key=_PRIORITY)
-            lower = ranked[:end]
-            if with_equal:
+            candidates_below = ranked[:end]
+            if includes_equal:
                 equal = ranked[end : bisect_right(ranked, priority, key=_PRIORITY)]
-                lower += [candidate for candidate in equal if self.workload.queued < candidate.queued]
-            ranked = lower
+                candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
+            ranked = candidates_below
         contested = self.contested
         if len(contested) == 1:
             (fr,) = contested
@@ -76,17 +76,17 @@ class PreemptionContext(NamedTuple):
         return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
 
     def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
-        """Return the sort key of a candidate: already evicted, other queue, low priority, late reservation, uid."""
+        """Return the sort key of a candidate: evicted first, then other queues, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
 
 
 def fill_back_workloads(
     request: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Remove unneeded targets, latest first; the very last one always stays.
+    """Return the targets without unneeded ones, checked from the last but one to the first.
 
-    Before the call, the snapshot excludes the usage of all targets; afterwards, that of the returned ones. The last
-    target takes the position of a removed one, as in Kueue.
+    Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
+    The last target takes the position of a removed one, as in Kueue.
     """
     for index in range(len(targets) - 2, -1, -1):
         candidate = targets[index].workload

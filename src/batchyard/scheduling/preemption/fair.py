@@ -1,10 +1,10 @@
-"""Preemption under fair sharing: from the queues with the highest share first, while fairness improves.
+"""Preemption with fair sharing: victims come from the queues with the highest share, while fairness improves.
 
-The tree is walked from the root to the child with the highest share that still has candidates. Shares are compared in
-the two branches below the lowest common Cohort. Rule S2-a allows a preemption if the preemptor's share with the new
-Workload is at most the victim's share without the old one. If that does not free enough quota, rule S2-b allows one
-more per queue while the preemptor's share is below the victim's present one. If a platform chooses only one rule, the
-walk uses that. Children are visited in order of name; of equal Cohorts the last one counts.
+The search descends from the root of the cohort tree, at each level to the child with the highest share that still has
+candidates. Shares are compared between the two branches below the lowest common Cohort. Rule S2-a allows a preemption
+if the preemptor's share with the new Workload is at most the victim branch's share without the victim. If that does
+not free enough quota, rule S2-b allows one more victim per queue while the preemptor's share is below the victim
+branch's share. If only one strategy is configured, only its rule applies. Of Cohorts with equal shares the last wins.
 Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
 """
 
@@ -20,7 +20,7 @@ from batchyard.scheduling.quota import LOWEST, QuotaNode, Share, compare, is_bor
 
 
 class FairSharingStrategy(StrEnum):
-    """When a preemption is fair, named as in Kueue's fairSharing.preemptionStrategies."""
+    """The rule that decides whether a preemption is fair; values of Kueue's fairSharing.preemptionStrategies."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     INITIAL_SHARE = "LessThanInitialShare"
@@ -33,33 +33,33 @@ BOTH: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.INITIAL_SHAR
 def find_targets(
     request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH
 ) -> list[PreemptionTarget]:
-    """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
+    """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
     candidates = sorted(_candidates(request), key=request.order)
     if not candidates or not request.could_ever_fit(candidates):
         return []
     snapshot = request.snapshot
     with snapshot.what_if():
         snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
-        fits, targets, rest = _first_rule(request, candidates, strategies[0])
+        fits, targets, skipped = _apply_first_rule(request, candidates, strategies[0])
         if not fits and len(strategies) > 1:
-            fits, targets = _second_rule(request, rest, targets)
+            fits, targets = _apply_second_rule(request, skipped, targets)
         snapshot.remove_usage(request.queue, request.usage)
         return fill_back_workloads(request, targets, may_borrow=True) if fits else []
 
 
 def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
     preemption = request.queue.view.preemption
-    own, others = preemption.within_cluster_queue, preemption.reclaim_within_cohort
-    yield from request.eligible(request.queue, own)
-    if request.queue.node.parent is None or others == "Never":
+    own_policy, cohort_policy = preemption.within_cluster_queue, preemption.reclaim_within_cohort
+    yield from request.eligible(request.queue, own_policy)
+    if request.queue.node.parent is None or cohort_policy == "Never":
         return
     for queue in request.snapshot.queues_below(request.queue.node.path[0]):
         if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested):
-            yield from request.eligible(queue, others)
+            yield from request.eligible(queue, cohort_policy)
 
 
-def _fits(request: PreemptionContext) -> bool:
-    """Report whether the Workload fits, with its own usage removed for the test."""
+def _preemptor_fits(request: PreemptionContext) -> bool:
+    """Report whether the preemptor fits; the snapshot includes its usage, which is removed during the check."""
     snapshot = request.snapshot
     snapshot.remove_usage(request.queue, request.usage)
     fits = request.fits(may_borrow=True)
@@ -67,54 +67,57 @@ def _fits(request: PreemptionContext) -> bool:
     return fits
 
 
-def _first_rule(
+def _apply_first_rule(
     request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
-    """Apply S2-a, or the configured rule. Return whether it fits, the targets, and the candidates left for S2-b."""
+    """Apply the first strategy (S2-a by default); return whether the preemptor fits, targets, skipped candidates."""
     order = _TargetOrder(request, candidates, strategy)
-    entitled = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
+    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
     targets: list[PreemptionTarget] = []
-    rest: list[AdmittedWorkload] = []
+    skipped: list[AdmittedWorkload] = []
     while (queue := order.next_queue()) is not None:
-        if queue is request.queue or entitled:
-            own = queue is request.queue
-            reason = PreemptionReason.IN_CLUSTER_QUEUE if own else PreemptionReason.IN_COHORT_RECLAMATION
-            taken: AdmittedWorkload | None = order.pop(queue)
+        if queue is request.queue or is_within_nominal_quota:
+            is_own_queue = queue is request.queue
+            reason = PreemptionReason.IN_CLUSTER_QUEUE if is_own_queue else PreemptionReason.IN_COHORT_RECLAMATION
+            candidate: AdmittedWorkload | None = order.pop(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
-            taken = _take_fairly(request, order, queue, rest)
-        if taken is not None:
-            request.snapshot.remove_usage(taken.queue, taken.usage)
-            targets.append(PreemptionTarget(taken, reason))
-            if _fits(request):
+            candidate = _next_fair_candidate(request, order, queue, skipped)
+        if candidate is not None:
+            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+            targets.append(PreemptionTarget(candidate, reason))
+            if _preemptor_fits(request):
                 return True, targets, []
-    return False, targets, rest
+    return False, targets, skipped
 
 
-def _take_fairly(
-    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, rest: list[AdmittedWorkload]
+def _next_fair_candidate(
+    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return the first candidate of a queue that the rule allows; earlier ones are left for S2-b."""
-    ours, theirs = order.branches(queue)
-    our_share, before = order.share(ours), order.share(theirs)
+    """Return the first candidate of a queue that the strategy allows; skipped ones are added to `skipped` for S2-b."""
+    preemptor_branch, victim_branch = order.branches(queue)
+    preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
-        if compare(our_share, before) < 0:
+        if compare(preemptor_share, victim_share) < 0:
             return order.pop(queue)
         order.drop(queue)  # independent of the candidate
         return None
-    hopeless = math.isinf(our_share.weighted) and not math.isinf(before.weighted)
+    can_never_be_fair = math.isinf(preemptor_share.weighted) and not math.isinf(victim_share.weighted)
     while order.has_workload(queue):
         candidate = order.pop(queue)
-        if not hopeless and compare(our_share, _share_without(request, order, theirs, candidate)) <= 0:
+        if (
+            not can_never_be_fair
+            and compare(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
+        ):
             return candidate
-        rest.append(candidate)
+        skipped.append(candidate)
     return None
 
 
 def _share_without(
     request: PreemptionContext, order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
 ) -> Share:
-    """Return a branch's share without one of its Workloads."""
+    """Return the share of a branch as if the candidate in it were gone."""
     snapshot = request.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
     share = order.share(branch)
@@ -122,25 +125,25 @@ def _share_without(
     return share
 
 
-def _second_rule(
-    request: PreemptionContext, rest: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
+def _apply_second_rule(
+    request: PreemptionContext, skipped: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
-    """Apply S2-b: at most one candidate of each queue."""
-    order = _TargetOrder(request, rest)
+    """Apply rule S2-b to the skipped candidates, at most one per queue; return whether it fits, and all targets."""
+    order = _TargetOrder(request, skipped)
     while (queue := order.next_queue()) is not None:
-        ours, theirs = order.branches(queue)
+        preemptor_branch, victim_branch = order.branches(queue)
         candidate = order.pop(queue)
-        if compare(order.share(ours), order.share(theirs)) < 0:
+        if compare(order.share(preemptor_branch), order.share(victim_branch)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
-            if _fits(request):
+            if _preemptor_fits(request):
                 return True, targets
         order.drop(queue)
     return False, targets
 
 
 class _TargetOrder:
-    """Chooses the next queue to preempt in: at each level of the tree the child with the highest share."""
+    """Chooses the queue of the next victim: descends the cohort tree to the child with the highest share."""
 
     def __init__(
         self,
@@ -150,51 +153,51 @@ class _TargetOrder:
     ) -> None:
         self.strategy = strategy
         self._request = request
-        self._left: dict[QuotaNode, list[AdmittedWorkload]] = {}
+        self._remaining: dict[QuotaNode, list[AdmittedWorkload]] = {}
         for candidate in reversed(candidates):
-            self._left.setdefault(candidate.queue.node, []).append(candidate)
-        #: Nodes without further candidates.
+            self._remaining.setdefault(candidate.queue.node, []).append(candidate)
+        #: Nodes that are excluded because they have no further candidates.
         self._pruned: dict[QuotaNode, None] = {}
-        self._home = dict.fromkeys(request.queue.node.path)
+        self._preemptor_path = dict.fromkeys(request.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        """Return a node's current share."""
+        """Return the current dominant resource share of a node."""
         return share_of(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Report whether the queue has candidates left."""
-        return bool(self._left.get(queue.node))
+        """Report whether a queue has candidates that were not returned yet."""
+        return bool(self._remaining.get(queue.node))
 
     def pop(self, queue: ClusterQueue) -> AdmittedWorkload:
-        """Return and remove the queue's next candidate."""
-        return self._left[queue.node].pop()
+        """Remove and return the next candidate of a queue."""
+        return self._remaining[queue.node].pop()
 
     def drop(self, queue: ClusterQueue) -> None:
-        """Exclude a queue from now on."""
+        """Exclude a queue from the rest of the search."""
         self._pruned[queue.node] = None
 
     def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """Return the branches of the preemptor and of the queue below their lowest common Cohort."""
-        ours, theirs = self._request.queue.node.path, queue.node.path
+        """Return the ancestors of the preemptor's queue and of this queue just below their lowest common Cohort."""
+        preemptor_path, queue_path = self._request.queue.node.path, queue.node.path
         level = 0
-        while ours[level] is theirs[level]:
+        while preemptor_path[level] is queue_path[level]:
             level += 1
-        return ours[level], theirs[level]
+        return preemptor_path[level], queue_path[level]
 
     def next_queue(self) -> ClusterQueue | None:
-        """Return the next queue; None if there is none."""
+        """Return the queue of the next candidate; None if no candidates are left."""
         root = self._request.queue.node.path[0]
         if root is self._request.queue.node:
-            alone = self._request.queue
-            return alone if self.has_workload(alone) and root not in self._pruned else None
+            own_queue = self._request.queue
+            return own_queue if self.has_workload(own_queue) and root not in self._pruned else None
         while root not in self._pruned:
-            found = self._descend(root)
-            if found is not None:
-                return found
+            candidate_queue = self._descend(root)
+            if candidate_queue is not None:
+                return candidate_queue
         return None
 
     def _descend(self, root: QuotaNode) -> ClusterQueue | None:
-        """Walk down to the child with the highest share, level by level; None if a dead end was pruned instead."""
+        """Descend to the queue with the highest share; if a Cohort has no candidates, prune it and return None."""
         queue_of = self._request.snapshot.queue_of
         cohort = root
         while True:
@@ -211,17 +214,21 @@ class _TargetOrder:
     def _best_queue(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
         best: QuotaNode | None = None
         best_share = LOWEST
-        own = self._request.queue.node
+        own_node = self._request.queue.node
         order = self._request.order
         for node in self._children(cohort, queues=True):
             share = self.share(node)
-            if not self._left.get(node) or (not share.is_borrowing and node is not own):
+            if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):
                 self._pruned[node] = None
                 continue
             relation = compare(share, best_share)
             if relation > 0:
                 best, best_share = node, share
-            elif relation == 0 and best is not None and order(self._left[node][-1]) < order(self._left[best][-1]):
+            elif (
+                relation == 0
+                and best is not None
+                and order(self._remaining[node][-1]) < order(self._remaining[best][-1])
+            ):
                 best = node
         return best, best_share
 
@@ -230,7 +237,7 @@ class _TargetOrder:
         best_share = LOWEST
         for node in self._children(cohort, queues=False):
             share = self.share(node)
-            if not share.is_borrowing and node not in self._home:
+            if not share.is_borrowing and node not in self._preemptor_path:
                 self._pruned[node] = None
             elif compare(share, best_share) >= 0:
                 best, best_share = node, share

@@ -1,8 +1,8 @@
-"""Classical preemption: by priority and by position in the cohort tree.
+"""Classical preemption by priority and position in the cohort tree, and the cached search for victims.
 
-Candidates come from three sources: the own ClusterQueue; subtrees over which the preemptor has a hierarchical
-advantage, so that it may reclaim from any of them regardless of borrowing rules; and the rest of the tree. They are
-preempted one by one, in order, until the Workload fits. Then unneeded targets are removed.
+Candidates come from three sources: the preemptor's own ClusterQueue; subtrees over which it has a hierarchical
+advantage (it may reclaim their quota regardless of borrowing rules); and the other subtrees. Candidates are preempted
+one by one, in order, until the Workload fits. Then unneeded targets are removed.
 Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 """
 
@@ -30,56 +30,71 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
-    """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
+    """Return the Workloads to preempt by classical rules; empty if preemption cannot free enough quota."""
     candidates = PreemptionCandidates(request)
-    found = [candidates.own, candidates.by_priority, candidates.hierarchical]
-    if not any(found) or not request.could_ever_fit(*found):
+    candidate_lists = [
+        candidates.own_queue_candidates,
+        candidates.priority_candidates,
+        candidates.hierarchical_candidates,
+    ]
+    if not any(candidate_lists) or not request.could_ever_fit(*candidate_lists):
         return []
     ordered = candidates.ordered()
-    for may_borrow in _attempts(request, candidates):
+    for may_borrow in _borrowing_attempts(request, candidates):
         with request.snapshot.what_if():
-            targets = _take(request, candidates, ordered, may_borrow=may_borrow)
+            targets = _select_targets(request, candidates, ordered, may_borrow=may_borrow)
         if targets:
             return targets
     return []
 
 
 class PreemptionCandidates:
-    """All preemption candidates, grouped by why they are eligible."""
+    """All preemption candidates of a request, grouped by the rule that makes them eligible."""
 
-    __slots__ = ("_common", "_request", "_with_advantage", "by_priority", "hierarchical", "own")
+    __slots__ = (
+        "_lowest_common_cohort",
+        "_request",
+        "_with_advantage",
+        "hierarchical_candidates",
+        "own_queue_candidates",
+        "priority_candidates",
+    )
 
     def __init__(self, request: PreemptionContext) -> None:
         self._request = request
-        #: By ClusterQueue, the lowest Cohort in common with the preemptor.
-        self._common: dict[ClusterQueue, QuotaNode] = {}
+        #: The lowest Cohort in common with the preemptor, by ClusterQueue.
+        self._lowest_common_cohort: dict[ClusterQueue, QuotaNode] = {}
         self._with_advantage: dict[ClusterQueue, None] = {}
-        self.hierarchical: list[AdmittedWorkload] = []
-        self.by_priority: list[AdmittedWorkload] = []
+        self.hierarchical_candidates: list[AdmittedWorkload] = []
+        self.priority_candidates: list[AdmittedWorkload] = []
         preemption = request.queue.view.preemption
-        self.own = request.eligible(request.queue, preemption.within_cluster_queue)
+        self.own_queue_candidates = request.eligible(request.queue, preemption.within_cluster_queue)
         if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
     def ordered(self) -> list[AdmittedWorkload]:
-        """Return the candidates in preemption order: already evicted ones first, then by group."""
-        lists = [sorted(self.hierarchical, key=RANK), sorted(self.by_priority, key=RANK), self.own]
-        ordered = [candidate for found in lists for candidate in found]
+        """Return the candidates in preemption order: evicted ones first, then by group."""
+        lists = [
+            sorted(self.hierarchical_candidates, key=RANK),
+            sorted(self.priority_candidates, key=RANK),
+            self.own_queue_candidates,
+        ]
+        ordered = [candidate for group in lists for candidate in group]
         if any(candidate.evicted for candidate in ordered):
             ordered.sort(key=lambda candidate: not candidate.evicted)
         return ordered
 
-    def may_go(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
+    def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Report whether a candidate may be preempted in the current snapshot.
 
-        It may not if earlier targets have already brought its queue, or a Cohort on its path, within quota.
+        It may not if its queue, or a Cohort on its path, is within quota after the preemption of earlier targets.
         """
         request, queue = self._request, candidate.queue
         if queue is request.queue:
             return True
-        if may_borrow and queue not in self._with_advantage and not self._may_go_while_borrowing(candidate):
+        if may_borrow and queue not in self._with_advantage and not self._may_preempt_while_borrowing(candidate):
             return False
-        common = self._common[queue]
+        common = self._lowest_common_cohort[queue]
         for node in reversed(queue.node.path):
             if node is common:
                 return True
@@ -88,16 +103,16 @@ class PreemptionCandidates:
         return True
 
     def reason(self, candidate: AdmittedWorkload) -> str:
-        """Return the reason for the Preempted condition of a candidate."""
+        """Return the reason of the Preempted condition that a candidate would get."""
         queue = candidate.queue
         if queue is self._request.queue:
             return PreemptionReason.IN_CLUSTER_QUEUE
-        if queue in self._with_advantage or not self._may_go_while_borrowing(candidate):
+        if queue in self._with_advantage or not self._may_preempt_while_borrowing(candidate):
             return PreemptionReason.IN_COHORT_RECLAMATION
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
-    def _may_go_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
-        """Report whether the preemptor may borrow while it preempts this candidate without hierarchical advantage."""
+    def _may_preempt_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
+        """Report whether the preemptor may preempt this candidate while borrowing, without hierarchical advantage."""
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
             return False
@@ -105,26 +120,27 @@ class PreemptionCandidates:
         return threshold is None or candidate.priority <= threshold
 
     def _walk_up(self, *, only_with_advantage: bool) -> None:
-        """Collect candidates from ever larger subtrees; the first with quota for the request gives the advantage.
+        """Collect the candidates of each enclosing subtree, from the queue's parent up to the root.
 
-        A preemptor that borrows already, and may not preempt while borrowing, has candidates only with the advantage.
+        From the first subtree whose quota holds the request, the preemptor has a hierarchical advantage over others.
+        A preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
         """
-        previous, remaining = self._request.queue.node, self._request.usage
-        advantage = fits_in_quota(previous, remaining)
+        previous, remaining_request = self._request.queue.node, self._request.usage
+        advantage = fits_in_quota(previous, remaining_request)
         for cohort in previous.path[-2::-1]:
             if advantage or not only_with_advantage:
                 self._collect_below(cohort, previous, has_advantage=advantage)
             if not advantage and cohort.parent is not None:
-                remaining = left_to_ask(previous, remaining)
-                advantage = fits_in_quota(cohort, remaining)
+                remaining_request = left_to_ask(previous, remaining_request)
+                advantage = fits_in_quota(cohort, remaining_request)
             previous = cohort
 
     def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates of a subtree except one branch; branches within their quota are skipped."""
+        """Collect the candidates below `top`, except in the branch `skip` and in branches within their quota."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested = request.snapshot.queue_of, request.contested
-        found = self.hierarchical if has_advantage else self.by_priority
+        collected = self.hierarchical_candidates if has_advantage else self.priority_candidates
         nodes = [top]
         for node in nodes:
             for child in node.children.values():
@@ -134,23 +150,23 @@ class PreemptionCandidates:
                 if queue is None:
                     nodes.append(child)
                     continue
-                found += request.eligible(queue, policy)
-                self._common[queue] = top
+                collected += request.eligible(queue, policy)
+                self._lowest_common_cohort[queue] = top
                 if has_advantage:
                     self._with_advantage[queue] = None
 
 
-def _attempts(request: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
-    """Return for each attempt whether borrowing is allowed.
+def _borrowing_attempts(request: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
+    """Return the attempts of the search in order, each as whether the preemptor may borrow.
 
     Candidates above the priority threshold are eligible only if the preemptor does not borrow. With borrowing there are
-    fewer candidates; without it there is less quota.
+    fewer candidates; without borrowing there is less quota.
     """
-    forbidden = not request.queue.view.preemption.borrow_within_cohort
-    from_others = bool(candidates.hierarchical or candidates.by_priority)
-    if not from_others or (forbidden and not _is_under_nominal(request)):
+    may_not_borrow = not request.queue.view.preemption.borrow_within_cohort
+    has_other_candidates = bool(candidates.hierarchical_candidates or candidates.priority_candidates)
+    if not has_other_candidates or (may_not_borrow and not _is_under_nominal(request)):
         return (True,)
-    if forbidden and not candidates.hierarchical:
+    if may_not_borrow and not candidates.hierarchical_candidates:
         return (False, True)
     return (True, False)
 
@@ -163,13 +179,13 @@ def _is_under_nominal(request: PreemptionContext) -> bool:
     return True
 
 
-def _take(
+def _select_targets(
     request: PreemptionContext, candidates: PreemptionCandidates, ordered: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Preempt candidates until the Workload fits, then remove unneeded ones; empty if it never fits."""
+    """Select candidates in order until the request fits, then drop unneeded ones; empty if it never fits."""
     targets: list[PreemptionTarget] = []
     for candidate in ordered:
-        if not candidates.may_go(candidate, may_borrow=may_borrow):
+        if not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
         request.snapshot.remove_usage(candidate.queue, candidate.usage)
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
@@ -180,13 +196,13 @@ def _take(
 
 # --- preemptor ---
 #
-# The search for victims of one head. Results are cached while the snapshot is unchanged, because queries repeat.
+# The search for victims for one head. Results are cached, because queries repeat.
 
 
 class Preemptor:
-    """Finds victims for one Workload. Valid only while the snapshot does not change."""
+    """Finds and caches the victims for one Workload; valid only while the snapshot does not change."""
 
-    __slots__ = ("_found", "_queue", "_snapshot", "_strategies", "_workload")
+    __slots__ = ("_queue", "_snapshot", "_strategies", "_targets_cache", "_workload")
 
     def __init__(
         self,
@@ -195,26 +211,26 @@ class Preemptor:
         snapshot: Snapshot,
         strategies: Sequence[fair.FairSharingStrategy],
     ) -> None:
-        """`strategies` are those of fair sharing; empty without fair sharing."""
+        """Create the search; `strategies` are the fair sharing strategies, empty for classical preemption."""
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
         self._strategies = strategies
-        self._found: dict[tuple[Usage, tuple[int, ...]], list[PreemptionTarget]] = {}
+        self._targets_cache: dict[tuple[Usage, tuple[int, ...]], list[PreemptionTarget]] = {}
 
     def targets_for(self, assignment: Assignment) -> list[PreemptionTarget]:
         """Return the Workloads to preempt for an assignment; empty if preemption cannot free enough quota.
 
-        The pod count is left out even if a queue has quota for it, as upstream.
+        As in Kueue, the resource `pods` is ignored even if the queue has quota for it.
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._targets(tuple(usage), assignment.preempting)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
-        """Return whether and how preemption could free an amount, and the height that it would then borrow from.
+        """Return how preemption could free an amount of a flavor-resource, with the borrowing height afterwards.
 
-        `height` is the height that the amount would borrow from at present.
+        `height` is the borrowing height without preemption.
         """
         node = self._queue.node
         targets = self._targets(((fr, amount),), (fr,))
@@ -224,15 +240,15 @@ class Preemptor:
             for target in targets:
                 self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
             height, _ = lowest_fitting_height(node, fr, amount)
-        own = any(target.workload.queue is self._queue for target in targets)
-        return (PREEMPT if own else RECLAIM) - height
+        in_own_queue = any(target.workload.queue is self._queue for target in targets)
+        return (PREEMPT if in_own_queue else RECLAIM) - height
 
     def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[PreemptionTarget]:
-        question = (usage, contested)
-        known = self._found.get(question)
-        if known is None:
+        cache_key = (usage, contested)
+        targets = self._targets_cache.get(cache_key)
+        if targets is None:
             request = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested)
-            fairly = self._strategies
-            known = fair.find_targets(request, fairly) if fairly else find_targets(request)
-            self._found[question] = known
-        return known
+            strategies = self._strategies
+            targets = fair.find_targets(request, strategies) if strategies else find_targets(request)
+            self._targets_cache[cache_key] = targets
+        return targets

@@ -1,1 +1,1 @@
-"""Workload lifecycle: pure functions from an object to its next state, and the controller that applies them."""
+"""Workload lifecycle: pure functions that compute a Workload's next status, and the controller that applies them."""

@@ -1,7 +1,7 @@
-"""What other objects add to a Workload: LimitRange defaults and bounds, RuntimeClass overhead, priority.
+"""Effects of LimitRanges, RuntimeClasses and priority classes on Workloads, and the priority class controller.
 
-Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. Only the view
-of a Workload is adjusted; the object itself is unchanged.
+Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. LimitRanges
+and RuntimeClasses change only the view of a Workload, not the stored object.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,43 +26,43 @@ class NamespaceLimits(NamedTuple):
     #: Default requests and limits of containers without their own.
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
-    #: Bounds by type, Container or Pod, in billionths.
-    most: Mapping[str, Amounts]
-    least: Mapping[str, Amounts]
+    #: The maximum and minimum amounts, in billionths, by type (Container or Pod) and resource.
+    maximum: Mapping[str, Amounts]
+    minimum: Mapping[str, Amounts]
 
 
 def combine_limit_ranges(ranges: Sequence[Obj]) -> NamespaceLimits:
-    """Combine LimitRanges: the tightest bounds, and the first defaults."""
+    """Combine the LimitRanges of a Namespace: the tightest bounds, and the first default of each resource."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    most: dict[str, dict[str, int]] = {}
-    least: dict[str, dict[str, int]] = {}
+    maximum: dict[str, dict[str, int]] = {}
+    minimum: dict[str, dict[str, int]] = {}
     for limit in (each for limit_range in ranges for each in limits_of(limit_range)):
         kind = limit["type"]
         if kind == "Container":
             requests = {**(limit.get("defaultRequest") or {}), **requests}
             limits = {**(limit.get("default") or {}), **limits}
-        _tighten(most.setdefault(kind, {}), limit.get("max") or {}, min)
-        _tighten(least.setdefault(kind, {}), limit.get("min") or {}, max)
-    return NamespaceLimits(requests, limits, most, least)
+        _tighten(maximum.setdefault(kind, {}), limit.get("max") or {}, min)
+        _tighten(minimum.setdefault(kind, {}), limit.get("min") or {}, max)
+    return NamespaceLimits(requests, limits, maximum, minimum)
 
 
-def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
-    for name, text in more.items():
-        nano = meta.parse(text)
+def _tighten(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
+    for name, quantity in quantities.items():
+        nano = meta.parse(quantity)
         bounds[name] = choose(bounds.get(name, nano), nano)
 
 
 def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
-    """Return the Workload with default requests and limits for containers without their own, as its pods will have."""
+    """Return the Workload with the LimitRange defaults that admission will set on its pods' containers."""
     if not limits.requests and not limits.limits:
         return workload
-    filled = [_filled_pods(each, limits) for each in _pod_sets(workload)]
-    return {**workload, "spec": {**workload["spec"], "podSets": filled}}
+    pod_sets = [_fill_pod_set(each, limits) for each in _pod_sets(workload)]
+    return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """Return the Workload with the overhead of each RuntimeClass, for pods without their own overhead."""
+    """Return the Workload with the overhead of the RuntimeClass of each pod template without its own overhead."""
     pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
@@ -77,87 +77,91 @@ def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _pod_sets(workload: Obj) -> Sequence[Obj]:
-    """Return the pod sets; Kueue accepts a Workload without any."""
+    """Return the pod sets of a Workload; Kueue accepts a Workload without pod sets."""
     return workload["spec"].get("podSets") or ()
 
 
-def _filled_pods(pod_set: Obj, limits: NamespaceLimits) -> Obj:
+def _fill_pod_set(pod_set: Obj, limits: NamespaceLimits) -> Obj:
     template = pod_set["template"]
     spec = dict(template["spec"])
     for field in ("initContainers", "containers"):
         if spec.get(field):
-            spec[field] = [_filled(container, limits) for container in spec[field]]
+            spec[field] = [_fill_container(container, limits) for container in spec[field]]
     return {**pod_set, "template": {**template, "spec": spec}}
 
 
-def _filled(container: Obj, limits: NamespaceLimits) -> Obj:
-    own = container.get("resources") or {}
-    bound = {**limits.limits, **(own.get("limits") or {})}
-    asked = {**limits.requests, **(own.get("requests") or {})}
-    return {**container, "resources": {**own, "limits": bound, "requests": asked}}
+def _fill_container(container: Obj, limits: NamespaceLimits) -> Obj:
+    resources = container.get("resources") or {}
+    merged_limits = {**limits.limits, **(resources.get("limits") or {})}
+    merged_requests = {**limits.requests, **(resources.get("requests") or {})}
+    return {**container, "resources": {**resources, "limits": merged_limits, "requests": merged_requests}}
 
 
 def out_of_bounds(workload: Obj, limits: NamespaceLimits) -> str:
-    """Return why its pods would be rejected, in Kueue's words; empty if they would not."""
-    faults = [
-        f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
+    """Return Kueue's message why the LimitRanges would reject the Workload's pods; '' if they would not."""
+    violations = [
+        f"{path}: Invalid value: [{','.join(names)}]: requests must not be {bound}"
         for i, pod_set in enumerate(_pod_sets(workload))
-        for path, names, what in _faults(pod_set["template"]["spec"], limits, f"spec.podSets[{i}].template.spec")
+        for path, names, bound in _limit_violations(
+            pod_set["template"]["spec"], limits, f"spec.podSets[{i}].template.spec"
+        )
     ]
-    if not faults:
+    if not violations:
         return ""
-    listed = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
-    return f"resources didn't satisfy LimitRange constraints: {listed}"
+    violations_text = violations[0] if len(violations) == 1 else f"[{', '.join(violations)}]"
+    return f"resources didn't satisfy LimitRange constraints: {violations_text}"
 
 
-def _faults(spec: Mapping[str, Any], limits: NamespaceLimits, path: str) -> Iterator[tuple[str, list[str], str]]:
-    """Yield the path, the resources out of bounds, and the violated bound."""
+def _limit_violations(
+    spec: Mapping[str, Any], limits: NamespaceLimits, path: str
+) -> Iterator[tuple[str, list[str], str]]:
+    """Yield each violation of a LimitRange: field path, resources out of bounds, and the violated bound."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             requests, bounds = container_requests(container), container_limits(container)
-            least = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            most = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            yield from _beyond(limits, "Container", most, least, f"{path}.{field}[{i}]")
+            minimum = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            maximum = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            yield from _bound_violations(limits, "Container", maximum, minimum, f"{path}.{field}[{i}]")
     total = pod_total(spec, container_requests)
-    yield from _beyond(limits, "Pod", total, total, path)
+    yield from _bound_violations(limits, "Pod", total, total, path)
 
 
-def _beyond(
-    limits: NamespaceLimits, kind: str, most: Amounts, least: Amounts, path: str
+def _bound_violations(
+    limits: NamespaceLimits, kind: str, maximum: Amounts, minimum: Amounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    above = _greater(most, limits.most.get(kind, {}))
+    above = _greater_amounts(maximum, limits.maximum.get(kind, {}))
     if above:
         yield path, above, "above the limitRange max"
-    below = _greater(limits.least.get(kind, {}), least)
+    below = _greater_amounts(limits.minimum.get(kind, {}), minimum)
     if below:
         yield path, below, "below the limitRange min"
 
 
-def _greater(amounts: Amounts, others: Amounts) -> list[str]:
-    """Return the resources with a greater amount than in `others`, as far as those have one."""
-    return sorted(f'"{name}"' for name, amount in amounts.items() if name in others and amount > others[name])
+def _greater_amounts(amounts: Amounts, bounds: Amounts) -> list[str]:
+    """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
+    return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
 # --- adjusted views ---
 #
-# Workloads adjusted by LimitRanges and RuntimeClasses: the view that decisions use for pending Workloads.
+# Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads.
 #
 # Source: AdjustResources in pkg/workload/resources.go of Kueue.
 
 
 _DELETED = EventType.DELETED
-_REMEMBERED_MAX = 16384
+_VIEW_CACHE_MAX = 16384
 
 
 class AdjustedViews:
-    """The LimitRanges and RuntimeClass overheads, with a cache of the views adjusted by them."""
+    """Builds and caches the views of Workloads, adjusted by the current LimitRanges and RuntimeClasses."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
         self._ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
-        self._made: dict[str, tuple[Obj, WorkloadView]] = {}
+        self._view_cache: dict[str, tuple[Obj, WorkloadView]] = {}
         #: Namespaces whose Workloads need a new view.
         self._changed: dict[str, None] = {}
         #: Pod overhead by RuntimeClass, and the classes that changed.
@@ -165,7 +169,7 @@ class AdjustedViews:
         self._changed_classes: dict[str, None] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Process a change of a LimitRange."""
+        """Update the limits of a Namespace from a watch event of a LimitRange."""
         namespace = event.key.namespace
         ranges = self._ranges.setdefault(namespace, {})
         ranges.pop(event.key, None)
@@ -176,11 +180,11 @@ class AdjustedViews:
         else:
             del self._ranges[namespace]
             self._limits.pop(namespace, None)
-        self._made.clear()
+        self._view_cache.clear()
         self._changed[namespace] = None
 
     def observe_class(self, event: WatchEvent) -> None:
-        """Process a change of a RuntimeClass."""
+        """Update the overhead of a RuntimeClass from its watch event."""
         name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
         if event.type is _DELETED:
             overhead = {}
@@ -189,47 +193,50 @@ class AdjustedViews:
         self._overheads.pop(name, None)
         if overhead:
             self._overheads[name] = overhead
-        self._made.clear()
+        self._view_cache.clear()
         self._changed_classes[name] = None
 
     @property
     def has_changed(self) -> bool:
-        """Whether some Workloads need a new view."""
+        """Whether the views of some Workloads are outdated."""
         return bool(self._changed or self._changed_classes)
 
     def outdated(self, kind: str, reader: Reader) -> list[Obj]:
-        """Return the Workloads that need a new view."""
+        """Return the Workloads whose view is outdated, and clear the list of changes."""
         changed, self._changed = self._changed, {}
         classes, self._changed_classes = self._changed_classes, {}
-        found = [obj for namespace in changed for obj in reader.list(kind, namespace)]
-        others = reader.list(kind) if classes else ()
-        return [*found, *(obj for obj in others if any(name in classes for name in _classes_of(obj)))]
+        outdated_workloads = [obj for namespace in changed for obj in reader.list(kind, namespace)]
+        all_workloads = reader.list(kind) if classes else ()
+        return [
+            *outdated_workloads,
+            *(obj for obj in all_workloads if any(name in classes for name in _runtime_classes(obj))),
+        ]
 
     def view(self, obj: Obj) -> WorkloadView:
-        """Return the view of a Workload."""
+        """Return the adjusted view of a Workload."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
         if limits is None and not self._has_overhead(obj):
             return self._view_of(obj)
         uid = obj["metadata"].get("uid", "")
-        known = self._made.get(uid)
-        if known is not None and known[0] is obj:
-            return known[1]
+        cached = self._view_cache.get(uid)
+        if cached is not None and cached[0] is obj:
+            return cached[1]
         view = self._adjusted_view(obj, limits)
         view.queued = self._view_of(obj).queued
-        if len(self._made) >= _REMEMBERED_MAX:
-            self._made.clear()
-        self._made[uid] = (obj, view)
+        if len(self._view_cache) >= _VIEW_CACHE_MAX:
+            self._view_cache.clear()
+        self._view_cache[uid] = (obj, view)
         return view
 
     def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """Return the view of a hypothetical Workload, uncached; `real` is the view of the existing one."""
+        """Return the adjusted view of a hypothetical change of a Workload; `real` is its current view."""
         limits = self._limits.get(real.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = real.queued
         return view
 
     def _has_overhead(self, obj: Obj) -> bool:
-        return bool(self._overheads) and any(name in self._overheads for name in _classes_of(obj))
+        return bool(self._overheads) and any(name in self._overheads for name in _runtime_classes(obj))
 
     def _adjusted_view(self, obj: Obj, limits: NamespaceLimits | None) -> WorkloadView:
         if self._has_overhead(obj):
@@ -237,8 +244,8 @@ class AdjustedViews:
         return WorkloadView(obj) if limits is None else _limited_view(obj, limits)
 
 
-def _classes_of(obj: Obj) -> list[str]:
-    """Return the RuntimeClasses that the pods of a Workload name."""
+def _runtime_classes(obj: Obj) -> list[str]:
+    """Return the RuntimeClass names in the pod templates of a Workload."""
     specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
     return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
 
@@ -260,29 +267,29 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 
 
 class Priority(NamedTuple):
-    """A priority and its class, as referenced by Workloads."""
+    """The priority of a Workload: its value, and the reference to its class in `priorityClassRef`."""
 
     value: int
     class_ref: Mapping[str, str] | None
 
 
 class MissingClass(NamedTuple):
-    """The class that should give the priority does not exist."""
+    """The key of a priority class that a job names but that does not exist."""
 
     key: Key
 
 
 def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """Return the priority of a job's Workload, or the missing class."""
+    """Return the priority of a job's Workload, or the priority class that is missing."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
-    found = reader.get(key)
-    return MissingClass(key) if found is None else _from_class(key, found)
+    priority_class = reader.get(key)
+    return MissingClass(key) if priority_class is None else _priority_from_class(key, priority_class)
 
 
 def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """Return the class named by the job's label, or by the first pod template that names one."""
+    """Return the priority class that the job's label names, or else the first pod template with a class."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
@@ -291,36 +298,34 @@ def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
 
 
 def class_name(workload: Obj) -> str:
-    """Return the name of the class of a Workload's priority, or ''."""
+    """Return the name in a Workload's `priorityClassRef`; '' if it has none."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
 def follows_label(workload: Obj, reserved: bool) -> bool:
-    """Report whether its priority follows its job's label; not if it came from a pod's class, or quota came first."""
+    """Report whether a change of the job's priority class label changes the Workload's priority."""
     ref = workload["spec"].get("priorityClassRef")
     return not reserved if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
 
 def _default_priority(reader: Reader) -> Priority:
     default = default_class(reader.list(scheme.PRIORITY_CLASS))
-    return Priority(0, None) if default is None else _from_class(key_of(default), default)
+    return Priority(0, None) if default is None else _priority_from_class(key_of(default), default)
 
 
-def _from_class(key: Key, found: Obj) -> Priority:
+def _priority_from_class(key: Key, priority_class: Obj) -> Priority:
     kind, _, group = key.kind.partition(".")
-    return Priority(found["value"], {"group": group, "kind": kind, "name": key.name})
+    return Priority(priority_class["value"], {"group": group, "kind": kind, "name": key.name})
 
 
 # --- priority classes ---
-#
-# Propagates the value of a WorkloadPriorityClass to its Workloads.
 #
 # Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are not changed.
 
 
 class PriorityClassValues:
-    """Propagates a changed value of a WorkloadPriorityClass to its Workloads."""
+    """Controller that propagates a changed value of a WorkloadPriorityClass to its Workloads."""
 
     name = "workload-priority-class"
     rank = 0
@@ -330,34 +335,38 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the class when it is created or its value changes."""
+        """Return the key of a WorkloadPriorityClass that was created or whose value changed."""
         if event.key.kind == scheme.WORKLOAD:
-            self._note(event)
+            self._note_workload(event)
             return ()
-        same = event.old is not None and event.old["value"] == event.obj["value"]
-        return () if same or event.type is EventType.DELETED else (event.key,)
+        is_unchanged = event.old is not None and event.old["value"] == event.obj["value"]
+        return () if is_unchanged or event.type is EventType.DELETED else (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set the value on every Workload of the class."""
-        found = reader.get(key)
-        if found is None:
+        """Set the value of a WorkloadPriorityClass as the priority of its Workloads."""
+        priority_class = reader.get(key)
+        if priority_class is None:
             return ReconcileResult()
         workloads = [obj for k in self._workloads.get(key.name, ()) if (obj := reader.get(k)) is not None]
-        changed = [w for w in workloads if _class_of(w) == key.name and w["spec"].get("priority") != found["value"]]
-        return ReconcileResult([Update(with_path(w, ("spec", "priority"), found["value"])) for w in changed])
+        changed = [
+            w
+            for w in workloads
+            if _workload_priority_class(w) == key.name and w["spec"].get("priority") != priority_class["value"]
+        ]
+        return ReconcileResult([Update(with_path(w, ("spec", "priority"), priority_class["value"])) for w in changed])
 
-    def _note(self, event: WatchEvent) -> None:
-        old_class = _class_of(event.old) if event.old is not None else None
-        new_class = _class_of(event.obj)
-        gone = event.type is EventType.DELETED or (new_class is not None and workload_view(event.obj).finished)
+    def _note_workload(self, event: WatchEvent) -> None:
+        old_class = _workload_priority_class(event.old) if event.old is not None else None
+        new_class = _workload_priority_class(event.obj)
+        is_gone = event.type is EventType.DELETED or (new_class is not None and workload_view(event.obj).finished)
         for name in (old_class, new_class):
-            if name is not None and (gone or name != new_class):
+            if name is not None and (is_gone or name != new_class):
                 self._workloads.get(name, {}).pop(event.key, None)
-        if new_class is not None and not gone:
+        if new_class is not None and not is_gone:
             self._workloads.setdefault(new_class, {})[event.key] = None
 
 
-def _class_of(workload: Obj) -> str | None:
-    """Return the WorkloadPriorityClass of a Workload's priority."""
+def _workload_priority_class(workload: Obj) -> str | None:
+    """Return the WorkloadPriorityClass that a Workload references; None if it references none."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None

@@ -1,4 +1,4 @@
-"""Workload controller, and the index of the Workloads affected by a change of a queue."""
+"""Workload lifecycle controller: its reconcile steps, and an index of the Workloads affected by queue changes."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -26,15 +26,15 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 #
 # - A Workload with a check in Retry releases its quota at once, as documented there and in KEP-3258, not at the retry
 #   time.
-# - The retry count of a flavor's check is kept until the next try. - A Workload deactivated for a cause, as after its
-# last try, is queued again when a user activates it.
+# - The retry count of a flavor's check is kept until the next try.
+# - A Workload deactivated for a cause, such as after its last try, is queued again when a user activates it.
 
 
 _NO_STATUS: Final[Obj] = {}
 
 
-class WorkloadPass(NamedTuple):
-    """A Workload with its queues, at an instant."""
+class WorkloadReconcile(NamedTuple):
+    """The inputs of one reconcile of a Workload: the object, its queues, the time and the PodsReady policy."""
 
     key: Key
     workload: Obj
@@ -43,105 +43,109 @@ class WorkloadPass(NamedTuple):
     policy: PodsReadyPolicy | None
 
 
-def first_step(look: WorkloadPass) -> ReconcileResult:
-    """Return the outcome of the first step that is due."""
-    return next((outcome for step in _STEPS if (outcome := step(look)) is not None), ReconcileResult())
+def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
+    """Run the reconcile steps in order; return the outcome of the first step that is due."""
+    return next((outcome for step in _STEPS if (outcome := step(context)) is not None), ReconcileResult())
 
 
 # --- activity, checks and backoff ---
 
 
-def _activity(look: WorkloadPass) -> ReconcileResult | None:
+def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
     """Evict an inactive Workload, or deactivate a Workload with a deactivation target."""
-    workload = look.workload
+    workload = context.workload
     if not lifecycle.is_active(workload):
-        return _deactivate(look)
+        return _deactivate(context)
     if is_true(workload, evictions.DEACTIVATION_TARGET):
-        return _write(Update(with_path(workload, ("spec", "active"), False)))
+        return _write_outcome(Update(with_path(workload, ("spec", "active"), False)))
     return None
 
 
-def _deactivate(look: WorkloadPass) -> ReconcileResult | None:
-    workload = look.workload
-    deactivated = evictions.deactivate(workload, look.now)
+def _deactivate(context: WorkloadReconcile) -> ReconcileResult | None:
+    workload = context.workload
+    deactivated = evictions.deactivate(workload, context.now)
     if deactivated is workload:
         return None
-    outcome = _write(UpdateStatus(deactivated))
+    outcome = _write_outcome(UpdateStatus(deactivated))
     if not lifecycle.is_evicted(workload) and "admission" in (workload.get("status") or ()):
-        outcome.events.append(_evicted_event(look.key, evictions.deactivation(workload)))
+        outcome.events.append(_evicted_event(context.key, evictions.deactivation(workload)))
     return outcome
 
 
-def _sync_checks(look: WorkloadPass) -> ReconcileResult | None:
-    """Set its checks to those that its ClusterQueue requires."""
-    queue = look.queues.cluster_queue
-    if queue is None or not (lifecycle.checks_of(look.workload) or queue["spec"].get("admissionChecksStrategy")):
+def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Set the Workload's admission checks to the checks that its ClusterQueue requires."""
+    queue = context.queues.cluster_queue
+    if queue is None or not (lifecycle.checks_of(context.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
-    admission, view = (look.workload.get("status") or _NO_STATUS).get("admission"), cluster_queue_view(queue)
+    admission, view = (context.workload.get("status") or _NO_STATUS).get("admission"), cluster_queue_view(queue)
     required = lifecycle.required_checks(view, admission)
     if admission is None:
-        required = sorted({*required, *lifecycle.retried_checks(look.workload, view)})
-    synced = lifecycle.with_checks(look.workload, required, look.now)
-    return None if synced is look.workload else _write(UpdateStatus(synced))
+        required = sorted({*required, *lifecycle.retried_checks(context.workload, view)})
+    synced = lifecycle.with_checks(context.workload, required, context.now)
+    return None if synced is context.workload else _write_outcome(UpdateStatus(synced))
 
 
-def _failed_checks(look: WorkloadPass) -> ReconcileResult | None:
-    """Evict a Workload with a check in Retry until its retry time; deactivate one with a rejected check."""
-    workload, now = look.workload, look.now
+def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Evict a Workload with a check in Retry, until its retry time; deactivate a Workload with a rejected check."""
+    workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
-    held = workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+    held_back = (
+        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+    )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
-            return _reject(look, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
+            return _reject(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
-            return _evict(look, held, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
-    return None if held is workload else _write(UpdateStatus(held))
+            return _evict(context, held_back, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
+    return None if held_back is workload else _write_outcome(UpdateStatus(held_back))
 
 
-def _reject(look: WorkloadPass, message: str) -> ReconcileResult:
-    workload = evictions.target_deactivation(look.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, look.now)
-    event = EventRecord(look.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
-    return _write(UpdateStatus(workload), event)
+def _reject(context: WorkloadReconcile, message: str) -> ReconcileResult:
+    workload = evictions.target_deactivation(
+        context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now
+    )
+    event = EventRecord(context.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
+    return _write_outcome(UpdateStatus(workload), event)
 
 
-def _waiting(look: WorkloadPass) -> ReconcileResult | None:
-    """Wait for the end of a backoff; then set Requeued to True."""
-    if not lifecycle.is_active(look.workload):
+def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Wait for the end of a requeue backoff; then set the Workload's Requeued condition to True."""
+    if not lifecycle.is_active(context.workload):
         return None
-    return _backoff(look) or _after_backoff(look)
+    return _wait_for_requeue_time(context) or _requeue_after_backoff(context)
 
 
-def _backoff(look: WorkloadPass) -> ReconcileResult | None:
-    workload = look.workload
+def _wait_for_requeue_time(context: WorkloadReconcile) -> ReconcileResult | None:
+    workload = context.workload
     requeue_at = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
     if requeue_at is None:
         return None
     due = parse_time(requeue_at)
-    if due > look.now:
+    if due > context.now:
         return ReconcileResult(requeue_at=due)
     if lifecycle.status(workload) is not lifecycle.Status.PENDING:
         return None
-    return _write(UpdateStatus(evictions.clear_requeue_at(workload)))
+    return _write_outcome(UpdateStatus(evictions.clear_requeue_at(workload)))
 
 
-def _after_backoff(look: WorkloadPass) -> ReconcileResult | None:
-    workload, now = look.workload, look.now
-    match _held_back_by(workload):
+def _requeue_after_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
+    workload, now = context.workload, context.now
+    match _requeue_block_reason(workload):
         case str(reason) if reason.startswith(lifecycle.DEACTIVATED):
             # Any cause counts: Kueue at ff69552e matches only the bare reason, and leaves the others pending forever.
             message = "The workload was reactivated"
-            return _write(UpdateStatus(evictions.set_requeued(workload, lifecycle.REACTIVATED, message, now)))
+            return _write_outcome(UpdateStatus(evictions.set_requeued(workload, lifecycle.REACTIVATED, message, now)))
         case lifecycle.EVICTED_BY_PODS_READY_TIMEOUT | lifecycle.EVICTED_BY_ADMISSION_CHECK:
-            return _write(UpdateStatus(evictions.finish_backoff(workload, now)))
+            return _write_outcome(UpdateStatus(evictions.finish_backoff(workload, now)))
         case _:
             return None
 
 
-def _held_back_by(workload: Obj) -> str | None:
-    """Return the reason of Requeued=False."""
+def _requeue_block_reason(workload: Obj) -> str | None:
+    """Return the reason of a Workload's Requeued=False condition; None if it is not False."""
     requeued = find_condition(workload, evictions.REQUEUED)
     return requeued["reason"] if requeued is not None and requeued["status"] == "False" else None
 
@@ -149,146 +153,152 @@ def _held_back_by(workload: Obj) -> str | None:
 # --- queues and gates ---
 
 
-def _local_queue_restart(look: WorkloadPass) -> ReconcileResult | None:
-    local_queue = look.queues.local_queue
-    if _held_back_by(look.workload) != lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_open(local_queue):
+def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
+    local_queue = context.queues.local_queue
+    if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_open(local_queue):
         return None
-    return _requeue(look, lifecycle.LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
+    return _requeue(context, lifecycle.LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
 
 
-def _gate(look: WorkloadPass) -> ReconcileResult | None:
-    """Update the condition if an admission gate was added or removed."""
-    key, workload, now = look.key, look.workload, look.now
+def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Update the QuotaReserved condition if the admission gate annotation was added or removed."""
+    key, workload, now = context.key, context.workload, context.now
     reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
     is_gated = reserved is not None and reserved["reason"] == lifecycle.ADMISSION_GATED
     if lifecycle.has_admission_gate(workload) == is_gated:
         return None
     if is_gated:
         message = "AdmissionGatedBy cleared, waiting for quota reservation"
-        return _write(
+        return _write_outcome(
             UpdateStatus(lifecycle.set_pending(workload, PENDING_EVALUATION, message, now)),
             EventRecord(key, "Normal", "AdmissionGateCleared", "Admission gate cleared, workload is now admissible"),
         )
     gate = annotation(workload, well_known.ADMISSION_GATED_BY)
-    return _write(
+    return _write_outcome(
         UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gated(workload), now)),
         EventRecord(key, "Normal", "AdmissionGated", f"Workload admission is gated by: {gate}"),
     )
 
 
-def _cluster_queue_restart(look: WorkloadPass) -> ReconcileResult | None:
-    if _held_back_by(look.workload) != lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
+def _handle_cluster_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
+    if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
         return None
-    if not _is_open(look.queues.local_queue) or not _is_open(look.queues.cluster_queue):
+    if not _is_open(context.queues.local_queue) or not _is_open(context.queues.cluster_queue):
         return None  # upstream does not look up the ClusterQueue of a stopped LocalQueue
-    return _requeue(look, lifecycle.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
+    return _requeue(context, lifecycle.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
 
 
 def _is_open(queue: Obj | None) -> bool:
     return queue is not None and pending_reason.stop_policy(queue) == "None"
 
 
-def _requeue(look: WorkloadPass, reason: str, message: str) -> ReconcileResult:
-    return _write(UpdateStatus(evictions.set_requeued(look.workload, reason, message, look.now)))
+def _requeue(context: WorkloadReconcile, reason: str, message: str) -> ReconcileResult:
+    return _write_outcome(UpdateStatus(evictions.set_requeued(context.workload, reason, message, context.now)))
 
 
-def _conditions(look: WorkloadPass) -> ReconcileResult | None:
-    """Set the pending reason of a Workload without quota; admit one with quota whose checks are all Ready."""
-    workload, now = look.workload, look.now
+def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Set the pending reason of a Workload without quota, or admit a Workload with quota and only Ready checks."""
+    workload, now = context.workload, context.now
     if lifecycle.is_admitted(workload):
         return None
     new = workload
     if not lifecycle.has_quota_reservation(workload):
-        why = pending_reason.reason_for_pending(workload, look.queues)
+        why = pending_reason.reason_for_pending(workload, context.queues)
         if why is not None:
             new = lifecycle.set_pending(workload, *why, now)
         new = lifecycle.without_stale_admission(new)
     new = lifecycle.sync_admitted(new, now)
     if new is workload:
         return None
-    events = [_admitted_event(look.key, new, now)] if lifecycle.is_admitted(new) else []
-    return _write(UpdateStatus(new), *events)
+    events = [_admitted_event(context.key, new, now)] if lifecycle.is_admitted(new) else []
+    return _write_outcome(UpdateStatus(new), *events)
 
 
-def _local_queue_stop(look: WorkloadPass) -> ReconcileResult | None:
-    return _drain(look, look.queues.local_queue, "LocalQueue")
+def _drain_local_queue(context: WorkloadReconcile) -> ReconcileResult | None:
+    return _drain(context, context.queues.local_queue, "LocalQueue")
 
 
-def _reservation(look: WorkloadPass) -> ReconcileResult | None:
-    """Release the quota of a Workload that is not admitted yet when one of its queues closes."""
-    workload = look.workload
+def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Release the quota of a Workload that is not yet admitted, if one of its queues was stopped or deleted."""
+    workload = context.workload
     if lifecycle.is_admitted(workload) or not lifecycle.has_quota_reservation(workload):
         return None
-    blocker = pending_reason.reservation_blocker(workload, look.queues)
-    return None if blocker is None else _write(UpdateStatus(lifecycle.set_pending(workload, *blocker, look.now)))
+    blocker = pending_reason.reservation_blocker(workload, context.queues)
+    return (
+        None
+        if blocker is None
+        else _write_outcome(UpdateStatus(lifecycle.set_pending(workload, *blocker, context.now)))
+    )
 
 
-def _cluster_queue_stop(look: WorkloadPass) -> ReconcileResult | None:
-    return _drain(look, look.queues.cluster_queue, "ClusterQueue")
+def _drain_cluster_queue(context: WorkloadReconcile) -> ReconcileResult | None:
+    return _drain(context, context.queues.cluster_queue, "ClusterQueue")
 
 
-def _drain(look: WorkloadPass, queue: Obj | None, kind: str) -> ReconcileResult | None:
+def _drain(context: WorkloadReconcile, queue: Obj | None, kind: str) -> ReconcileResult | None:
     if pending_reason.stop_policy(queue) != "HoldAndDrain":
         return None
-    if not lifecycle.is_admitted(look.workload) or lifecycle.is_evicted(look.workload):
+    if not lifecycle.is_admitted(context.workload) or lifecycle.is_evicted(context.workload):
         return None
-    return _evict(look, look.workload, lifecycle.Eviction(f"{kind}Stopped", f"The {kind} is stopped"))
+    return _evict(context, context.workload, lifecycle.Eviction(f"{kind}Stopped", f"The {kind} is stopped"))
 
 
 # --- time limits ---
 
 
-def _deadlines(look: WorkloadPass) -> ReconcileResult | None:
-    """Apply the PodsReady timeout and the maximum execution time."""
-    waits = []
-    for limit in (_ready_in_time, _execution_time):
-        outcome = limit(look)
+def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Apply the PodsReady timeout and the maximum execution time of a Workload, or wait for the earlier one."""
+    requeue_times = []
+    for limit in (_check_pods_ready_timeout, _check_execution_time):
+        outcome = limit(context)
         if outcome is not None and outcome.writes:
             return outcome
         if outcome is not None and outcome.requeue_at is not None:
-            waits.append(outcome.requeue_at)
-    return ReconcileResult(requeue_at=min(waits)) if waits else None
+            requeue_times.append(outcome.requeue_at)
+    return ReconcileResult(requeue_at=min(requeue_times)) if requeue_times else None
 
 
-def _ready_in_time(look: WorkloadPass) -> ReconcileResult | None:
-    """Evict Workloads over the PodsReady timeout; deactivate them after backoffLimitCount."""
-    deadline = None if look.policy is None else pods_ready.deadline(look.workload, look.policy)
-    if look.policy is None or deadline is None:
+def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Evict a Workload after the PodsReady timeout; deactivate it after backoffLimitCount evictions."""
+    deadline = None if context.policy is None else pods_ready.deadline(context.workload, context.policy)
+    if context.policy is None or deadline is None:
         return None
-    if deadline.at > look.now:
+    if deadline.at > context.now:
         return ReconcileResult(requeue_at=deadline.at)
-    new = pods_ready.evict_after_timeout(look.workload, look.policy, deadline.cause, look.now)
-    eviction = lifecycle.Eviction(lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, pods_ready.timeout_message(look.workload))
-    return _write(UpdateStatus(new), *([_evicted_event(look.key, eviction)] if lifecycle.is_evicted(new) else []))
+    new = pods_ready.evict_after_timeout(context.workload, context.policy, deadline.cause, context.now)
+    eviction = lifecycle.Eviction(lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, pods_ready.timeout_message(context.workload))
+    return _write_outcome(
+        UpdateStatus(new), *([_evicted_event(context.key, eviction)] if lifecycle.is_evicted(new) else [])
+    )
 
 
-def _execution_time(look: WorkloadPass) -> ReconcileResult | None:
-    """Request deactivation after the maximum execution time over all runs, unless it is already evicted."""
-    workload = look.workload
+def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
+    """Request deactivation of a Workload whose admitted time over all runs reached its maximum execution time."""
+    workload = context.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
     admitted = find_condition(workload, lifecycle.ADMITTED)
     if limit is None or admitted is None or admitted["status"] != "True" or lifecycle.is_evicted(workload):
         return None
-    past = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
-    due = parse_time(admitted["lastTransitionTime"]) + (limit - past) * SECOND
-    if due > look.now:
+    past_seconds = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
+    due = parse_time(admitted["lastTransitionTime"]) + (limit - past_seconds) * SECOND
+    if due > context.now:
         return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit}s) exceeded"
-    return _write(
-        UpdateStatus(evictions.exceed_execution_time(workload, look.now)),
-        EventRecord(look.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
+    return _write_outcome(
+        UpdateStatus(evictions.exceed_execution_time(workload, context.now)),
+        EventRecord(context.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
     )
 
 
 # --- helpers of the steps ---
 
 
-def _evict(look: WorkloadPass, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
-    evicted = evictions.evict(workload, reason=eviction.reason, message=eviction.message, now=look.now)
-    return _write(UpdateStatus(evicted), _evicted_event(look.key, eviction))
+def _evict(context: WorkloadReconcile, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
+    evicted = evictions.evict(workload, reason=eviction.reason, message=eviction.message, now=context.now)
+    return _write_outcome(UpdateStatus(evicted), _evicted_event(context.key, eviction))
 
 
-def _write(write: Write, *events: EventRecord) -> ReconcileResult:
+def _write_outcome(write: Write, *events: EventRecord) -> ReconcileResult:
     return ReconcileResult([write], list(events))
 
 
@@ -305,19 +315,19 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     return EventRecord(key, "Normal", "Admitted", message)
 
 
-_STEPS: Final[tuple[Callable[[WorkloadPass], ReconcileResult | None], ...]] = (
-    _activity,
+_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
+    _check_activity,
     _sync_checks,
-    _failed_checks,
-    _waiting,
-    _local_queue_restart,
-    _gate,
-    _cluster_queue_restart,
-    _conditions,
-    _local_queue_stop,
-    _reservation,
-    _cluster_queue_stop,
-    _deadlines,
+    _handle_failed_checks,
+    _wait_for_backoff,
+    _handle_local_queue_restart,
+    _sync_admission_gate,
+    _handle_cluster_queue_restart,
+    _sync_conditions,
+    _drain_local_queue,
+    _release_reservation,
+    _drain_cluster_queue,
+    _check_time_limits,
 )
 
 
@@ -325,7 +335,7 @@ _MODIFIED: Final = EventType.MODIFIED
 
 
 class QueueIndex:
-    """Workloads by LocalQueue, LocalQueues by ClusterQueue, and the open queues; built only from watch events."""
+    """Index of Workloads by LocalQueue, LocalQueues by ClusterQueue, and open queues; built only from watch events."""
 
     def __init__(self) -> None:
         # LocalQueues by namespace and name: team-a/queue.
@@ -339,17 +349,17 @@ class QueueIndex:
         self._checking_cluster_queues: dict[str, None] = {}
 
     def has_checks(self, workload: WorkloadView) -> bool:
-        """Report whether the ClusterQueue of its LocalQueue requires admission checks."""
+        """Report whether the ClusterQueue of a Workload requires admission checks."""
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Report whether its queues exist and are open; with `to_all`, also that they accept every namespace."""
+        """Report whether a Workload's queues exist and are open; with `to_all`, whether they accept every namespace."""
         cluster_queue = self._open_local_queues.get(workload.queue)
-        takes_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
-        return takes_all is True or (takes_all is False and not to_all)
+        accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
+        return accepts_all is True or (accepts_all is False and not to_all)
 
     def note_workload(self, event: WatchEvent) -> None:
-        """Record a Workload's queue; a finished or deleted Workload is removed."""
+        """Record the LocalQueue of a Workload; remove a finished or deleted Workload from the index."""
         key, view = event.key, workload_view(event.obj)
         before = None if event.old is None else workload_view(event.old).queue
         if before == view.queue and event.type is _MODIFIED and not view.finished:
@@ -362,23 +372,23 @@ class QueueIndex:
             self._workloads.setdefault(view.queue, {})[key] = None
 
     def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Record a LocalQueue. Return its Workloads if they must be reconciled."""
-        place, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
-        gone = event.type is EventType.DELETED
-        if gone:
-            self._local_queues.get(cluster_queue, {}).pop(place, None)
+        """Record a LocalQueue; return its Workloads if the change affects them."""
+        queue_key, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
+        is_deleted = event.type is EventType.DELETED
+        if is_deleted:
+            self._local_queues.get(cluster_queue, {}).pop(queue_key, None)
         else:
-            self._local_queues.setdefault(cluster_queue, {})[place] = None
-        if gone or _closure(event.obj) != _OPEN:
-            self._open_local_queues.pop(place, None)
+            self._local_queues.setdefault(cluster_queue, {})[queue_key] = None
+        if is_deleted or _queue_state(event.obj) != _OPEN_QUEUE_STATE:
+            self._open_local_queues.pop(queue_key, None)
         else:
-            self._open_local_queues[place] = cluster_queue
-        return list(self._workloads.get(place, ())) if _matters(event) else ()
+            self._open_local_queues[queue_key] = cluster_queue
+        return list(self._workloads.get(queue_key, ())) if _affects_workloads(event) else ()
 
     def note_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Record a ClusterQueue. Return the Workloads of its LocalQueues if they must be reconciled."""
+        """Record a ClusterQueue; return the Workloads of its LocalQueues if the change affects them."""
         name = event.key.name
-        if event.type is EventType.DELETED or _closure(event.obj) != _OPEN:
+        if event.type is EventType.DELETED or _queue_state(event.obj) != _OPEN_QUEUE_STATE:
             self._open_cluster_queues.pop(name, None)
         else:
             self._open_cluster_queues[name] = event.obj["spec"].get("namespaceSelector") == {}
@@ -386,45 +396,45 @@ class QueueIndex:
             self._checking_cluster_queues.pop(name, None)
         else:
             self._checking_cluster_queues[name] = None
-        if not _matters(event):
+        if not _affects_workloads(event):
             return ()
-        return [key for place in self._local_queues.get(name, ()) for key in self._workloads.get(place, ())]
+        return [key for queue_key in self._local_queues.get(name, ()) for key in self._workloads.get(queue_key, ())]
 
 
-class _Closure(NamedTuple):
-    """The state of a queue that its Workloads depend on."""
+class _QueueState(NamedTuple):
+    """The state that decides whether a queue is open: its stop policy, deletion and Active condition."""
 
     stop_policy: str
     terminating: bool
     inactive: bool
 
 
-_OPEN: Final = _Closure("None", False, False)
+_OPEN_QUEUE_STATE: Final = _QueueState("None", False, False)
 
 
-def _closure(queue: Obj) -> _Closure:
+def _queue_state(queue: Obj) -> _QueueState:
     inactive = queue["kind"] == "ClusterQueue" and is_inactive(queue)
-    return _Closure(stop_policy(queue), "deletionTimestamp" in queue["metadata"], inactive)
+    return _QueueState(stop_policy(queue), "deletionTimestamp" in queue["metadata"], inactive)
 
 
-def _matters(event: WatchEvent) -> bool:
-    """Report whether Workloads must be reconciled: the queue appeared, opened, closed, or changed its checks."""
+def _affects_workloads(event: WatchEvent) -> bool:
+    """Report whether a queue event affects its Workloads: created, deleted, opened, closed, or changed checks."""
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
-    asked, asks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
-    return asked != asks or _closure(event.old) != _closure(event.obj)
+    old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
+    return old_checks != new_checks or _queue_state(event.old) != _queue_state(event.obj)
 
 
 # --- workload ---
 #
 # The Workload lifecycle: transitions caused by its spec, its queues and time alone.
 #
-# Each reconcile makes one step (`steps.py`); its write triggers the next one. This module decides when to reconcile,
-# and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue, less queueing.
+# Each reconcile makes one of the steps above; its write triggers the next reconcile. The controller decides when to
+# reconcile, and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue, without queueing.
 
 
 class WorkloadLifecycle:
-    """Keeps the conditions of every Workload consistent with its spec, its queues and the time."""
+    """Controller that keeps the conditions of Workloads consistent with their spec, their queues and the time."""
 
     name = "workload"
     rank = 0
@@ -436,11 +446,11 @@ class WorkloadLifecycle:
         self._policy = pods_ready_policy
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a Workload that may need a step, or all Workloads of a queue that opened, closed, or changed."""
+        """Return the key of a Workload that may need a step, or of the Workloads affected by a queue's change."""
         kind = event.key.kind
         if kind == scheme.WORKLOAD:
             self._index.note_workload(event)
-            return (event.key,) if event.type is not EventType.DELETED and self._needs_look(event.obj) else ()
+            return (event.key,) if event.type is not EventType.DELETED and self._needs_reconcile(event.obj) else ()
         if kind == scheme.LOCAL_QUEUE:
             return self._index.note_local_queue(event)
         if kind == scheme.CLUSTER_QUEUE:
@@ -448,18 +458,18 @@ class WorkloadLifecycle:
         return ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Make the first step that is due."""
+        """Make the first due step of a Workload; finish a Workload whose job is gone."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
         if lifecycle.is_finished(workload) or _is_orphan(workload):
-            return _end(workload, now)
+            return _finish_orphan(workload, now)
         if has_former_owner(workload):
             return ReconcileResult([Update(workload, handed_over(workload))])
-        return first_step(WorkloadPass(key, workload, _queues_of(workload, reader), now, self._policy))
+        return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
 
-    def _needs_look(self, workload: Obj) -> bool:
-        """Report whether a step may be due. Most changes come from the scheduler and need none."""
+    def _needs_reconcile(self, workload: Obj) -> bool:
+        """Report whether a changed Workload may need a step; most changes by the scheduler need none."""
         view, status, index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
             return "finalizers" in workload["metadata"] and _is_orphan(workload)
@@ -476,17 +486,17 @@ class WorkloadLifecycle:
         ):
             return True
         if view.quota_reserved:
-            limited = "maximumExecutionTimeSeconds" in workload["spec"]
-            awaited = self._policy is not None and not view.pods_ready
-            return not view.admitted or limited or awaited or not index.is_open(view)
+            has_time_limit = "maximumExecutionTimeSeconds" in workload["spec"]
+            awaits_pods = self._policy is not None and not view.pods_ready
+            return not view.admitted or has_time_limit or awaits_pods or not index.is_open(view)
         if "admission" in status:
             return True
-        verdict = view.waits_for is None or view.waits_for in pending_reason.VERDICTS
-        return not verdict or not index.is_open(view, to_all=True)
+        has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.VERDICTS
+        return not has_scheduler_reason or not index.is_open(view, to_all=True)
 
 
 def _is_orphan(workload: Obj) -> bool:
-    """Report whether its job is gone: it has lost its owner, or it is being deleted without one."""
+    """Report whether a Workload has no owner although it was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False
@@ -502,8 +512,8 @@ def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
     return WorkloadQueues(local_queue, cluster_queue, reader.get(Key(scheme.NAMESPACE, "", namespace)))
 
 
-def _end(workload: Obj, now: Instant) -> ReconcileResult:
-    """Finish an orphan so that its quota is released, then remove its finalizer."""
+def _finish_orphan(workload: Obj, now: Instant) -> ReconcileResult:
+    """Finish an orphaned Workload so that its quota is released, then remove its finalizer."""
     metadata = workload["metadata"]
     if not _is_orphan(workload):
         return ReconcileResult()

@@ -1,4 +1,4 @@
-"""Evictions of a Workload: its conditions, counters, requeuing and deactivation."""
+"""Eviction of Workloads: status changes for eviction, requeue backoff, quota release and deactivation."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ BACKOFF_FINISHED: Final = "BackoffFinished"
 
 # Reasons of DeactivationTarget=True, besides EVICTED_BY_ADMISSION_CHECK.
 MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
-_REQUEUED_AT_ONCE: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_FAILURES)
+_IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_FAILURES)
 
 
 def evict(
@@ -47,16 +47,16 @@ def evict(
     preempted: str | None = None,
     cause: str = "",
 ) -> Obj:
-    """Mark it as evicted; `preempted` is the reason of its Preempted condition, with the same message."""
+    """Mark a Workload as evicted; `preempted` is the reason of a Preempted condition with the same message."""
     draft = StatusDraft(workload, now)
     if preempted is not None:
         draft.set_condition(PREEMPTED, True, preempted, message, observed=False)
-    _evict(draft, Eviction(reason, message, cause))
+    _mark_evicted(draft, Eviction(reason, message, cause))
     return draft.result()
 
 
 def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
-    """Delay its requeue until an instant, unless a later one is set; `counts` increments the requeue count."""
+    """Delay a Workload's requeue until an instant, unless a later one is set; `counts` increments its requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if counts:
@@ -67,8 +67,9 @@ def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
 
 
 def release_after_eviction(workload: Obj, now: Instant) -> Obj:
-    """Release the quota of an evicted Workload that has stopped; only after preemption or node failure it requeues at
-    once.
+    """Release the quota of an evicted Workload whose pods have stopped.
+
+    Requeued becomes True only after a preemption or node failure; other evictions wait for a backoff or change.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
@@ -77,43 +78,43 @@ def release_after_eviction(workload: Obj, now: Instant) -> Obj:
     draft = StatusDraft(workload, now)
     evicted = draft.conditions[EVICTED]
     reason, message = evicted["reason"], evicted["message"]
-    draft.set_condition(REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)
+    draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
     unset_quota(draft, PENDING_EVALUATION, message)
     return draft.result()
 
 
 def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Set that it may be queued again after an eviction, with the reason."""
+    """Set Requeued to True: the Workload may be queued again after an eviction."""
     draft = StatusDraft(workload, now)
     draft.set_condition(REQUEUED, True, reason, message)
     return draft.result()
 
 
 def finish_backoff(workload: Obj, now: Instant) -> Obj:
-    """Requeue it after the backoff of a timeout or a check's retry."""
-    waited = clear_requeue_at(workload)
-    return set_requeued(waited, BACKOFF_FINISHED, "The workload backoff was finished", now)
+    """Requeue a Workload after the backoff of a PodsReady timeout or of an admission check's retry."""
+    without_requeue_at = clear_requeue_at(workload)
+    return set_requeued(without_requeue_at, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
 def clear_requeue_at(workload: Obj) -> Obj:
-    """Remove its requeue time; its requeue count is kept."""
+    """Remove the requeue time from a Workload's status; its requeue count is kept."""
     old = workload.get("status") or _NO_STATUS
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
         return workload
-    left = {name: value for name, value in state.items() if name != "requeueAt"}
-    return with_path(workload, ("status", "requeueState"), left or None)
+    remaining = {name: value for name, value in state.items() if name != "requeueAt"}
+    return with_path(workload, ("status", "requeueState"), remaining or None)
 
 
 def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Request its deactivation."""
+    """Set DeactivationTarget to True, which requests the deactivation of a Workload."""
     draft = StatusDraft(workload, now)
     draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
     return draft.result()
 
 
 def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
-    """Request deactivation after the maximum execution time, and reset the accumulated time."""
+    """Request deactivation of a Workload after its maximum execution time, and reset its accumulated time."""
     draft = StatusDraft(workload, now)
     draft.set_condition(
         DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
@@ -123,7 +124,7 @@ def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
 
 
 def deactivate(workload: Obj, now: Instant) -> Obj:
-    """Evict a deactivated Workload, and reset its requeue state; the cause is that of DeactivationTarget."""
+    """Evict a deactivated Workload for the cause in DeactivationTarget, and reset its requeue state."""
     draft = StatusDraft(workload, now)
     evicted = draft.is_true(EVICTED)
     if evicted and "requeueState" not in draft.status:
@@ -132,12 +133,12 @@ def deactivate(workload: Obj, now: Instant) -> Obj:
     draft.drop_fields("requeueState")
     draft.drop_condition(DEACTIVATION_TARGET)
     if not evicted:
-        _evict(draft, eviction)
+        _mark_evicted(draft, eviction)
     return draft.result()
 
 
 def deactivation(workload: Obj) -> Eviction:
-    """Return why a deactivated Workload is evicted; its DeactivationTarget contains the cause, if any."""
+    """Return the Eviction for a deactivated Workload, with the cause from its DeactivationTarget condition, if any."""
     target = find_condition(workload, DEACTIVATION_TARGET)
     message = "The workload is deactivated"
     if target is None:
@@ -145,7 +146,7 @@ def deactivation(workload: Obj) -> Eviction:
     return Eviction(DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
 
 
-def _evict(draft: StatusDraft, eviction: Eviction) -> None:
+def _mark_evicted(draft: StatusDraft, eviction: Eviction) -> None:
     reason, message = eviction.condition_reason, eviction.message
     draft.set_condition(EVICTED, True, reason, message)
     if draft.is_true(BLOCKED_ON_PREEMPTION_GATES):
@@ -156,7 +157,7 @@ def _evict(draft: StatusDraft, eviction: Eviction) -> None:
 
 
 def _reset_checks(draft: StatusDraft) -> None:
-    """Reset checks after an eviction, keeping their retry counts, and close preemption gates."""
+    """Reset a Workload's admission checks to Pending after an eviction, and close its preemption gates."""
     status = draft.status
     if status.get("admissionChecks"):
         draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
@@ -168,9 +169,9 @@ def _reset_checks(draft: StatusDraft) -> None:
 def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
     stats = draft.status.get("schedulingStats") or _NO_STATUS
     counts = list(stats.get("evictions") or ())
-    for place, old in enumerate(counts):
+    for index, old in enumerate(counts):
         if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
-            counts[place] = {**old, "count": old["count"] + 1}
+            counts[index] = {**old, "count": old["count"] + 1}
             break
     else:
         counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})

@@ -1,6 +1,6 @@
-"""Workload lifecycle: the effect of each event on the status.
+"""Workload lifecycle: functions that change a Workload's status, and the controller of the in-use finalizer.
 
-Theory of operation. A Workload is in one of four states, given by its conditions (`status`):
+A Workload is in one of four states, given by its conditions (`status`):
 
     event               pending          quotaReserved        admitted             finished
     ------------------  ---------------  -------------------  -------------------  --------
@@ -14,7 +14,7 @@ Theory of operation. A Workload is in one of four states, given by its condition
 Two marks are independent of the state: Evicted (stop the work, then release quota) and Requeued (False: do not queue
 yet). Eviction takes two steps because quota is free only once the pods are gone.
 
-Rule 1: only the functions of this file change these conditions.
+Rule 1: only the functions here and in `evictions.py` change these conditions.
 Rule 2: the conditions are the state. Nothing is stored elsewhere, so a restart loses nothing.
 
 Every function takes an object and returns a new one that shares the unchanged parts, or the same object if nothing
@@ -64,74 +64,70 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def checks_of(workload: Obj) -> Sequence[Check]:
-    """Return the checks in its status."""
+    """Return the admission checks in a Workload's status."""
     return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
 
 
 def are_ready(checks: Sequence[Check]) -> bool:
-    """Report whether all checks are Ready."""
+    """Report whether all of these admission checks are Ready."""
     return all(check["state"] == READY for check in checks)
 
 
-# --- required checks ---
-
-
 def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None) -> list[str]:
-    """Return the names of the checks that a Workload of a ClusterQueue requires, sorted.
+    """Return the sorted names of the admission checks that a ClusterQueue requires for a Workload.
 
-    With quota, it requires those of its flavors. While it is pending, only checks that all flavors require are known.
+    With quota (`admission`), the checks of the assigned flavors are required; without, only checks of all flavors.
     """
     if not queue.check_rules:
         return []
     if admission is None:
-        every = frozenset(queue.flavors)
-        return sorted(rule.name for rule in queue.check_rules if every.issubset(rule.flavors))
+        all_flavors = frozenset(queue.flavors)
+        return sorted(rule.name for rule in queue.check_rules if all_flavors.issubset(rule.flavors))
     assignments = admission.get("podSetAssignments") or ()
-    used = {flavor: None for assignment in assignments for flavor in (assignment.get("flavors") or _NOTHING).values()}
-    return sorted(rule.name for rule in queue.check_rules if any(flavor in used for flavor in rule.flavors))
+    used_flavors = {
+        flavor: None for assignment in assignments for flavor in (assignment.get("flavors") or _NOTHING).values()
+    }
+    return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
 def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
-    """Return the names of its retried checks that may still be required.
+    """Return the names of a Workload's retried admission checks that its ClusterQueue still knows.
 
-    They stay while it is pending, whatever its next flavors are. Otherwise the retry count would never reach its limit.
+    These checks stay while the Workload is pending. Otherwise their retry count would never reach its limit.
     """
     rules = [rule.name for rule in queue.check_rules]
     return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
 
 
 def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
-    """Return the Workload with exactly these checks, new ones Pending; the same object if it has them."""
-    known = {check["name"]: check for check in checks_of(workload)}
-    if known.keys() == frozenset(required):
+    """Return the Workload with exactly these admission checks, new ones Pending; the same object if unchanged."""
+    checks_by_name = {check["name"]: check for check in checks_of(workload)}
+    if checks_by_name.keys() == frozenset(required):
         return workload
-    checks = [known.get(name) or new_check(name, format_time(now)) for name in required]
+    checks = [checks_by_name.get(name) or new_check(name, format_time(now)) for name in required]
     return with_path(workload, ("status", "admissionChecks"), checks or None)
 
 
-# --- one check ---
-
-
 def new_check(name: str, time: str) -> Check:
-    """Return a new Pending check."""
+    """Return a new admission check in state Pending."""
     return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": time}
 
 
 def reset_check(check: Check, time: str) -> Check:
-    """Return a check after an eviction: Pending again, with its retry count."""
+    """Return an admission check reset to Pending after an eviction; a check in Retry gets a higher retry count."""
     if check["state"] == PENDING:
         return check
     message = f"Reset to Pending after eviction. Previously: {check['state']}"
-    fresh = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": time}
+    reset = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": time}
     if "requeueAfterSeconds" in check:
-        fresh["requeueAfterSeconds"] = check["requeueAfterSeconds"]
+        reset["requeueAfterSeconds"] = check["requeueAfterSeconds"]
     if check["state"] == RETRY:
-        fresh["retryCount"] = check.get("retryCount", 0) + 1
-    return fresh
+        reset["retryCount"] = check.get("retryCount", 0) + 1
+    return reset
 
 
 def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
-    """Return the Workload with a check replaced by name; a changed state gets the current time."""
+    """Return the Workload with an admission check replaced by name; a changed state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
     if check == old:
@@ -141,24 +137,21 @@ def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
     return with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-# --- failed checks ---
-
-
 def in_state(workload: Obj, state: str) -> list[Check]:
-    """Return its checks in a state, by name."""
-    found = [check for check in checks_of(workload) if check["state"] == state]
-    return sorted(found, key=lambda check: check["name"])
+    """Return the Workload's admission checks in this state, sorted by name."""
+    matching = [check for check in checks_of(workload) if check["state"] == state]
+    return sorted(matching, key=lambda check: check["name"])
 
 
 def describe_checks(checks: Sequence[Check], state: str) -> str:
-    """Describe these checks, which are all in one state, in Kueue's words."""
+    """Return Kueue's message about admission checks that are all in the given state."""
     parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
     noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"
     return f"{noun} in {state} state: {'; '.join(parts)}"
 
 
 def retry_at(workload: Obj) -> Instant | None:
-    """Return the latest retry time of its checks in state Retry; None if they have none."""
+    """Return the latest retry time of a Workload's checks in state Retry; None if there is none."""
     times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in in_state(workload, RETRY)
@@ -218,7 +211,7 @@ _NO_STATUS: Final[Mapping[str, Any]] = {}
 
 
 class Status(StrEnum):
-    """The four states, in Kueue's words."""
+    """The four states of a Workload, with Kueue's names."""
 
     PENDING = "pending"
     QUOTA_RESERVED = "quotaReserved"
@@ -227,7 +220,7 @@ class Status(StrEnum):
 
 
 class Eviction(NamedTuple):
-    """Why a Workload is evicted."""
+    """Why a Workload is evicted: reason, message and the underlying cause, if any."""
 
     reason: str
     message: str
@@ -242,7 +235,7 @@ class Eviction(NamedTuple):
 
     @property
     def event_reason(self) -> str:
-        """The reason of the Event about it."""
+        """The reason of the Event about the eviction."""
         return f"EvictedDueTo{self.condition_reason}"
 
 
@@ -250,7 +243,7 @@ class Eviction(NamedTuple):
 
 
 def status(workload: Obj) -> Status:
-    """Return the state of a Workload."""
+    """Return the state of a Workload, from its conditions."""
     if is_finished(workload):
         return Status.FINISHED
     if is_admitted(workload):
@@ -259,48 +252,48 @@ def status(workload: Obj) -> Status:
 
 
 def is_finished(workload: Obj) -> bool:
-    """Report whether it finished, successfully or not."""
+    """Report whether a Workload has finished, successfully or not."""
     return is_true(workload, FINISHED)
 
 
 def is_admitted(workload: Obj) -> bool:
-    """Report whether it is admitted."""
+    """Report whether a Workload is admitted."""
     return is_true(workload, ADMITTED)
 
 
 def is_evicted(workload: Obj) -> bool:
-    """Report whether it is evicted and has not got quota since."""
+    """Report whether a Workload is evicted and has not received quota since then."""
     return is_true(workload, EVICTED)
 
 
 def has_quota_reservation(workload: Obj) -> bool:
-    """Report whether it holds quota."""
+    """Report whether a Workload holds a quota reservation."""
     return is_true(workload, QUOTA_RESERVED)
 
 
 def admission_of(workload: Obj) -> Mapping[str, Any]:
-    """Return its admission; empty if another client wrote the condition without it."""
+    """Return `status.admission` of a Workload; empty if it is missing."""
     return (workload.get("status") or {}).get("admission") or {}
 
 
 def cluster_queue_of(workload: Obj) -> str:
-    """Return the ClusterQueue whose quota it holds; '' if none is given."""
+    """Return the ClusterQueue in a Workload's admission; '' if there is none."""
     return admission_of(workload).get("clusterQueue") or ""
 
 
 def is_active(workload: Obj) -> bool:
-    """Return `spec.active`, which defaults to true."""
+    """Return `spec.active` of a Workload, which defaults to true."""
     return workload["spec"].get("active") is not False
 
 
 def is_on_hold(workload: Obj) -> bool:
-    """Report whether its job released the quota on purpose and does not request it yet."""
+    """Report whether a Workload's job has put it on hold: it released its quota and does not request quota yet."""
     condition = find_condition(workload, QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["reason"] == ON_HOLD
 
 
 def has_admission_gate(workload: Obj) -> bool:
-    """Report whether an annotation gates its admission."""
+    """Report whether an annotation gates the admission of a Workload."""
     return bool(annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
@@ -310,19 +303,21 @@ def has_admission_gate(workload: Obj) -> bool:
 def reserve_quota(
     workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> Obj:
-    """Reserve quota for it; if `admitted` (no required check is missing), set Admitted as well.
+    """Return the Workload with a quota reservation; with `admitted` (no check is outstanding), also Admitted.
 
-    If `checks` is given, it gets exactly these checks, and new ones are Pending. `resourceRequests` is removed, because
-    the admission contains the usage.
+    If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
+    removed, because the admission contains the usage.
     """
     draft = StatusDraft(workload, now)
     draft.set_field("admission", admission)
     draft.drop_fields("resourceRequests")
     if checks is not None:
-        known = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
+        checks_by_name = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
         draft.drop_fields("admissionChecks")
         if checks:
-            draft.set_field("admissionChecks", [known.get(name) or new_check(name, draft.time) for name in checks])
+            draft.set_field(
+                "admissionChecks", [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
+            )
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
     for kind in (EVICTED, PREEMPTED, BLOCKED_ON_PREEMPTION_GATES):
@@ -335,14 +330,14 @@ def reserve_quota(
 
 
 def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Remove its quota, if any, and set the reason why it has none."""
+    """Remove a Workload's quota reservation, if any, and set the reason why it is pending."""
     draft = StatusDraft(workload, now)
     unset_quota(draft, reason, message)
     return draft.result()
 
 
 def without_stale_admission(workload: Obj) -> Obj:
-    """Remove an admission that has no quota reservation because another client reset only the condition.
+    """Remove an admission without quota reservation, which remains if another client reset only the condition.
 
     It would prevent the next admission, because a set admission is immutable.
     """
@@ -352,7 +347,7 @@ def without_stale_admission(workload: Obj) -> Obj:
 
 
 def sync_admitted(workload: Obj, now: Instant) -> Obj:
-    """Set Admitted from quota, checks and topology; when it ends, add up the execution time."""
+    """Set a Workload's Admitted condition from quota, checks and topology; when it ends, add up execution time."""
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
     draft = StatusDraft(workload, now)
@@ -361,7 +356,7 @@ def sync_admitted(workload: Obj, now: Instant) -> Obj:
 
 
 def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]]) -> Obj:
-    """Report the requests of its pod sets while it is pending, each as `{"name": ..., "resources": {...}}`."""
+    """Set `status.resourceRequests` of a pending Workload: items `{"name": ..., "resources": {...}}` per pod set."""
     old = workload.get("status") or _NO_STATUS
     if old.get("resourceRequests") == requests:
         return workload
@@ -369,7 +364,7 @@ def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]])
 
 
 def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Finish it; a finished Workload is unchanged."""
+    """Set a Workload's Finished condition to True; a finished Workload is unchanged."""
     if is_finished(workload):
         return workload
     draft = StatusDraft(workload, now)
@@ -378,7 +373,7 @@ def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
 
 
 def unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
-    """Remove the quota reservation in a draft of the status."""
+    """Remove the quota reservation in a draft of a Workload's status."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
     _sync_admitted(draft)
@@ -391,9 +386,9 @@ def _sync_admitted(draft: StatusDraft) -> None:
     admitted, reason, message = _admission_state(draft)
     draft.set_condition(ADMITTED, admitted, reason, message)
     if old is not None and old["status"] == "True" and not admitted:
-        ran = (draft.now - parse_time(old["lastTransitionTime"])) // SECOND
-        past = draft.status.get("accumulatedPastExecutionTimeSeconds", 0)
-        draft.set_field("accumulatedPastExecutionTimeSeconds", past + ran)
+        run_seconds = (draft.now - parse_time(old["lastTransitionTime"])) // SECOND
+        past_seconds = draft.status.get("accumulatedPastExecutionTimeSeconds", 0)
+        draft.set_field("accumulatedPastExecutionTimeSeconds", past_seconds + run_seconds)
 
 
 def _admission_state(draft: StatusDraft) -> tuple[bool, str, str]:
@@ -416,42 +411,48 @@ def _awaits_topology(status: Mapping[str, Any]) -> bool:
 
 # --- field ownership ---
 #
-# Transfers the field ownership of a Workload's status from earlier releases to the manager that Kueue applies with.
+# Transfers the field ownership of a Workload's status from earlier releases of batchyard to Kueue's field manager.
 #
 # Earlier releases replaced the whole status as manager `batchyard`. A server-side apply as `kueue-admission` removes
-# only fields that the same manager applied before, so the fields of the other one would stay. Source: client-go,
+# only fields that the same manager applied before, so fields of `batchyard` would stay. Source: client-go,
 # util/csaupgrade.
 
 
 #: The manager, operation and subresource of statuses written by earlier releases.
-_FORMER: Final = ("batchyard", "Update", "status")
-_PRESENT: Final = ("kueue-admission", "Apply", "status")
+_FORMER_OWNER: Final = ("batchyard", "Update", "status")
+_CURRENT_OWNER: Final = ("kueue-admission", "Apply", "status")
 
 
 def has_former_owner(workload: Obj) -> bool:
-    """Report whether an entry of an earlier release owns fields of the status."""
-    return any(_identity(entry) == _FORMER for entry in workload["metadata"].get("managedFields") or ())
+    """Report whether `managedFields` says that an earlier release of batchyard owns fields of the status."""
+    return any(_owner_identity(entry) == _FORMER_OWNER for entry in workload["metadata"].get("managedFields") or ())
 
 
 def handed_over(workload: Obj) -> Sequence[Obj]:
-    """Return the `managedFields` with the fields of earlier releases transferred to `kueue-admission`."""
+    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`."""
     entries = workload["metadata"].get("managedFields") or ()
-    ours = [entry for entry in entries if _identity(entry) in {_FORMER, _PRESENT}]
-    owned: dict[str, Any] = {}
-    for entry in ours:
-        owned = _union(owned, entry.get("fieldsV1") or {})
-    manager, operation, part = _PRESENT
-    applied = {**ours[-1], "manager": manager, "operation": operation, "subresource": part, "fieldsV1": owned}
-    return [*(entry for entry in entries if _identity(entry) not in {_FORMER, _PRESENT}), applied]
+    status_entries = [entry for entry in entries if _owner_identity(entry) in {_FORMER_OWNER, _CURRENT_OWNER}]
+    merged_fields: dict[str, Any] = {}
+    for entry in status_entries:
+        merged_fields = _union_fields(merged_fields, entry.get("fieldsV1") or {})
+    manager, operation, subresource = _CURRENT_OWNER
+    applied = {
+        **status_entries[-1],
+        "manager": manager,
+        "operation": operation,
+        "subresource": subresource,
+        "fieldsV1": merged_fields,
+    }
+    return [*(entry for entry in entries if _owner_identity(entry) not in {_FORMER_OWNER, _CURRENT_OWNER}), applied]
 
 
-def _identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _owner_identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return entry.get("manager"), entry.get("operation"), entry.get("subresource")
 
 
-def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the union of two field sets."""
-    return {**one, **{name: _union(one.get(name) or {}, inner) for name, inner in other.items()}}
+def _union_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the union of two `fieldsV1` field sets."""
+    return {**first, **{name: _union_fields(first.get(name) or {}, inner) for name, inner in second.items()}}
 
 
 # --- resource in use ---
@@ -463,45 +464,45 @@ def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 # resourceflavor_controller, admissioncheck_controller), pkg/controller/tas/topology_controller.
 
 
-_USERS_ONLY: Final = scheme.WORKLOAD
+_USER_KIND: Final = scheme.WORKLOAD
 
 
 class ResourceInUseFinalizer:
-    """Maintains the finalizer, and tracks the objects that are being deleted."""
+    """Controller of the resource-in-use finalizer of ClusterQueues, ResourceFlavors, AdmissionChecks and Topologies."""
 
     name = "in-use"
     rank = 1
-    kinds = (_USERS_ONLY, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
+    kinds = (_USER_KIND, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
 
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         #: Objects that are being deleted.
-        self._leaving: dict[Key, None] = {}
+        self._deleting: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the objects that are being deleted when a possible user changes, and objects without the finalizer."""
-        if event.key.kind == _USERS_ONLY:
-            return list(self._leaving)
+        """Return the objects that are being deleted, and a changed object that lacks the finalizer."""
+        if event.key.kind == _USER_KIND:
+            return list(self._deleting)
         if event.type is EventType.DELETED:
-            self._leaving.pop(event.key, None)
+            self._deleting.pop(event.key, None)
         elif event.obj["metadata"].get("deletionTimestamp"):
-            self._leaving[event.key] = None
+            self._deleting[event.key] = None
         elif well_known.RESOURCE_IN_USE not in finalizers_of(event.obj):
-            return [*self._leaving, event.key]
-        return list(self._leaving)
+            return [*self._deleting, event.key]
+        return list(self._deleting)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Add the finalizer; remove it from an unused object that is being deleted."""
+        """Add the finalizer to an object, or remove it from an unused object that is being deleted."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
         if not obj["metadata"].get("deletionTimestamp"):
-            wanted = with_finalizer(obj, well_known.RESOURCE_IN_USE)
+            updated = with_finalizer(obj, well_known.RESOURCE_IN_USE)
         elif self._is_used(key, reader):
             return ReconcileResult()
         else:
-            wanted = without_finalizer(obj, well_known.RESOURCE_IN_USE)
-        return ReconcileResult() if wanted is obj else ReconcileResult([Update(wanted)])
+            updated = without_finalizer(obj, well_known.RESOURCE_IN_USE)
+        return ReconcileResult() if updated is obj else ReconcileResult([Update(updated)])
 
     def _is_used(self, key: Key, reader: Reader) -> bool:
         queues = self._index.snapshot.queues

@@ -1,7 +1,7 @@
-"""Pending reasons that do not depend on the scheduler: from the Workload's queues, its namespace and its own gates.
+"""Pending reasons that do not depend on the scheduler: from a Workload's queues, its namespace and its gates.
 
-Reasons from the scheduler are kept until its next cycle. The reasons here are reevaluated on every change, so they
-disappear with their cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
+Reasons set by the scheduler are kept until its next cycle. The reasons of this module are reevaluated on every change,
+so they disappear with their cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
 pkg/controller/core/workload_controller.go of Kueue.
 """
 
@@ -15,7 +15,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
-#: Reasons that the scheduler sets; only it resets them.
+#: Reasons that only the scheduler sets and resets.
 VERDICTS: Final = frozenset(
     {
         messages.NO_MATCHING_FLAVOR,
@@ -27,22 +27,22 @@ VERDICTS: Final = frozenset(
         messages.PENDING_EVALUATION,
     }
 )
-_AWAITED: Final = "Workload is pending evaluation in the scheduling queue"
-_OURS: Final = re.compile(
+_EVALUATION_AWAITED: Final = "Workload is pending evaluation in the scheduling queue"
+_OWN_MESSAGES: Final = re.compile(
     r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|"
     + messages.NAMESPACE_MISMATCH
 )
 
 
 class PendingReason(NamedTuple):
-    """A reason and a message of QuotaReserved=False."""
+    """The reason and message of a Workload's QuotaReserved=False condition."""
 
     reason: str
     message: str
 
 
 class WorkloadQueues(NamedTuple):
-    """The current queues of a Workload; None for missing ones."""
+    """The current LocalQueue, ClusterQueue and Namespace of a Workload; None if the object does not exist."""
 
     local_queue: Obj | None
     cluster_queue: Obj | None
@@ -50,7 +50,7 @@ class WorkloadQueues(NamedTuple):
 
     @property
     def cluster_queue_name(self) -> str:
-        """The ClusterQueue that the LocalQueue references, whether it exists or not."""
+        """The name of the ClusterQueue that the LocalQueue references, whether it exists or not."""
         if self.local_queue is None:
             return ""
         return self.local_queue["spec"].get("clusterQueue") or ""
@@ -62,33 +62,33 @@ def stop_policy(queue: Obj | None) -> str:
 
 
 def held_by(queue: Obj | None) -> str:
-    """Return the Budget that holds a LocalQueue, as a suffix; empty if there is none."""
+    """Return a message suffix that names the Budgets that stop a LocalQueue; '' if there are none."""
     names = None if queue is None else annotation(queue, well_known.HELD_BY)
     return "" if names is None else f": held by Budget {names}"
 
 
 def is_inactive(cluster_queue: Obj) -> bool:
-    """Report whether its status is inactive. A ClusterQueue without an Active condition counts as active."""
+    """Report whether a ClusterQueue is inactive; without an Active condition it counts as active."""
     active = find_condition(cluster_queue, "Active")
     return active is not None and active["status"] != "True"
 
 
 def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
-    """Return the reason for QuotaReserved=False of a Workload without quota; None to leave it unchanged."""
+    """Return the pending reason of a Workload without quota; None to leave its condition unchanged."""
     if not is_active(workload):
         return PendingReason(lifecycle.DEACTIVATED, "The workload is deactivated")
     if is_on_hold(workload):
         return None
-    blocker = queue_blocker(workload, queues) or _mismatch(queues)
+    blocker = queue_blocker(workload, queues) or _namespace_mismatch_reason(queues)
     if blocker is not None:
         return blocker
     if has_admission_gate(workload):
         return gated(workload)
-    return _again(workload)
+    return _evaluation_awaited_reason(workload)
 
 
 def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
-    """Return why its queues do not accept it, if they do not."""
+    """Return why a Workload's queues do not accept it; None if they accept it."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
@@ -102,21 +102,21 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
 
 
 def gated(workload: Obj) -> PendingReason:
-    """Return the reason of a Workload with an admission gate."""
+    """Return the pending reason of a Workload with an admission gate."""
     return PendingReason(
         lifecycle.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}"
     )
 
 
 def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
-    """Return why quota must be released before admission: a queue was stopped or deleted."""
+    """Return why a Workload must release its quota before admission (stopped or deleted queue); None if not."""
     name = workload["spec"].get("queueName", "")
-    return _closed("LocalQueue", name, queues.local_queue) or _closed(
+    return _closed_queue_reason("LocalQueue", name, queues.local_queue) or _closed_queue_reason(
         "ClusterQueue", queues.cluster_queue_name, queues.cluster_queue
     )
 
 
-def _closed(kind: str, name: str, queue: Obj | None) -> PendingReason | None:
+def _closed_queue_reason(kind: str, name: str, queue: Obj | None) -> PendingReason | None:
     if queue is None or "deletionTimestamp" in queue["metadata"]:
         return PendingReason(messages.MISCONFIGURED, f"{kind} {name} is terminating or missing")
     return (
@@ -126,8 +126,8 @@ def _closed(kind: str, name: str, queue: Obj | None) -> PendingReason | None:
     )
 
 
-def _mismatch(queues: WorkloadQueues) -> PendingReason | None:
-    """Return the reason if the ClusterQueue does not select its namespace. The scheduler reports missing ones."""
+def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
+    """Return the pending reason if the ClusterQueue does not select the Workload's namespace; otherwise None."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
     namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
@@ -136,17 +136,19 @@ def _mismatch(queues: WorkloadQueues) -> PendingReason | None:
     return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
 
 
-def _again(workload: Obj) -> PendingReason | None:
-    """Return PendingEvaluation if nothing blocks it any more, but only to replace a reason set by this module."""
+def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
+    """Return PendingEvaluation if the current condition has a reason of this module, which no longer applies."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["reason"] in VERDICTS:
         return None
-    if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OURS.match(condition["message"]):
+    if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OWN_MESSAGES.match(
+        condition["message"]
+    ):
         return None
-    return PendingReason(messages.PENDING_EVALUATION, _AWAITED)
+    return PendingReason(messages.PENDING_EVALUATION, _EVALUATION_AWAITED)
 
 
 def is_evaluation_awaited(workload: Obj) -> bool:
-    """Report whether its condition is PendingEvaluation with the message set here."""
+    """Report whether a Workload waits for evaluation by the scheduler, according to its condition's message."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
-    return condition is not None and condition["status"] == "False" and condition["message"] == _AWAITED
+    return condition is not None and condition["status"] == "False" and condition["message"] == _EVALUATION_AWAITED

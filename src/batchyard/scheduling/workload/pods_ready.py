@@ -1,9 +1,9 @@
-"""PodsReady: the condition, its deadline, and eviction after the timeout.
+"""PodsReady of Workloads: the condition, its deadline, and the eviction after the timeout.
 
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
-Otherwise it is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or JobSet has no
-pods on this platform, so there is no timeout for it. Elsewhere (`without_job`) its own controller has to set PodsReady,
-as with Kueue.
+Otherwise the Workload is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or
+JobSet has no pods in batchyard, so it has no timeout. With `without_job`, it has one: its own controller must set
+PodsReady, as with Kueue.
 Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the
 defaults of its configuration.
 """
@@ -17,8 +17,8 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, backoff
 from batchyard.scheduling.workload import evictions, lifecycle
 
-_READY: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
-_JOBS: Final = ("Job", "JobSet")
+_READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
+_JOB_KINDS: Final = ("Job", "JobSet")
 _NOT_READY: Final = "Not all pods are ready or succeeded"
 _RECOVERING: Final = "At least one pod has failed, waiting for recovery"
 _ALL_READY: Final = "All pods reached readiness and the workload is running"
@@ -33,11 +33,11 @@ class RequeuingTimestamp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodsReadyPolicy:
-    """Kueue's waitForPodsReady setting."""
+    """Kueue's waitForPodsReady settings: timeouts, requeue order and backoff."""
 
     #: The timeout from admission until all pods are ready.
     timeout: Duration = 30 * MINUTE
-    #: The timeout until they are ready again after one was lost; 0 for none, None for the same as `timeout`.
+    #: The timeout until all pods are ready again after one was lost; 0 for no timeout, None for `timeout`.
     recovery_timeout: Duration | None = None
     #: Whether no Workload is admitted while the pods of an admitted one are not ready.
     block_admission: bool = False
@@ -50,7 +50,7 @@ class PodsReadyPolicy:
     without_job: bool = False
 
     def awaits(self, workload: Obj) -> bool:
-        """Report whether the Workload has pods to wait for."""
+        """Report whether a Workload has pods to wait for, so that the timeout applies."""
         return self.without_job or has_pods(workload)
 
 
@@ -62,23 +62,20 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Report whether it belongs to a job of a kind whose pods run here."""
+    """Report whether a Workload belongs to a Job or JobSet, whose pods batchyard runs."""
     owner = controller_of(workload)
-    return owner is not None and owner["kind"] in _JOBS
-
-
-# --- the condition ---
+    return owner is not None and owner["kind"] in _JOB_KINDS
 
 
 def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
-    """Set its PodsReady condition from the readiness of all pods of its job; return the same object if unchanged."""
+    """Set a Workload's PodsReady condition from whether all its pods are ready; the same object if unchanged."""
     reason, message = _pods_ready_reason(workload, ready)
-    holds = reason in _READY
+    is_ready = reason in _READY_REASONS
     old = find_condition(workload, lifecycle.PODS_READY)
-    if old is not None and (old["status"] == "True", old["reason"]) == (holds, reason):
+    if old is not None and (old["status"] == "True", old["reason"]) == (is_ready, reason):
         return workload
     draft = StatusDraft(workload, now)
-    draft.set_condition(lifecycle.PODS_READY, holds, reason, message)
+    draft.set_condition(lifecycle.PODS_READY, is_ready, reason, message)
     return draft.result()
 
 
@@ -86,21 +83,20 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
         return lifecycle.WAIT_FOR_START, _NOT_READY
     old = find_condition(workload, lifecycle.PODS_READY)
-    was = "" if old is None else old["reason"]
+    old_reason = "" if old is None else old["reason"]
     if ready:
         return (
-            lifecycle.RECOVERED if was in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED} else lifecycle.STARTED
+            lifecycle.RECOVERED
+            if old_reason in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED}
+            else lifecycle.STARTED
         ), _ALL_READY
-    if was in _READY or was == lifecycle.WAIT_FOR_RECOVERY:
+    if old_reason in _READY_REASONS or old_reason == lifecycle.WAIT_FOR_RECOVERY:
         return lifecycle.WAIT_FOR_RECOVERY, _RECOVERING
     return lifecycle.WAIT_FOR_START, _NOT_READY
 
 
-# --- the time ---
-
-
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
-    """Return the deadline for the pods of an admitted Workload; None if they are ready or there is none."""
+    """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
     admitted, ready = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
     if (
         admitted is None
@@ -124,11 +120,11 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     until = now + backoff(policy.backoff_base, policy.backoff_max, tries)
-    held = evictions.hold_back(workload, until, counts=True)
+    held_back = evictions.hold_back(workload, until, counts=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
-    return evictions.evict(held, reason=reason, message=message, now=now, cause=cause)
+    return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)
 
 
 def timeout_message(workload: Obj) -> str:
-    """Return the message of an eviction by the PodsReady timeout."""
+    """Return the condition message of an eviction by the PodsReady timeout."""
     return f"Exceeded the PodsReady timeout {key_of(workload)}"
