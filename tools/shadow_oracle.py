@@ -41,7 +41,7 @@ def main() -> int:
             unseen += reported.counts.unseen
             for finding in reported.findings:
                 where = f"{name}, {trouble.seed}, at {format_time(finding.at)}"
-                sys.stdout.write(f"{where}: {finding.parting.value} {finding.workload}: {finding.message}\n")
+                sys.stdout.write(f"{where}: {finding.divergence_type.value} {finding.workload}: {finding.message}\n")
     count = len(args.names or cases) * len(troubles)
     sys.stdout.write(
         f"{count} scenarios: {agreed} decisions as foreseen, {reordered} times in another order alone, "

@@ -64,7 +64,7 @@ def follow(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence
     reported: list[Divergence] = []
     follower = Followers(SchedulingPolicy(fair_sharing=fair), ShadowSettings(), reported.append, lambda _: True)
     came = list(events_of(text))
-    follower.recall([event for _, is_first, event in came if is_first], came[0][0])
+    follower.reset([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
         if not is_first:
             observe_until(follower, at)
@@ -74,7 +74,7 @@ def follow(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence
 
 
 def observe_until(follower: Followers, end: Instant) -> None:
-    while (look := follower.next_look()) is not None and look <= end:
+    while (look := follower.next_check_at()) is not None and look <= end:
         follower.observe((), look)
 
 
@@ -89,7 +89,7 @@ def test_shadow_detects_different_quota() -> None:
     beginning = "".join(streams()["kueue-9"].splitlines(keepends=True)[:100])
     follower, reported = follow(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
     assert follower.counts.parted
-    assert {finding.parting for finding in reported} & {
+    assert {finding.divergence_type for finding in reported} & {
         DivergenceType.NOT_ADMITTED,
         DivergenceType.NOT_PREEMPTED,
         DivergenceType.FLAVORS,

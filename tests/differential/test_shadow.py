@@ -56,7 +56,7 @@ def test_different_flavor_is_detected(name: str) -> None:
     scenario, log = case(name)
     changed, record = planted.another_flavor(scenario, log)
     first, _ = found(scenario, changed)
-    assert (first.parting, first.workload) == (DivergenceType.FLAVORS, record["workload"])
+    assert (first.divergence_type, first.workload) == (DivergenceType.FLAVORS, record["workload"])
     assert first.upstream["podSets"] != first.predicted["podSets"]
 
 
@@ -65,7 +65,7 @@ def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
     scenario, log = case(name)
     changed, record = planted.another_victim(log)
     first, _ = found(scenario, changed)
-    assert (first.parting, first.workload) == (DivergenceType.VICTIMS, record["workload"])
+    assert (first.divergence_type, first.workload) == (DivergenceType.VICTIMS, record["workload"])
     assert first.upstream["by"] == record["by"]
     assert "we preempt" in first.message
 
@@ -74,7 +74,7 @@ def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
 def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> None:
     changed, record = planted.too_early(case(name)[1], by=4)
     first, _ = found(case(name)[0], changed)
-    assert (first.parting, first.workload) == (DivergenceType.ADMITTED, record["workload"])
+    assert (first.divergence_type, first.workload) == (DivergenceType.ADMITTED, record["workload"])
     assert "more needed" in first.message
 
 
@@ -82,7 +82,7 @@ def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> N
 def test_missing_admission_is_detected_with_expected_cluster_queue(name: str) -> None:
     changed, record = planted.left_waiting(case(name)[1])
     first, _ = found(case(name)[0], changed)
-    assert (first.parting, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
+    assert (first.divergence_type, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
     assert first.predicted["clusterQueue"] == record["clusterQueue"]
 
 
@@ -92,8 +92,10 @@ def test_delayed_admission_is_reported_as_late() -> None:
     late = {**log[place], "time": log[place]["time"] + 20}
     moved = sorted([*log[:place], late, *log[place + 1 :]], key=lambda record: float(record["time"]))
     first, reported = found(scenario, moved)
-    assert first.parting is DivergenceType.NOT_ADMITTED
-    assert [each.parting for each in reported.findings if each.workload == first.workload][1] is DivergenceType.LATE
+    assert first.divergence_type is DivergenceType.NOT_ADMITTED
+    assert [each.divergence_type for each in reported.findings if each.workload == first.workload][
+        1
+    ] is DivergenceType.LATE
     assert reported.counts.late == 1
 
 
@@ -101,7 +103,7 @@ def test_missing_eviction_is_detected() -> None:
     scenario, log = case(_with_evictions())
     gone = next(record for record in log if record["event"] == "Evicted")
     _, reported = found(scenario, [record for record in log if record is not gone])
-    of_it = next(each for each in reported.findings if each.parting is DivergenceType.NOT_DONE)
+    of_it = next(each for each in reported.findings if each.divergence_type is DivergenceType.NOT_DONE)
     assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
 
 
@@ -110,7 +112,7 @@ def test_eviction_without_reason_is_detected() -> None:
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}
     first, _ = found(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
-    assert (first.parting, first.workload) == (DivergenceType.EVICTED, evicted["workload"])
+    assert (first.divergence_type, first.workload) == (DivergenceType.EVICTED, evicted["workload"])
 
 
 def _with_evictions() -> str:

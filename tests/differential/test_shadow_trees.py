@@ -93,7 +93,7 @@ def test_missing_admission_is_detected_around_merge_of_trees(second: int) -> Non
     scenario, log = played(REROOTED)
     left = next(each for each in log if each["event"] == "QuotaReserved" and each["time"] > second)
     reported = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
-    assert (reported.findings[0].parting, reported.findings[0].workload) == (
+    assert (reported.findings[0].divergence_type, reported.findings[0].workload) == (
         DivergenceType.NOT_ADMITTED,
         left["workload"],
     )

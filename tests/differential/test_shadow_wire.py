@@ -67,10 +67,10 @@ def found(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
 def test_planted_divergence_is_detected_over_unreliable_connection(name: str, sort: str, seed: int) -> None:
     findings, workload = found(name, sort, seed)
     assert findings[0].workload == workload
-    assert findings[0].parting in {DivergenceType.FLAVORS, DivergenceType.VICTIMS}
+    assert findings[0].divergence_type in {DivergenceType.FLAVORS, DivergenceType.VICTIMS}
 
 
 def test_late_admission_is_reported_once() -> None:
     findings, _ = found("partial-37", "victim", 2)
-    late = Counter(each.workload for each in findings if each.parting is DivergenceType.LATE)
+    late = Counter(each.workload for each in findings if each.divergence_type is DivergenceType.LATE)
     assert late == {"team/wl-001": 1, "team/wl-002": 1}

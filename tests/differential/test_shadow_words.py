@@ -32,36 +32,39 @@ def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[
     found = shadowed(scenario, changed[0])
     first = found.findings[0]
     assert first.workload == changed[1]["workload"]
-    assert found.counts.parted[first.parting.value] > 0
+    assert found.counts.parted[first.divergence_type.value] > 0
     return first, found
 
 
 def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     scenario, log = case("single-5")
     first, found = reported(scenario, planted.out_of_turn(scenario, log))
-    assert (first.parting, len(found.findings)) == (DivergenceType.ADMITTED, 1)
-    assert "it is not its turn: 5 before it in cq-1, team/wl-010 first (priority 100, queued 2026-" in first.message
+    assert (first.divergence_type, len(found.findings)) == (DivergenceType.ADMITTED, 1)
+    assert (
+        "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
+        in first.message
+    )
     assert first.predicted["reason"] == "NotItsTurn"
 
 
 def test_different_reason_is_reported_with_expected_reason() -> None:
     scenario, log = case("preempt-1")
     first, found = reported(scenario, planted.another_reason(log))
-    assert (first.parting, len(found.findings)) == (DivergenceType.VICTIMS, 1)
+    assert (first.divergence_type, len(found.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
 def test_different_pod_count_is_reported_with_expected_count() -> None:
     scenario, log = case("partial-37")
     first, _ = reported(scenario, planted.fewer_pods(log, "team/wl-001", 8))
-    assert first.parting is DivergenceType.FLAVORS
+    assert first.divergence_type is DivergenceType.FLAVORS
     assert "with 7 of workers on f0; we admit it with 8 of workers on f0" in first.message
 
 
 def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
     scenario, log = case("fair-49")
     first, _ = reported(scenario, planted.victim_of_another_queue(log))
-    assert first.parting is DivergenceType.VICTIMS
+    assert first.divergence_type is DivergenceType.VICTIMS
     assert "we preempt team/wl-008 (cq-2, priority 0, quota since " in first.message
     assert "not team/wl-002 (cq-1, priority 5, quota since " in first.message
 
@@ -69,14 +72,14 @@ def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
 def test_needless_preemption_is_reported_with_state_of_preemptor() -> None:
     scenario, log = case("cohort-1")
     first, _ = reported(scenario, planted.needlessly_preempted(log))
-    assert first.parting is DivergenceType.PREEMPTED
-    assert first.message.endswith("already, and waits for nothing")
+    assert first.divergence_type is DivergenceType.PREEMPTED
+    assert first.message.endswith("team/wl-002 already holds quota in cq-2")
 
 
 def test_admission_in_wrong_queue_is_reported_with_expected_queue() -> None:
     scenario, log = case("cohort-1")
     first, _ = reported(scenario, planted.in_another_queue(log))
-    assert first.parting is DivergenceType.FLAVORS
+    assert first.divergence_type is DivergenceType.FLAVORS
     assert "admitted in cq-0 with 1 of main on f0; it waits in cq-2, and we admit it" in first.message
 
 
@@ -84,14 +87,14 @@ def test_missing_preemption_is_reported_with_waiting_time() -> None:
     scenario, log = case("preempt-1")
     changed, first = planted.not_preempted(log)
     found = next(each for each in shadowed(scenario, changed).findings)
-    assert (found.parting, found.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
+    assert (found.divergence_type, found.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
     assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
 
 
 def test_unconfigured_fair_sharing_is_reported_with_hint() -> None:
     scenario, log = case("fair-1")
     found = shadowed(scenario, log, knows_fair_sharing=False).findings
-    assert any("begin the shadow with --fair-sharing" in look for each in found for look in each.look)
+    assert any("start the shadow with --fair-sharing" in look for each in found for look in each.look)
 
 
 def test_divergence_is_reported_with_commands_to_investigate() -> None:
@@ -130,7 +133,7 @@ def after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], 
         added(scheme.CLUSTER_QUEUE, obj("ClusterQueue", "cq", {"stopPolicy": stop})),
         added(scheme.LOCAL_QUEUE, obj("LocalQueue", "jobs", {"clusterQueue": "cq"}, AT.namespace)),
     ]
-    steps.recall([*queues, added(scheme.WORKLOAD, states[0])], 0)
+    steps.reset([*queues, added(scheme.WORKLOAD, states[0])], 0)
     for second, (old, new) in enumerate(pairwise(states), 1):
         found += steps.observe([WatchEvent(EventType.MODIFIED, AT, new, old, second)], second * SECOND)
     found += steps.observe((), 100 * SECOND)
@@ -159,7 +162,7 @@ def test_message_with_wrong_preemption_reason_is_detected() -> None:
         preempted="InClusterQueue",
     )
     (found,), _ = after([holding(), evicted])
-    assert found.parting is DivergenceType.MESSAGE
+    assert found.divergence_type is DivergenceType.MESSAGE
     assert "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in found.message
 
 
@@ -167,7 +170,7 @@ def test_message_with_wrong_queue_is_detected() -> None:
     assert after([WORKLOAD, holding()])[0] == []
     with_other_queue = stated(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
     (found,), counts = after([WORKLOAD, with_other_queue])
-    assert found.message == "it says: Quota reserved in ClusterQueue other; its admission is in cq"
+    assert found.message == "Kueue wrote: Quota reserved in ClusterQueue other; its admission is in cq"
     assert counts.parted == {"Message": 1}
 
 
@@ -181,9 +184,9 @@ def stopped() -> tuple[Obj, Obj]:
 def test_requeue_in_stopped_queue_is_detected() -> None:
     waits, again = stopped()
     (found,), _ = after([waits, again], "HoldAndDrain")
-    assert found.parting is DivergenceType.REQUEUED
+    assert found.divergence_type is DivergenceType.REQUEUED
     assert found.message == (
-        "queued again for ClusterQueueRestarted; we leave it: it is active, LocalQueue jobs: None,"
+        "queued again for ClusterQueueRestarted; we take no action: it is active, LocalQueue jobs: None,"
         " ClusterQueue cq: HoldAndDrain"
     )
 
@@ -199,14 +202,14 @@ def test_missing_requeue_of_reactivated_workload_is_reported(cause: str, is_visi
     waits = evictions.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
     found, _ = after([inactive, waits])
-    assert [each.parting for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
+    assert [each.divergence_type for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
 
 
 @pytest.mark.parametrize(("count", "is_visible"), [(2, False), (0, False), (5, True)])
 def test_skipped_requeue_count_is_detected(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
     found, _ = after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
-    messages = [each.message for each in found if each.parting is DivergenceType.REQUEUED]
+    messages = [each.message for each in found if each.divergence_type is DivergenceType.REQUEUED]
     assert ["requeueState.count goes from 1 to 5" in message for message in messages] == [True] * is_visible
 
 

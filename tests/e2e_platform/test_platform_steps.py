@@ -97,10 +97,11 @@ def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, run
     running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
     text = place.file.read_text("utf-8")
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
-    goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all that is in it"
+    goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all its objects"
     assert f"no-longer-said: failed, optional: {goes}; --prune removes it" in place.create()
     reported = place.create(is_pruning=True)
-    assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in reported
+    ending = "This deletes these objects. These Workloads end: 1 (team-a/job-long-"
+    assert f"The file no longer defines: {goes}. {ending}" in reported
     assert "no-longer-said: done" in reported
     running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
     place.file.write_text(text, "utf-8")

@@ -97,7 +97,7 @@ def job(name: str) -> dict[str, Any]:
 def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REMEMBERED_MAX", 100)
     monkeypatch.setattr(controllers, "KEPT_MAX", 100)
-    monkeypatch.setattr(controllers, "AT_ONCE_MAX", 20)
+    monkeypatch.setattr(controllers, "BATCH_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_MAX", 20)
     monkeypatch.setattr(workload, "_CONTENTS_MAX", 20)
     tracemalloc.start()

@@ -1,1 +1,1 @@
-"""Admission plugins of the API server, as functions that change or reject objects before they are stored."""
+"""Admission plugins of the API server: functions that change or reject objects before they are stored."""

@@ -1,8 +1,7 @@
-"""Admission plugins: priority, default tolerations, Pod Security, queues of jobs, Namespaces.
+"""Built-in admission plugins: priority, default tolerations, Pod Security, Namespaces, and Kueue's job webhooks.
 
-Each plugin is a pure function. Sources: Kubernetes's
-plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}; their order is that of
-pkg/kubeapiserver/options/plugins.go. Webhooks run after them.
+Each plugin is a pure function. The plugins run in the order of Kubernetes's pkg/kubeapiserver/options/plugins.go,
+before webhooks. Sources: plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,16 +37,12 @@ from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import NAME_LABEL, namespace_labels
 from batchyard.interfaces.client import ObjectReader
 
-# --- forbidden ---
-#
-# The prefix of admission errors.
-
 
 def forbidden(obj: Obj, *, is_named: bool = True) -> str:
-    """Return the prefix of all admission errors of an object.
+    """Return the prefix of all admission errors of an object: `pods "a" is forbidden`.
 
-    Mutating plugins run before generateName is resolved, validating ones after; `is_named` selects the field that is
-    shown.
+    `is_named` selects `name` instead of `generateName`: validating plugins run after the name is generated, mutating
+    plugins before.
     """
     metadata = obj["metadata"]
     info = find_kind(obj["apiVersion"], obj["kind"])
@@ -58,107 +53,113 @@ def forbidden(obj: Obj, *, is_named: bool = True) -> str:
     return f'{resource} "{(name or prefix if is_named else prefix or name) or "Unknown"}" is forbidden'
 
 
-#: Looks up an object; None if it does not exist.
+#: A function that returns an object by key, or None.
 Find: TypeAlias = Callable[[Key], Obj | None]
 Toleration: TypeAlias = Mapping[str, Any]
 
-#: Default time in seconds that a pod stays on a lost node.
+#: The default time in seconds that a pod stays on a lost node.
 TOLERATION_SECONDS: Final = 300
 _NO_EXECUTE: Final = "NoExecute"
-_LOST: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
-_STAYING: Final[Mapping[str, Toleration]] = {
+_UNREACHABLE_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
+_DEFAULT_TOLERATIONS: Final[Mapping[str, Toleration]] = {
     key: {"key": key, "operator": "Exists", "effect": _NO_EXECUTE, "tolerationSeconds": TOLERATION_SECONDS}
-    for key in _LOST
+    for key in _UNREACHABLE_KEYS
 }
-_PREEMPT: Final = "PreemptLowerPriority"
+_DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
 def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
-    """Return a new Pod with defaults and the changes of all plugins. Raises Forbidden if a plugin rejects it.
+    """Return a new Pod with defaults and the changes of all plugins; raise Forbidden if a plugin rejects it.
 
     `default` is the global default PriorityClass.
     """
-    done = priority(pod_defaults(pod), find, default)
-    done = extended_resource_toleration(default_toleration_seconds(done))
-    return done if isinstance(done, dict) else dict(done)
+    admitted = priority(pod_defaults(pod), find, default)
+    admitted = extended_resource_toleration(default_toleration_seconds(admitted))
+    return admitted if isinstance(admitted, dict) else dict(admitted)
 
 
 def default_class(classes: Iterable[Obj]) -> Obj | None:
-    """Return the global default PriorityClass: the one with the lowest value of those with globalDefault."""
-    defaults = (found for found in classes if found.get("globalDefault"))
-    return min(defaults, key=lambda found: (found["value"], found["metadata"]["name"]), default=None)
+    """Return the PriorityClass with globalDefault, the one with the lowest value if there are several, or None."""
+    defaults = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
+    return min(
+        defaults, key=lambda priority_class: (priority_class["value"], priority_class["metadata"]["name"]), default=None
+    )
 
 
 def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
-    """Return the Pod with the priority and preemption policy of its class or of the default class."""
+    """Return the Pod with the priority and preemption policy of its PriorityClass or of the default class."""
     spec = pod["spec"]
     name, value, policy = _class_of(pod, find, default)
     fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
-    if all(spec.get(field) == wanted for field, wanted in fields.items()):
+    if all(spec.get(field) == expected for field, expected in fields.items()):
         return pod
     if spec.get("priority") not in (None, value):
-        raise _refused(pod, "integer value of priority", spec["priority"], value)
+        raise _mismatch_error(pod, "integer value of priority", spec["priority"], value)
     if spec.get("preemptionPolicy") not in (None, policy):
-        raise _refused(pod, "string value of PreemptionPolicy", spec["preemptionPolicy"], policy)
+        raise _mismatch_error(pod, "string value of PreemptionPolicy", spec["preemptionPolicy"], policy)
     return {**pod, "spec": {**spec, **fields}}
 
 
 def default_toleration_seconds(pod: Obj) -> Obj:
-    """Add tolerations for nodes that are not ready or unreachable, unless the Pod has its own."""
-    given = pod["spec"].get("tolerations") or ()
-    missing = [key for key in _LOST if not any(_speaks_of(toleration, key) for toleration in given)]
-    return _tolerating(pod, [_STAYING[key] for key in missing])
+    """Return the Pod with tolerations for not-ready and unreachable nodes, unless it has its own."""
+    tolerations = pod["spec"].get("tolerations") or ()
+    missing = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
+    return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in missing])
 
 
 def extended_resource_toleration(pod: Obj) -> Obj:
-    """Add tolerations for the extended resources that the Pod requests; the taint keys are the resource names."""
+    """Return the Pod with tolerations for taints named after the extended resources that it requests."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     requested = {
         name: None for each in containers for name in (each.get("resources") or {}).get("requests") or () if "/" in name
     }
     devices = sorted(name for name in requested if is_extended(name))
-    return _tolerating(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
+    return _add_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
 def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]:
-    """Return the name, value and preemption policy of a Pod's class; '' as name without a class and a default."""
+    """Return the name, value and preemption policy of a Pod's class; the name is '' without a class."""
     name = pod["spec"].get("priorityClassName") or ""
-    found = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default
-    if found is not None:
-        return found["metadata"]["name"], found.get("value", 0), found.get("preemptionPolicy") or _PREEMPT
+    priority_class = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default
+    if priority_class is not None:
+        return (
+            priority_class["metadata"]["name"],
+            priority_class.get("value", 0),
+            priority_class.get("preemptionPolicy") or _DEFAULT_PREEMPTION_POLICY,
+        )
     if not name:
-        return "", 0, _PREEMPT
+        return "", 0, _DEFAULT_PREEMPTION_POLICY
     if name not in SYSTEM_CLASSES:
         raise Forbidden(f"{forbidden(pod)}: no PriorityClass with name {name} was found")
-    return name, SYSTEM_CLASSES[name], _PREEMPT
+    return name, SYSTEM_CLASSES[name], _DEFAULT_PREEMPTION_POLICY
 
 
-def _refused(pod: Obj, what: str, given: object, computed: object) -> Forbidden:
-    """Return the error of a Pod whose own priority or policy differs from that of its class."""
+def _mismatch_error(pod: Obj, field_text: str, given_value: object, computed: object) -> Forbidden:
+    """Return the error of a Pod whose priority or policy differs from its class."""
     return Forbidden(
-        f"{forbidden(pod)}: the {what} ({given}) must not be provided in pod spec; "
+        f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
         f"priority admission controller computed {computed} from the given PriorityClass name"
     )
 
 
-def _speaks_of(toleration: Toleration, key: str) -> bool:
-    """Report whether a toleration covers NoExecute taints of a key, regardless of the value."""
+def _covers_key(toleration: Toleration, key: str) -> bool:
+    """Report whether a toleration covers NoExecute taints with this key, regardless of their value."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
-def _tolerating(pod: Obj, added: Sequence[Toleration]) -> Obj:
-    """Add tolerations to the Pod; each replaces one that differs only in its seconds."""
+def _add_tolerations(pod: Obj, added: Sequence[Toleration]) -> Obj:
+    """Return the Pod with more tolerations; each replaces a toleration that differs only in its seconds."""
     if not added:
         return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
-    places = {_identity(each): i for i, each in enumerate(tolerations)}
+    positions = {_identity(each): i for i, each in enumerate(tolerations)}
     for toleration in added:
-        at = places.get(_identity(toleration))
-        if at is None:
+        position = positions.get(_identity(toleration))
+        if position is None:
             tolerations.append(toleration)
         else:
-            tolerations[at] = toleration
+            tolerations[position] = toleration
     return {**pod, "spec": {**pod["spec"], "tolerations": tolerations}}
 
 
@@ -175,7 +176,7 @@ def _identity(toleration: Toleration) -> tuple[str, ...]:
 
 
 def check_default(priority_class: Obj, default: Obj | None) -> None:
-    """Raise Forbidden if a new or changed class sets globalDefault while another class is the default."""
+    """Raise Forbidden if a PriorityClass sets globalDefault although another class is the default."""
     if not priority_class.get("globalDefault") or default is None:
         return
     name = default["metadata"]["name"]
@@ -186,17 +187,17 @@ def check_default(priority_class: Obj, default: Obj | None) -> None:
 
 # --- pod security ---
 #
-# The PodSecurity admission plugin: the enforce, warn and audit modes of a namespace's policy.
+# The PodSecurity admission plugin, with the enforce, warn and audit modes of a namespace's policy.
 #
 # The admission chain enforces the policy on pods, including those of controllers. The API server adds warnings and
 # audit annotations to responses. Source: k8s.io/pod-security-admission, admission/admission.go. As there, JobSets are
 # not evaluated, but their Jobs are.
 
 
-#: Maximum number of existing pods checked against a changed policy.
+#: The maximum number of existing pods that are checked against a changed policy.
 PODS_MAX: Final = 3000
 _TEMPLATE: Final = ("spec", "template")
-#: Paths of the pod template in each kind of pod controller.
+#: By kind: the path of the pod template.
 _TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD_TEMPLATE: ("template",),
     scheme.REPLICATION_CONTROLLER: _TEMPLATE,
@@ -213,12 +214,12 @@ class Review(NamedTuple):
     """The warnings and audit annotations of a response."""
 
     warnings: tuple[str, ...] = ()
-    #: Annotations of the audit event.
+    #: The annotations of the audit event.
     annotations: Mapping[str, str] = {}
 
 
-_NOTHING: Final = Review()
-_PRIVILEGED: Final = Review((), {f"{PREFIX}enforce-policy": str(LevelVersion())})
+_NO_REVIEW: Final = Review()
+_PRIVILEGED_REVIEW: Final = Review((), {f"{PREFIX}enforce-policy": str(LevelVersion())})
 
 
 def check_pod(pod: Obj, find: Find) -> None:
@@ -230,51 +231,53 @@ def check_pod(pod: Obj, find: Find) -> None:
 
 
 def check_pod_change(new: Obj, old: Obj, find: Find) -> None:
-    """Raise Forbidden if a pod with changed containers violates the policy."""
+    """Raise Forbidden if a pod whose containers changed violates the policy of its namespace."""
     if _is_significant(new, old):
         check_pod(new, find)
 
 
 def check_labels(namespace: Obj, old: Obj | None = None) -> None:
-    """Raise InvalidObject if the policy labels are invalid, unless they had the same errors before."""
+    """Raise InvalidObject if policy labels of a Namespace are invalid and were valid or different before."""
     faults = label_faults(namespace["metadata"].get("labels") or {})
     if faults and (old is None or faults != label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)
 
 
 def review(kind: str, new: Obj, old: Obj | None, objects: ObjectReader) -> Review:
-    """Review a new object, or a change of one."""
+    """Return the Pod Security warnings and audit annotations for a new or changed object."""
     if kind == scheme.NAMESPACE:
-        return _NOTHING if old is None else Review(_namespace_warnings(new, old, objects))
+        return _NO_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
         return _pod_review(new, old, objects.get)
     if kind not in _TEMPLATES:
-        return _NOTHING
+        return _NO_REVIEW
     labels = _labels_of(new, objects.get)
     policy, faults = namespace_policy(labels), label_faults(labels)
     template = _template(new, _TEMPLATES[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not faults):
-        return _NOTHING
-    return _evaluated(template, policy, labels, is_enforced=False)
+        return _NO_REVIEW
+    return _evaluate_modes(template, policy, labels, is_enforced=False)
 
 
 def _pod_review(pod: Obj, old: Obj | None, find: Find) -> Review:
     labels = _labels_of(pod, find)
     policy = namespace_policy(labels)
     if policy.is_privileged and not label_faults(labels):
-        return _PRIVILEGED
+        return _PRIVILEGED_REVIEW
     if old is not None and not _is_significant(pod, old):
-        return _NOTHING
-    return _evaluated(pod, policy, labels, is_enforced=True)
+        return _NO_REVIEW
+    return _evaluate_modes(pod, policy, labels, is_enforced=True)
 
 
-def _evaluated(part: Obj, policy: PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool) -> Review:
-    """Evaluate a pod or a template against each mode."""
+def _evaluate_modes(
+    pod_or_template: Obj, policy: PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
+) -> Review:
+    """Evaluate a pod or pod template against each mode of the policy."""
     annotations: dict[str, str] = {}
     if faults := label_faults(labels):
         listed = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
         annotations["error"] = f"Failed to parse policy: {listed}"
-    metadata, spec = part.get("metadata") or {}, part.get("spec") or {}
+    metadata, spec = pod_or_template.get("metadata") or {}, pod_or_template.get("spec") or {}
     enforced, audited, warned = (evaluate_pod(mode, metadata, spec) for mode in policy)
     if is_enforced:
         annotations["enforce-policy"] = str(policy.enforce)
@@ -286,16 +289,16 @@ def _evaluated(part: Obj, policy: PodSecurityPolicy, labels: Mapping[str, str], 
 
 
 def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Warn about the existing pods that violate a stricter policy."""
-    wanted, before = (namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old))
-    is_relaxed = wanted.minor == before.minor and wanted.strictness <= before.strictness
-    if is_relaxed or not wanted.strictness:
+    """Return warnings about existing pods that violate a stricter policy of their Namespace."""
+    new_level, old_level = (namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old))
+    is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
+    if is_relaxed or not new_level.strictness:
         return ()
     name = new["metadata"]["name"]
-    pods = _prioritized(objects.list(scheme.POD, name))
+    pods = _order_pods(objects.list(scheme.POD, name))
     by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
-        violations = evaluate_pod(wanted, pod["metadata"], pod["spec"])
+        violations = evaluate_pod(new_level, pod["metadata"], pod["spec"])
         if violations.found:
             by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
     warnings = []
@@ -303,32 +306,32 @@ def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str,
         checked = f"first {PODS_MAX} of {len(pods)} existing pods"
         warnings.append(f"new PodSecurity enforce level only checked against the {checked}")
     if by_reasons:
-        warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{wanted}"')
+        warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
     return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in by_reasons.items()))
 
 
-def _prioritized(pods: Sequence[Obj]) -> list[Obj]:
-    """Order pods: the first pod of each controller and pods without one, then the others."""
-    first: list[Obj] = []
-    others: list[Obj] = []
-    seen: set[str] = set()
+def _order_pods(pods: Sequence[Obj]) -> list[Obj]:
+    """Order pods so that the first pod of each controller and pods without controller come first."""
+    first_pods: list[Obj] = []
+    other_pods: list[Obj] = []
+    seen_owners: set[str] = set()
     for pod in pods:
         owner = controller_of(pod)
         uid = "" if owner is None else owner["uid"]
-        (others if uid in seen else first).append(pod)
+        (other_pods if uid in seen_owners else first_pods).append(pod)
         if uid:
-            seen.add(uid)
-    return first + others
+            seen_owners.add(uid)
+    return first_pods + other_pods
 
 
 def _pods_text(names: Sequence[str], reasons: str) -> str:
-    others = len(names) - 1
-    more = f" (and {others} other {'pod' if others == 1 else 'pods'})" if others else ""
-    return f"{min(names)}{more}: {reasons}"
+    other_count = len(names) - 1
+    others_text = f" (and {other_count} other {'pod' if other_count == 1 else 'pods'})" if other_count else ""
+    return f"{min(names)}{others_text}: {reasons}"
 
 
 def _is_significant(new: Obj, old: Obj) -> bool:
-    """Report whether containers or images changed."""
+    """Report whether a pod update changed containers or images."""
     fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_images(new, field) != _images(old, field) for field in fields)
 
@@ -338,14 +341,14 @@ def _images(pod: Obj, field: str) -> list[tuple[str, str]]:
 
 
 def _template(obj: Obj, path: Sequence[str]) -> Any:
-    found: Any = obj
+    value: Any = obj
     for step in path:
-        found = (found or {}).get(step)
-    return found
+        value = (value or {}).get(step)
+    return value
 
 
 def _labels_of(obj: Obj, find: Find) -> Mapping[str, str]:
-    """Return the labels of an object's namespace."""
+    """Return the labels of an object's Namespace."""
     namespace = find(Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
@@ -363,7 +366,7 @@ _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
 def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> bool:
-    """Report whether `managedJobsNamespaceSelector` selects a Namespace; false if the Namespace is gone."""
+    """Report whether `managedJobsNamespaceSelector` selects a Namespace; False if it does not exist."""
     if managed is None:
         return True
     namespace = find(Key(scheme.NAMESPACE, "", name))
@@ -371,39 +374,40 @@ def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> boo
 
 
 def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
-    """Return the Job or JobSet with its defaults; a child job is suspended only if no ancestor is managed.
+    """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
-    In Namespaces that are not managed, a job without a queue does not get the default one.
+    A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
+    does not get the default queue.
     """
     if job_above(job) is not None:
-        return job if _is_managed_above(job, find) else _waiting(job)
+        return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
     namespace = job["metadata"].get("namespace", "")
-    queued = _labelled(job, well_known.QUEUE_NAME, Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
+    queued = _set_default_label(job, well_known.QUEUE_NAME, Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
     if queued is not job and not is_managed_namespace(namespace, managed, find):
         queued = job
-    return _waiting(
-        _labelled(queued, well_known.PRIORITY_CLASS, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find)
+    return _suspend_queued(
+        _set_default_label(queued, well_known.PRIORITY_CLASS, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find)
     )
 
 
-def _is_managed_above(job: Obj, find: Find) -> bool:
-    """Report whether an ancestor job is managed by a queue. Raises Forbidden if an ancestor is missing."""
-    above = ancestry(job, find)
-    if above.missing is not None:
-        message = f'{above.missing.kind} "{above.missing.name}" not found'
+def _has_managed_ancestor(job: Obj, find: Find) -> bool:
+    """Report whether an ancestor job is managed by a queue; raise Forbidden if an ancestor is missing."""
+    ancestors = ancestry(job, find)
+    if ancestors.missing is not None:
+        message = f'{ancestors.missing.kind} "{ancestors.missing.name}" not found'
         raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {message}')
-    return above.managed is not None
+    return ancestors.managed is not None
 
 
-def _waiting(job: Obj) -> Obj:
-    """Return the Job, suspended if it has a queue."""
+def _suspend_queued(job: Obj) -> Obj:
+    """Return the job, suspended if it has a queue."""
     if not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return with_path(job, ("spec", "suspend"), True)
 
 
-def _labelled(job: Obj, name: str, default: Key, find: Find) -> Obj:
-    """Return the Job with a label set to the default, if that exists and the job does not have the label."""
+def _set_default_label(job: Obj, name: str, default: Key, find: Find) -> Obj:
+    """Return the job with a label set to the name of the default object, if that exists and the label is missing."""
     if label(job, name) or find(default) is None:
         return job
     return with_path(job, ("metadata", "labels", name), default.name)
@@ -438,30 +442,30 @@ def check_queue_kept(new: Obj, old: Obj, find: Find) -> None:
 # pkg/controlplane/controller/systemnamespaces for the system Namespaces.
 
 
-#: The Namespaces that every cluster has. All but the last are undeletable; the last is recreated.
+#: The Namespaces that every cluster has. The last may be deleted and is recreated; the others cannot be deleted.
 SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
 #: The finalizer that keeps a Namespace until it is empty.
 FINALIZER: Final = "kubernetes"
-_IMMORTAL: Final = SYSTEM_NAMESPACES[:-1]
+_UNDELETABLE: Final = SYSTEM_NAMESPACES[:-1]
 
 
 def new_namespace(name: str) -> Obj:
-    """Return a Namespace to create."""
+    """Return a new Namespace object with its name label."""
     return labelled({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
 def taken_up(namespace: Obj) -> Obj:
     """Return a new Namespace with its label, its finalizer and the phase Active."""
-    return with_status(held(namespace), {"phase": "Active"})
+    return with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
 
 
-def held(namespace: Obj) -> Obj:
-    """Return the Namespace with its label and its finalizer; itself if it has both."""
+def with_namespace_finalizer(namespace: Obj) -> Obj:
+    """Return the Namespace with its name label and finalizer; the same object if it has both."""
     return with_finalizer(labelled(namespace), FINALIZER)
 
 
 def labelled(namespace: Obj) -> Obj:
-    """Return the Namespace with its name as a label, replacing another value; unchanged without a name."""
+    """Return the Namespace with its name as a label; unchanged if it has no name yet."""
     metadata = namespace["metadata"]
     name, labels = metadata.get("name"), metadata.get("labels") or {}
     if not name or labels.get(NAME_LABEL) == name:
@@ -470,7 +474,7 @@ def labelled(namespace: Obj) -> Obj:
 
 
 def check_namespace(obj: Obj, find: Find) -> None:
-    """Raise NotFound if the Namespace of a new object is missing, NamespaceTerminating if it is being deleted."""
+    """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if it is being deleted."""
     name = obj["metadata"].get("namespace", "")
     namespace = find(Key(scheme.NAMESPACE, "", name))
     if namespace is None:
@@ -481,6 +485,6 @@ def check_namespace(obj: Obj, find: Find) -> None:
 
 
 def check_deletion(namespace: Obj) -> None:
-    """Raise Forbidden if the Namespace is undeletable."""
-    if namespace["metadata"]["name"] in _IMMORTAL:
+    """Raise Forbidden if the Namespace must not be deleted."""
+    if namespace["metadata"]["name"] in _UNDELETABLE:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")

@@ -19,27 +19,27 @@ _KINDS: Final = (("containers", "container"), ("initContainers", "init container
 
 
 class _LimitConstraint(NamedTuple):
-    """One constraint of a LimitRange: type, resource, and amount in billionths and as text."""
+    """One constraint of a LimitRange: type, resource, and the amount in billionths and as text."""
 
-    on: str
+    limit_type: str
     resource: str
     nano: int
-    shown: str
+    text: str
 
 
 class _RequestedResources(NamedTuple):
-    """Requests and limits of a container or Pod in billionths, and the texts whose format messages use."""
+    """The requests and limits of a container or Pod in billionths, with quantity texts as format examples."""
 
     requests: Mapping[str, int]
     limits: Mapping[str, int]
     texts: Mapping[str, str]
 
     def request(self, name: str) -> str:
-        """Format a request for messages."""
+        """Format the request of a resource for messages."""
         return self._shown(name, self.requests[name])
 
     def limit(self, name: str) -> str:
-        """Format a limit for messages."""
+        """Format the limit of a resource for messages."""
         return self._shown(name, self.limits[name])
 
     def _shown(self, name: str, nano: int) -> str:
@@ -57,7 +57,7 @@ def limits_of(limit_range: Obj) -> Sequence[Mapping[str, Any]]:
 def with_limit_defaults(pod: Obj, ranges: Sequence[Obj]) -> Obj:
     """Return the Pod with the default requests and limits of the LimitRanges."""
     for limit_range in ranges:
-        pod = _completed(pod, limit_range)
+        pod = _apply_defaults(pod, limit_range)
     return pod
 
 
@@ -70,104 +70,108 @@ def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
             raise RefusedForNow(f"{forbidden(pod)}: {message}")
 
 
-def _completed(pod: Obj, limit_range: Obj) -> Obj:
-    """Apply the defaults of one LimitRange, and record them in an annotation."""
+def _apply_defaults(pod: Obj, limit_range: Obj) -> Obj:
+    """Apply the defaults of one LimitRange to a Pod, and record them in an annotation."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
         if limit["type"] == _CONTAINER:
             limits |= limit.get("default") or {}
             requests |= limit.get("defaultRequest") or {}
-    spec, reported = dict(pod["spec"]), []
-    for field, word in _KINDS:
+    spec, descriptions = dict(pod["spec"]), []
+    for field, container_type in _KINDS:
         if spec.get(field):
-            reported += [line for c in spec[field] for line in _describe_defaults(c, word, requests, limits)]
-            spec[field] = [_filled(container, requests, limits) for container in spec[field]]
-    if not reported:
+            descriptions += [
+                line for c in spec[field] for line in _describe_defaults(c, container_type, requests, limits)
+            ]
+            spec[field] = [_fill_defaults(container, requests, limits) for container in spec[field]]
+    if not descriptions:
         return pod
     annotations = pod["metadata"].get("annotations") or {}
-    noted = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(reported)}"}
-    return with_metadata({**pod, "spec": spec}, annotations=noted)
+    new_annotations = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(descriptions)}"}
+    return with_metadata({**pod, "spec": spec}, annotations=new_annotations)
 
 
 def _describe_defaults(
-    container: Mapping[str, Any], word: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
+    container: Mapping[str, Any], container_type: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a description of each default set on a container."""
+    """Yield a description of each default that is set on a container."""
     resources = container.get("resources") or {}
-    for field, what, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
+    for field, field_text, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
         missing = sorted(name for name in defaults if name not in (resources.get(field) or {}))
         if missing:
-            yield f"{', '.join(missing)} {what} for {word} {container['name']}"
+            yield f"{', '.join(missing)} {field_text} for {container_type} {container['name']}"
 
 
-def _filled(container: Mapping[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
+def _fill_defaults(
+    container: Mapping[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]
+) -> Mapping[str, Any]:
     resources = container.get("resources") or {}
-    own = {"limits": {**limits, **(resources.get("limits") or {})}}
-    own["requests"] = {**requests, **(resources.get("requests") or {})}
-    return {**container, "resources": {**resources, **{field: value for field, value in own.items() if value}}}
+    merged = {"limits": {**limits, **(resources.get("limits") or {})}}
+    merged["requests"] = {**requests, **(resources.get("requests") or {})}
+    return {**container, "resources": {**resources, **{field: value for field, value in merged.items() if value}}}
 
 
 def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the violated constraints."""
+    """Yield a message for each violated constraint."""
     for limit in limits:
         if limit["type"] == _CONTAINER:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-                asked = _RequestedResources(
-                    container_requests(container), container_limits(container), _texts([container])
+                requested = _RequestedResources(
+                    container_requests(container), container_limits(container), _quantity_texts([container])
                 )
-                yield from _broken(limit, asked)
+                yield from _violations(limit, requested)
         elif limit["type"] == _POD:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             requests, bounds = pod_total(spec, container_requests), pod_total(spec, container_limits)
-            yield from _broken(limit, _RequestedResources(requests, bounds, _texts(containers)))
+            yield from _violations(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
 
 
-def _texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the first quantity text of each resource; sums are formatted in its notation."""
-    texts: dict[str, str] = {}
+def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the first quantity text of each resource, whose notation messages use for sums."""
+    quantity_texts: dict[str, str] = {}
     for container in containers:
         resources = container.get("resources") or {}
         for name, value in ({**(resources.get("limits") or {}), **(resources.get("requests") or {})}).items():
-            texts.setdefault(name, str(value))
-    return texts
+            quantity_texts.setdefault(name, str(value))
+    return quantity_texts
 
 
-def _broken(limit: Mapping[str, Any], asked: _RequestedResources) -> Iterator[str]:
-    """Yield the constraints of a limit that the requests and limits violate."""
+def _violations(limit: Mapping[str, Any], requested: _RequestedResources) -> Iterator[str]:
+    """Yield a message for each constraint of a limit that the requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
-            message = rule(_LimitConstraint(limit["type"], name, parse(value), canonical(value)), asked)
+            message = rule(_LimitConstraint(limit["type"], name, parse(value), canonical(value)), requested)
             if message is not None:
                 yield message
 
 
-def _below(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
-    name, start = bound.resource, f"minimum {bound.resource} usage per {bound.on} is {bound.shown}"
-    if name not in asked.requests:
+def _check_minimum(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
+    name, start = bound.resource, f"minimum {bound.resource} usage per {bound.limit_type} is {bound.text}"
+    if name not in requested.requests:
         return f"{start}.  No request is specified"
-    if asked.requests[name] < bound.nano:
-        return f"{start}, but request is {asked.request(name)}"
-    if name in asked.limits and asked.limits[name] < bound.nano:
-        return f"{start}, but limit is {asked.limit(name)}"
+    if requested.requests[name] < bound.nano:
+        return f"{start}, but request is {requested.request(name)}"
+    if name in requested.limits and requested.limits[name] < bound.nano:
+        return f"{start}, but limit is {requested.limit(name)}"
     return None
 
 
-def _above(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
-    name, start = bound.resource, f"maximum {bound.resource} usage per {bound.on} is {bound.shown}"
-    if name not in asked.limits:
+def _check_maximum(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
+    name, start = bound.resource, f"maximum {bound.resource} usage per {bound.limit_type} is {bound.text}"
+    if name not in requested.limits:
         return f"{start}.  No limit is specified"
-    if asked.limits[name] > bound.nano:
-        return f"{start}, but limit is {asked.limit(name)}"
-    if asked.requests.get(name, 0) > bound.nano:
-        return f"{start}, but request is {asked.request(name)}"
+    if requested.limits[name] > bound.nano:
+        return f"{start}, but limit is {requested.limit(name)}"
+    if requested.requests.get(name, 0) > bound.nano:
+        return f"{start}, but request is {requested.request(name)}"
     return None
 
 
-def _apart(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
-    """Check the ratio of limit to request."""
-    start = f"{bound.resource} max limit to request ratio per {bound.on} is {bound.shown}"
-    request, limit = asked.requests.get(bound.resource, 0), asked.limits.get(bound.resource, 0)
+def _check_ratio(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
+    """Return a message if the ratio of limit to request exceeds the maximum; otherwise None."""
+    start = f"{bound.resource} max limit to request ratio per {bound.limit_type} is {bound.text}"
+    request, limit = requested.requests.get(bound.resource, 0), requested.limits.get(bound.resource, 0)
     if not request:
         return f"{start}, but no request is specified or request is 0"
     if not limit:
@@ -177,4 +181,8 @@ def _apart(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
     return None
 
 
-_RULES: Final[tuple[tuple[str, _Rule], ...]] = (("min", _below), ("max", _above), ("maxLimitRequestRatio", _apart))
+_RULES: Final[tuple[tuple[str, _Rule], ...]] = (
+    ("min", _check_minimum),
+    ("max", _check_maximum),
+    ("maxLimitRequestRatio", _check_ratio),
+)

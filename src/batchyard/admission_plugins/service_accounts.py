@@ -1,4 +1,4 @@
-"""The ServiceAccount admission plugin: the account of a new Pod, and the volume with its token.
+"""The ServiceAccount admission plugin: sets the ServiceAccount of a new Pod, and mounts a volume with its token.
 
 Source: Kubernetes's plugin/pkg/admission/serviceaccount, with bound tokens in volumes.
 """
@@ -41,67 +41,67 @@ _PROJECTED: Final = {"defaultMode": 420, "sources": [_TOKEN, _CERTIFICATE, _NAME
 
 
 def default_service_account(namespace: str) -> Obj:
-    """Return the ServiceAccount `default` of a Namespace, to create."""
+    """Return a new ServiceAccount `default` for a Namespace."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
 
 
 def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
-    """Return the Pod with its ServiceAccount, and a token volume of the given name unless automount is off.
+    """Return the Pod with its ServiceAccount, and a token volume of this name unless automount is disabled.
 
-    Raises RefusedForNow if the account does not exist.
+    Raises RefusedForNow if the ServiceAccount does not exist.
     """
     if annotation(pod, _MIRROR) is not None:
-        return _mirror(pod)
+        return _check_mirror_pod(pod)
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT
     account = find(Key(scheme.SERVICE_ACCOUNT, namespace, name))
     if account is None:
         message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise RefusedForNow(f"{forbidden(pod, is_named=False)}: {message}")
-    done = {**spec, "serviceAccountName": name, "serviceAccount": name}
-    if _mounts(pod, account):
-        done |= _mounted(spec, volume)
+    new_spec = {**spec, "serviceAccountName": name, "serviceAccount": name}
+    if _automounts_token(pod, account):
+        new_spec |= _mount_token(spec, volume)
     if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
-        done["imagePullSecrets"] = account["imagePullSecrets"]
+        new_spec["imagePullSecrets"] = account["imagePullSecrets"]
     if annotation(account, _ENFORCED) in _TRUE:
-        _check_secrets({**pod, "spec": done}, account)
-    return {**pod, "spec": done}
+        _check_secrets({**pod, "spec": new_spec}, account)
+    return {**pod, "spec": new_spec}
 
 
-def _mounts(pod: Obj, account: Obj) -> bool:
-    """Report whether the token is mounted: the Pod's setting, or else the account's."""
-    stated = pod["spec"].get("automountServiceAccountToken")
-    return bool(account.get("automountServiceAccountToken", True) if stated is None else stated)
+def _automounts_token(pod: Obj, account: Obj) -> bool:
+    """Report whether the token is mounted: the setting of the Pod, or by default of the account."""
+    pod_setting = pod["spec"].get("automountServiceAccountToken")
+    return bool(account.get("automountServiceAccountToken", True) if pod_setting is None else pod_setting)
 
 
-def _mounted(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the changed containers and volumes, with the token mounted where the mount path is free."""
+def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the changed containers and volumes, with the token mounted where its path is unused."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-    known = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
-    mount = {"name": known or name, "readOnly": True, "mountPath": _MOUNT_PATH}
-    changed: dict[str, Any] = {}
+    existing = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
+    mount = {"name": existing or name, "readOnly": True, "mountPath": _MOUNT_PATH}
+    changed_fields: dict[str, Any] = {}
     for field, _ in _KINDS:
         containers = spec.get(field) or ()
-        if any(map(_is_open, containers)):
-            changed[field] = [_with_mount(container, mount) for container in containers]
-    if changed and known is None:
-        changed["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED}]
-    return changed
+        if any(map(_has_free_path, containers)):
+            changed_fields[field] = [_with_mount(container, mount) for container in containers]
+    if changed_fields and existing is None:
+        changed_fields["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED}]
+    return changed_fields
 
 
-def _is_open(container: Mapping[str, Any]) -> bool:
-    """Report whether a container has nothing mounted at the token's path."""
+def _has_free_path(container: Mapping[str, Any]) -> bool:
+    """Report whether a container has no mount at the path of the token."""
     return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 
 def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not _is_open(container):
+    if not _has_free_path(container):
         return container
     return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), mount]}
 
 
-def _mirror(pod: Obj) -> Obj:
-    """Check a mirror pod, which has no account and no secrets."""
+def _check_mirror_pod(pod: Obj) -> Obj:
+    """Check a mirror pod, which must not reference ServiceAccounts or Secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
@@ -118,34 +118,36 @@ def _mirror(pod: Obj) -> Obj:
 
 
 def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """Yield secrets in container environments: container type, container, variable, secret name."""
-    for field, word in _KINDS:
+    """Yield each Secret in container environments: container type, container, variable, Secret name."""
+    for field, container_type in _KINDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
                 reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
                 if reference is not None:
-                    yield word, container, variable["name"], reference.get("name", "")
+                    yield container_type, container, variable["name"], reference.get("name", "")
 
 
 def _check_secrets(pod: Obj, account: Obj) -> None:
-    """Raise Forbidden if the account restricts secrets and the Pod uses one that the account does not reference."""
-    reported = next(_unnamed_secrets(pod["spec"], account), None)
-    if reported is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {reported}")
+    """Raise Forbidden if the account restricts Secrets and the Pod uses a Secret that it does not reference."""
+    problem = next(_find_unreferenced_secrets(pod["spec"], account), None)
+    if problem is not None:
+        raise Forbidden(f"{forbidden(pod, is_named=False)}: {problem}")
 
 
-def _unnamed_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:
+def _find_unreferenced_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:
     known = [secret.get("name") for secret in account.get("secrets") or ()]
-    end = f"because service account {account['metadata']['name']} does not reference that"
+    reason = f"because service account {account['metadata']['name']} does not reference that"
     for volume in spec.get("volumes") or ():
         secret = (volume.get("secret") or {}).get("secretName")
         if secret is not None and secret not in known:
-            yield f'volume with secret.secretName="{secret}" is not allowed {end} secret'
-    for word, container, variable, secret in _secrets_of(spec):
+            yield f'volume with secret.secretName="{secret}" is not allowed {reason} secret'
+    for container_type, container, variable, secret in _secrets_of(spec):
         if secret not in known:
-            what = f'{word} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
-            yield f"{what} is not allowed {end} secret"
-    pulls = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]
+            subject = (
+                f'{container_type} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
+            )
+            yield f"{subject} is not allowed {reason} secret"
+    pull_secret_names = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]
     for i, secret in enumerate(spec.get("imagePullSecrets") or ()):
-        if secret.get("name") not in pulls:
-            yield f'imagePullSecrets[{i}].name="{secret.get("name")}" is not allowed {end} imagePullSecret'
+        if secret.get("name") not in pull_secret_names:
+            yield f'imagePullSecrets[{i}].name="{secret.get("name")}" is not allowed {reason} imagePullSecret'

@@ -1,9 +1,9 @@
 """Node auto-provisioning: creates pools for pods that fit no existing pool.
 
-The cheapest suitable machine type is chosen. A placement group is one pool, named after it; a TPU slice is one pool.
+The cheapest suitable machine type is chosen. Each placement group and each TPU slice gets a separate pool.
 Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
 pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
-end with random digits; here these are a hash of the spec.
+end with random digits; here the digits are a hash of the spec.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from batchyard.cloud.cluster_objects import (
     SPOT_TAINT,
     NodeRequirements,
     UnsatisfiableRequirements,
-    needs_of,
+    node_requirements_of,
     run_duration_fault,
 )
 
@@ -32,183 +32,193 @@ from batchyard.cloud.cluster_objects import (
 SIZE_MAX: Final = 1000
 #: The machine family for pods that do not request one.
 DEFAULT_FAMILY: Final = "e2"
-#: Too small for GKE's system pods.
-_NEVER_MADE: Final = ("e2-small",)
+#: Machine types that are too small for GKE's system pods.
+_TOO_SMALL_TYPES: Final = ("e2-small",)
 _MACHINE_NAME_MAX: Final = 14
-_COUNTS: Final = (1, 2, 4, 8, 16)
+_ATTACHED_COUNTS: Final = (1, 2, 4, 8, 16)
 
 Spec = dict[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new pools. `provisioning`: their provisioning model; '' uses the one that the pods request."""
+    """Plans new pools; `provisioning` sets their provisioning model ('' uses the model that the pods request)."""
 
-    def __init__(self, cluster: Obj, limited: Collection[str], taken: Collection[str], provisioning: str = "") -> None:
+    def __init__(
+        self, cluster: Obj, limited_resources: Collection[str], existing_names: Collection[str], provisioning: str = ""
+    ) -> None:
         self._cluster = cluster
         self._catalog = catalog_of(cluster)
-        self._limited = limited
-        self._taken = taken
+        self._limited_resources = limited_resources
+        self._existing_names = existing_names
         self._provisioning = provisioning
 
     def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
-        """Return the best new pool for each requirement of the pods."""
-        by_needs: dict[NodeRequirements, list[PodView]] = {}
+        """Return the best new pool for each distinct set of node requirements among the pods."""
+        pods_by_requirements: dict[NodeRequirements, list[PodView]] = {}
         for pod in pods:
-            needs = self.needs(pod)
-            if isinstance(needs, NodeRequirements):
-                by_needs.setdefault(needs, []).append(pod)
-        found = []
-        for needs, needy in by_needs.items():
-            chosen = {pod.uid: None for pod in needy}
-            rest = [pod for pod in pods if pod.uid not in chosen]
+            requirements = self.requirements(pod)
+            if isinstance(requirements, NodeRequirements):
+                pods_by_requirements.setdefault(requirements, []).append(pod)
+        best_options = []
+        for requirements, matching_pods in pods_by_requirements.items():
+            matching_uids = {pod.uid: None for pod in matching_pods}
+            other_pods = [pod for pod in pods if pod.uid not in matching_uids]
             options = [
-                o for groups in self._candidates(needs, scale_up) for o in _options(groups, needy, rest, scale_up)
+                o
+                for groups in self._candidates(requirements, scale_up)
+                for o in _options(groups, matching_pods, other_pods, scale_up)
             ]
             if options:
-                found.append(min(options, key=lambda option: _rank(option, scale_up)))
-        return found
+                best_options.append(min(options, key=lambda option: _rank(option, scale_up)))
+        return best_options
 
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Return why no pool is created for a pod: its own fault, or each reason with its number of groups."""
-        needs = self.needs(pod)
-        if isinstance(needs, UnsatisfiableRequirements):
-            return needs.why
+        """Return why no new pool helps a pod: an invalid requirement, or each reason with its number of groups."""
+        requirements = self.requirements(pod)
+        if isinstance(requirements, UnsatisfiableRequirements):
+            return requirements.why
         reasons = [
             reason
-            for groups in self._pools(needs, scale_up)
+            for groups in self._pools(requirements, scale_up)
             for group in groups
             for reason in scale_up.reasons_against(pod, group)
         ]
         return format_reasons(reasons) or "no node pool can be made for it"
 
-    def needs(self, pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
-        """Return the node requirements of a pod, or why no pool can satisfy them."""
-        needs = needs_of(pod)
-        if isinstance(needs, UnsatisfiableRequirements):
-            return needs
+    def requirements(self, pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
+        """Return the node requirements of a pod, or why no new pool can satisfy them."""
+        requirements = node_requirements_of(pod)
+        if isinstance(requirements, UnsatisfiableRequirements):
+            return requirements
         if self._provisioning:
-            needs = needs._replace(provisioning=self._provisioning)
-        if needs.resource and not self._accelerators(needs):
-            kind = needs.resource.rpartition("/")[2].upper()
-            return UnsatisfiableRequirements(f'{kind} type "{needs.accelerator}" doesn\'t have a limit defined')
-        if needs.reservation and not self._reserved(needs):
-            return UnsatisfiableRequirements(f'reservation "{needs.reservation}" not found')
-        fault = run_duration_fault(needs.max_run_seconds, needs.provisioning)
-        return UnsatisfiableRequirements(fault) if fault else needs
+            requirements = requirements._replace(provisioning=self._provisioning)
+        if requirements.resource and not self._accelerators(requirements):
+            kind = requirements.resource.rpartition("/")[2].upper()
+            return UnsatisfiableRequirements(f'{kind} type "{requirements.accelerator}" doesn\'t have a limit defined')
+        if requirements.reservation and not self._find_reservations(requirements):
+            return UnsatisfiableRequirements(f'reservation "{requirements.reservation}" not found')
+        fault = run_duration_fault(requirements.max_run_seconds, requirements.provisioning)
+        return UnsatisfiableRequirements(fault) if fault else requirements
 
-    def _accelerators(self, needs: NodeRequirements) -> list[str]:
-        """Return the accelerator types that requirements and limits allow."""
-        if needs.accelerator:
-            return [needs.accelerator] if needs.accelerator in self._limited else []
-        return [accelerator for accelerator in self._limited if accelerator not in {"cpu", "memory"}]
+    def _accelerators(self, requirements: NodeRequirements) -> list[str]:
+        """Return the accelerator types that the requirements and the cluster limits allow."""
+        if requirements.accelerator:
+            return [requirements.accelerator] if requirements.accelerator in self._limited_resources else []
+        return [accelerator for accelerator in self._limited_resources if accelerator not in {"cpu", "memory"}]
 
     # --- candidates ---
 
-    def _candidates(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """Yield the groups of each possible pool that may grow."""
-        for groups in self._pools(needs, scale_up):
-            open_groups = [group for group in groups if self._is_open(group, scale_up)]
+    def _candidates(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+        """Yield the groups of each possible pool that can grow."""
+        for groups in self._pools(requirements, scale_up):
+            open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _pools(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """Yield the groups of each possible pool; spot pools too if the pods tolerate spot."""
-        yield from self._pools_of(needs, scale_up)
-        if needs.tolerates_spot and needs.provisioning == "standard" and not needs.reservation:
-            yield from self._pools_of(needs._replace(provisioning="spot"), scale_up)
+    def _pools(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+        """Yield the groups of each possible pool, including spot pools if the pods tolerate spot."""
+        yield from self._pools_of(requirements, scale_up)
+        if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
+            yield from self._pools_of(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """Yield pools of one provisioning model. Compact placement, reservations and TPU slices restrict a pool to one
-        zone.
-        """
-        for machine, devices in self._machines(needs):
-            spec = self._spec(needs, machine, devices)
+    def _pools_of(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+        """Yield the possible pools of one provisioning model; some requirements restrict a pool to one zone."""
+        for machine, devices in self._machines(requirements):
+            spec = self._spec(requirements, machine, devices)
             if spec is None:
                 continue
-            is_in_one = bool(needs.placement_group or needs.reservation or spec.get("tpuTopology"))
-            for zones in [[zone] for zone in self._zones(needs)] if is_in_one else [None]:
-                placed = spec if zones is None else {**spec, "zones": zones}
-                name = self._name(needs, machine, placed, scale_up)
+            is_single_zone = bool(requirements.placement_group or requirements.reservation or spec.get("tpuTopology"))
+            for zones in [[zone] for zone in self._zones(requirements)] if is_single_zone else [None]:
+                zonal_spec = spec if zones is None else {**spec, "zones": zones}
+                name = self._name(requirements, machine, zonal_spec, scale_up)
                 if name:
-                    yield groups_of(node_pool(name, placed), self._cluster)
+                    yield groups_of(node_pool(name, zonal_spec), self._cluster)
 
-    def _is_open(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
-        return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.situation.now)
+    def _can_grow(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
+        return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
-    def _machines(self, needs: NodeRequirements) -> list[tuple[MachineType, int]]:
+    def _machines(self, requirements: NodeRequirements) -> list[tuple[MachineType, int]]:
         """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
-        kept = [row["machineType"] for row in self._reserved(needs)]
-        named = [m for m in self._catalog.machines.values() if m.name in kept]
-        machines = [m for m in named or self._catalog.machines.values() if _is_meant(m, needs)]
-        if not needs.resource:
+        reserved_types = [row["machineType"] for row in self._find_reservations(requirements)]
+        reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_types]
+        machines = [m for m in reserved_machines or self._catalog.machines.values() if _is_allowed(m, requirements)]
+        if not requirements.resource:
             return [(machine, 0) for machine in machines if machine.accelerator is None]
-        if needs.resource == well_known.TPU:
-            return [(m, 0) for m in machines if _has(m, needs, self._accelerators(needs))]
-        found = [
-            (m, 0, m.accelerator.count) for m in machines if m.accelerator and _has(m, needs, self._accelerators(needs))
+        if requirements.resource == well_known.TPU:
+            return [(m, 0) for m in machines if _has_accelerators(m, requirements, self._accelerators(requirements))]
+        candidates = [
+            (m, 0, m.accelerator.count)
+            for m in machines
+            if m.accelerator and _has_accelerators(m, requirements, self._accelerators(requirements))
         ]
-        for accelerator in self._accelerators(needs):
-            counts = [count for count in _COUNTS if count >= needs.devices][:1]
-            found += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
-        least = min([count for _, _, count in found], default=0)
-        return [(machine, given) for machine, given, count in found if count == least]
+        for accelerator in self._accelerators(requirements):
+            counts = [count for count in _ATTACHED_COUNTS if count >= requirements.devices][:1]
+            candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
+        minimum = min([count for _, _, count in candidates], default=0)
+        return [(machine, attached) for machine, attached, count in candidates if count == minimum]
 
-    def _zones(self, needs: NodeRequirements) -> Sequence[str]:
+    def _zones(self, requirements: NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
-        return [row["zone"] for row in self._reserved(needs)] or zones
+        return [row["zone"] for row in self._find_reservations(requirements)] or zones
 
-    def _reserved(self, needs: NodeRequirements) -> Sequence[Mapping[str, Any]]:
-        """Return the requested reservation, if it exists."""
-        rows: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
-        return [row for row in rows if row["name"] == needs.reservation]
+    def _find_reservations(self, requirements: NodeRequirements) -> Sequence[Mapping[str, Any]]:
+        """Return the requested reservation in a list; empty if it does not exist."""
+        entries: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
+        return [row for row in entries if row["name"] == requirements.reservation]
 
     # --- the pool ---
 
-    def _spec(self, needs: NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
-        """Return the spec of a pool of such machines; None if it is impossible."""
-        most = SIZE_MAX
-        spec: Spec = {"machineType": machine.name, "provisioning": needs.provisioning, "nodeCount": 0}
+    def _spec(self, requirements: NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
+        """Return the spec of a pool of these machines; None if the TPU topology is impossible."""
+        size_max = SIZE_MAX
+        spec: Spec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
         if devices:
-            accelerator = next(a for a in self._accelerators(needs) if self._catalog.can_attach(machine, a))
+            accelerator = next(a for a in self._accelerators(requirements) if self._catalog.can_attach(machine, a))
             spec["accelerator"] = {"type": accelerator, "count": devices}
-        if needs.topology and machine.accelerator is not None:
-            chips, each = chips_in(needs.topology), machine.accelerator.count
-            if chips % each:
+        if requirements.topology and machine.accelerator is not None:
+            chips, chips_per_machine = chips_in(requirements.topology), machine.accelerator.count
+            if chips % chips_per_machine:
                 return None
-            if chips > each:
-                spec["tpuTopology"], most = needs.topology, chips // each
-        if needs.placement_group:
-            most = min(most, self._catalog.family(machine).placement_max)
-            spec["placementGroup"] = needs.placement_group
-        if needs.reservation:
-            spec["reservation"] = needs.reservation
-        if needs.max_run_seconds:
-            spec["maxRunDuration"] = f"{needs.max_run_seconds}s"
-        policy = "BALANCED" if needs.provisioning == "standard" else "ANY"
-        spec["autoscaling"] = {"min": 0, "max": most, "locationPolicy": policy}
-        taints = [*needs.taints, *([SPOT_TAINT] if needs.provisioning == "spot" else [])]
-        named = {"labels": dict(needs.labels), "taints": [taint._asdict() for taint in taints]}
-        return {**spec, **{field: value for field, value in named.items() if value}, "autoProvisioned": True}
+            if chips > chips_per_machine:
+                spec["tpuTopology"], size_max = requirements.topology, chips // chips_per_machine
+        if requirements.placement_group:
+            size_max = min(size_max, self._catalog.family(machine).placement_max)
+            spec["placementGroup"] = requirements.placement_group
+        if requirements.reservation:
+            spec["reservation"] = requirements.reservation
+        if requirements.max_run_seconds:
+            spec["maxRunDuration"] = f"{requirements.max_run_seconds}s"
+        policy = "BALANCED" if requirements.provisioning == "standard" else "ANY"
+        spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": policy}
+        taints = [*requirements.taints, *([SPOT_TAINT] if requirements.provisioning == "spot" else [])]
+        labels_and_taints = {"labels": dict(requirements.labels), "taints": [taint._asdict() for taint in taints]}
+        return {
+            **spec,
+            **{field: value for field, value in labels_and_taints.items() if value},
+            "autoProvisioned": True,
+        }
 
-    def _name(self, needs: NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
+    def _name(self, requirements: NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
         """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
         in_use = {group.pool for group in scale_up.fleet.groups}
-        if needs.placement_group:
-            is_free = needs.placement_group not in self._taken and needs.placement_group not in in_use
-            return needs.placement_group if is_free else ""
+        if requirements.placement_group:
+            is_free = (
+                requirements.placement_group not in self._existing_names and requirements.placement_group not in in_use
+            )
+            return requirements.placement_group if is_free else ""
         count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
-            else needs.resource == well_known.GPU and (machine.accelerator.count if machine.accelerator else 0)
+            else requirements.resource == well_known.GPU and (machine.accelerator.count if machine.accelerator else 0)
         )
-        parts = ["nap", cropped(machine.name)]
-        parts += ["spot"] if needs.provisioning == "spot" else []
+        parts = ["nap", shorten_machine_type(machine.name)]
+        parts += ["spot"] if requirements.provisioning == "spot" else []
         parts += [f"gpu{count}"] if count else []
-        for number in range(len(self._taken) + len(in_use) + 1):
+        for number in range(len(self._existing_names) + len(in_use) + 1):
             digits = f"{fnv1a_64(_encode([number, spec]).decode()) & 0xFFFFFFFF:08x}"
             name = "-".join([*parts, digits])
-            if name not in self._taken and name not in in_use:
+            if name not in self._existing_names and name not in in_use:
                 return name
             if "tpuTopology" not in spec:
                 return ""
@@ -216,13 +226,13 @@ class NodeAutoProvisioner:
 
 
 def node_pool(name: str, spec: Spec) -> dict[str, Any]:
-    """Return a NodePool to create."""
+    """Return a new NodePool object with this name and spec."""
     api_version = scheme.kind_info(scheme.NODE_POOL).api_version
     return {"apiVersion": api_version, "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
 
 
-def cropped(machine_type: str) -> str:
-    """Return a machine type cut to the maximum length in pool names: the middle part, or else the beginning."""
+def shorten_machine_type(machine_type: str) -> str:
+    """Return a machine type shortened for pool names: its middle part, or else its beginning, is cut."""
     excess = len(machine_type) - _MACHINE_NAME_MAX
     parts = machine_type.split("-")
     if excess <= 0:
@@ -232,45 +242,47 @@ def cropped(machine_type: str) -> str:
     return machine_type[excess:]
 
 
-def _is_meant(machine: MachineType, needs: NodeRequirements) -> bool:
-    """Whether the requirements allow a machine type."""
-    if needs.machine_type:
-        return machine.name == needs.machine_type
+def _is_allowed(machine: MachineType, requirements: NodeRequirements) -> bool:
+    """Report whether the requirements allow a machine type."""
+    if requirements.machine_type:
+        return machine.name == requirements.machine_type
     if not machine.is_made_unasked:
         return False
-    if needs.family:
-        return machine.family == needs.family
-    return bool(needs.resource or needs.reservation) or (
-        machine.family == DEFAULT_FAMILY and machine.name not in _NEVER_MADE
+    if requirements.family:
+        return machine.family == requirements.family
+    return bool(requirements.resource or requirements.reservation) or (
+        machine.family == DEFAULT_FAMILY and machine.name not in _TOO_SMALL_TYPES
     )
 
 
-def _has(machine: MachineType, needs: NodeRequirements, types: Sequence[str]) -> bool:
-    """Whether a machine has the accelerators: at least as many GPUs, or exactly as many TPUs."""
+def _has_accelerators(machine: MachineType, requirements: NodeRequirements, types: Sequence[str]) -> bool:
+    """Report whether a machine has the accelerators: at least as many GPUs, or exactly as many TPU chips."""
     accelerator = machine.accelerator
-    if accelerator is None or accelerator.resource != needs.resource or accelerator.type not in types:
+    if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:
         return False
     return (
-        accelerator.count == needs.devices if needs.resource == well_known.TPU else accelerator.count >= needs.devices
+        accelerator.count == requirements.devices
+        if requirements.resource == well_known.TPU
+        else accelerator.count >= requirements.devices
     )
 
 
 def _options(
-    groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView], scale_up: ScaleUp
+    groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView], scale_up: ScaleUp
 ) -> list[ScaleUpOption]:
-    """Return the options of a new pool, by zones that fit the same pods."""
+    """Return the scale-up options of a new pool, grouped by zones that fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
-    found = []
-    for fitting, similar in scale_up.alike(groups, kinds).items():
-        fit = [pod for kind in fitting for pod in kinds[kind]]
-        unfit = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
-        option = scale_up.option(similar, fit, [*unfit, *rest]) if fit else None
+    scale_up_options = []
+    for fitting, similar in scale_up.group_by_fitting_kinds(groups, kinds).items():
+        fitting_pods = [pod for kind in fitting for pod in kinds[kind]]
+        unfitting_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting for pod in kind_pods]
+        option = scale_up.option(similar, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
         if option is not None:
-            found.append(ScaleUpOption(option.groups, option.nodes, option.left, is_new_pool=True))
-    return found
+            scale_up_options.append(ScaleUpOption(option.groups, option.nodes, option.remaining, is_new_pool=True))
+    return scale_up_options
 
 
 def _rank(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
-    """Sort key: remaining pods, price, known capacity."""
-    known = sum(scale_up.fleet.known_room(group, scale_up.situation.cluster) for group in option.groups)
-    return len(option.left), option.group.price * len(option.nodes), -min(known, len(option.nodes))
+    """Return the sort key of an option: remaining pods, price, known capacity."""
+    known = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
+    return len(option.remaining), option.group.price * len(option.nodes), -min(known, len(option.nodes))

@@ -1,7 +1,7 @@
-"""Expanders: choose one of the possible scale-ups, as in the cluster autoscaler.
+"""Expanders, which choose one of the possible scale-ups; backoffs of failed node groups; and the state of all groups.
 
-The first of equal options is taken, whereas upstream draws one. The price expander lacks upstream's preference for
-certain machine sizes. Source: kubernetes-sigs/cluster-autoscaler, pkg/expander; the prices of requests are those of
+The first of equal options is chosen, whereas upstream chooses randomly. The price expander lacks upstream's preference
+for certain machine sizes. Source: kubernetes-sigs/cluster-autoscaler, pkg/expander; the prices of requests are those of
 kubernetes/autoscaler, cloudprovider/gce/gce_price_info.go.
 """
 
@@ -25,40 +25,40 @@ from batchyard.autoscaler.node_groups import (
 )
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-#: Micro-dollars an hour for a core, a GiB, and any device.
+#: Micro-dollars per hour for a core, a GiB of memory, and a device.
 _CORE_PRICE: Final = 33_174
 _GIB_PRICE: Final = 4_446
 _DEVICE_PRICE: Final = 700_000
-#: Added to both prices, so that pods without requests do not make all options equal: half a core and 500 MiB.
-_STABLE: Final = _CORE_PRICE // 2 + _GIB_PRICE // 2
+#: The price of half a core and 500 MiB, added to both prices so that pods without requests do not make options equal.
+_STABILIZING_PRICE: Final = _CORE_PRICE // 2 + _GIB_PRICE // 2
 _GIB: Final = 1 << 30
-#: Price factor of a pool that does not exist yet.
+#: The price factor of a pool that does not exist yet.
 _NEW_POOL_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleUpOption:
-    """New nodes of a group, or of several similar groups, and the pods they help."""
+    """A possible scale-up: new nodes of one or several similar groups, and the pods placed on them."""
 
     groups: Sequence[NodeGroup]
-    #: The pods of each new node. Nodes of a slice may have none.
+    #: The pods of each new node; nodes of a TPU slice may have none.
     nodes: Sequence[Sequence[PodView]]
-    left: Sequence[PodView]
+    remaining: Sequence[PodView]
     is_new_pool: bool = False
 
     @property
     def group(self) -> NodeGroup:
-        """A representative of the groups."""
+        """The first of the groups, as their representative."""
         return self.groups[0]
 
     @property
     def pods(self) -> list[PodView]:
-        """The helped pods."""
+        """The pods that the new nodes help."""
         return [pod for pods in self.nodes for pod in pods]
 
 
 def best_option(options: Sequence[ScaleUpOption], settings: ScalingSettings) -> ScaleUpOption:
-    """Return the option to take; `options` is not empty."""
+    """Return the option that the expander of the settings prefers; `options` must not be empty."""
     if settings.expander == "price":
         return min(options, key=_cost)
     if settings.expander == "most-pods":
@@ -70,25 +70,29 @@ def best_option(options: Sequence[ScaleUpOption], settings: ScalingSettings) -> 
 
 
 def _waste(option: ScaleUpOption) -> float:
-    """Return the sum of the unused shares of cpu and memory."""
+    """Return the sum of the unused fractions of CPU and memory."""
     pods, count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
 def _cost(option: ScaleUpOption) -> float:
-    """Return the price of the nodes relative to the price of the requests."""
-    paid = option.group.price * len(option.nodes) + _STABLE
-    return paid / (sum(map(_value, option.pods)) + _STABLE) * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
+    """Return the price of the nodes relative to the price of the requested resources."""
+    node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
+    return (
+        node_price
+        / (sum(map(_request_price, option.pods)) + _STABILIZING_PRICE)
+        * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
+    )
 
 
-def _value(pod: PodView) -> float:
+def _request_price(pod: PodView) -> float:
     devices = sum(amount for resource, amount in pod.requests if "/" in resource)
     return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + devices * _DEVICE_PRICE
 
 
 def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
-    """Return the index of the first pattern that matches the pool; unmatched pools come last."""
+    """Return the index of the first priority pattern that matches the pool; unmatched pools come last."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if is_found(pattern, name)), len(priorities))
 
@@ -103,14 +107,14 @@ def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
 # resource_backoff.go, future_reservations_backoff.go).
 
 
-SHORTEST: Final = 5 * MINUTE
-LONGEST: Final = 30 * MINUTE
-#: After this time without failures the backoff is reset.
-FORGOTTEN_AFTER: Final = 3 * HOUR
-#: Future reservations are tried this long before they start.
-BEFORE_RESERVATION: Final = 30 * MINUTE
-#: Errors that retries do not fix.
-_LASTING: Final = (
+BACKOFF_MIN: Final = 5 * MINUTE
+BACKOFF_MAX: Final = 30 * MINUTE
+#: A backoff is reset after this time without failures.
+RESET_AFTER: Final = 3 * HOUR
+#: How long before its start a future reservation is tried.
+RESERVATION_LEAD_TIME: Final = 30 * MINUTE
+#: Error codes that a retry cannot fix.
+_PERMANENT_ERRORS: Final = (
     "CONDITION_NOT_MET",
     "INVALID_ARGUMENT",
     "INVALID_GPU_TYPE",
@@ -124,7 +128,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ScaleUpFailure(NamedTuple):
-    """Why machines did not come."""
+    """Why requested machines did not become nodes: the error code and message."""
 
     code: str
     message: str
@@ -133,7 +137,7 @@ class ScaleUpFailure(NamedTuple):
 
 
 class Backoff(NamedTuple):
-    """The end of a group's backoff, its duration and its cause."""
+    """The backoff of a node group: its end, its duration, and the failure that caused it."""
 
     until: Instant
     duration: Duration
@@ -142,12 +146,12 @@ class Backoff(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether only a change of configuration helps."""
-        return self.code in _LASTING
+        """Whether only a change of the configuration can fix the failure."""
+        return self.code in _PERMANENT_ERRORS
 
 
 def backoff_key(group: NodeGroup) -> str:
-    """Return the key of groups that share a backoff."""
+    """Return the key of the node groups that share a backoff with this group."""
     zone = group.name.zone
     if not group.is_auto_provisioned:
         return f"{group.name.pool}/{zone}"
@@ -156,39 +160,39 @@ def backoff_key(group: NodeGroup) -> str:
     return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
 
 
-def after_failure(known: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
-    """Return the backoff after a failure: twice the last duration; an active backoff is unchanged."""
-    if known is not None and known.until > now:
-        return known
-    duration = SHORTEST
-    if known is not None and known.failed_at + FORGOTTEN_AFTER > now:
-        duration = min(2 * known.duration, LONGEST)
+def after_failure(previous: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
+    """Return the backoff after a failure: twice the last duration, or the backoff that is still active."""
+    if previous is not None and previous.until > now:
+        return previous
+    duration = BACKOFF_MIN
+    if previous is not None and previous.failed_at + RESET_AFTER > now:
+        duration = min(2 * previous.duration, BACKOFF_MAX)
     until = now + duration
     if failure.available_at is not None:
-        until = max(until, failure.available_at - BEFORE_RESERVATION)
+        until = max(until, failure.available_at - RESERVATION_LEAD_TIME)
     return Backoff(until, duration, now, failure.code)
 
 
 def read_backoffs(text: str) -> dict[str, Backoff]:
-    """Parse stored backoffs, by key; an invalid text yields none."""
+    """Parse stored backoffs by key; return none if the text is invalid."""
     try:
-        rows: Any = msgspec.json.decode(text)
-        return {key: _read(row) for key, row in rows.items()}
+        entries: Any = msgspec.json.decode(text)
+        return {key: _decode_backoff(row) for key, row in entries.items()}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 
 def write_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
     """Format backoffs for storage, without expired ones."""
-    kept = {key: each for key, each in backoffs.items() if max(each.until, each.failed_at + FORGOTTEN_AFTER) > now}
-    return _encode({key: _written(each) for key, each in kept.items()}).decode()
+    unexpired = {key: each for key, each in backoffs.items() if max(each.until, each.failed_at + RESET_AFTER) > now}
+    return _encode({key: _encode_backoff(each) for key, each in unexpired.items()}).decode()
 
 
-def _read(row: Mapping[str, Any]) -> Backoff:
+def _decode_backoff(row: Mapping[str, Any]) -> Backoff:
     return Backoff(parse_time(row["until"]), row["seconds"] * SECOND, parse_time(row["failedAt"]), row["code"])
 
 
-def _written(backoff: Backoff) -> dict[str, Any]:
+def _encode_backoff(backoff: Backoff) -> dict[str, Any]:
     return {
         "until": format_time(backoff.until),
         "seconds": backoff.duration // SECOND,
@@ -199,7 +203,7 @@ def _written(backoff: Backoff) -> dict[str, Any]:
 
 # --- node groups state ---
 #
-# State of all node groups: sizes, backoffs, and how far each may grow.
+# The state of all node groups: sizes, backoffs, and how many machines each may add.
 
 
 IN_BACKOFF: Final = "in backoff after failed scale-up"
@@ -208,7 +212,7 @@ _MANY: Final = 1 << 30
 
 
 class NodeGroupsState:
-    """Sizes and backoffs of all node groups. Terminating and failed machines do not count."""
+    """The sizes and backoffs of all node groups, without terminating and failed machines."""
 
     def __init__(
         self,
@@ -218,7 +222,7 @@ class NodeGroupsState:
         backoffs: Mapping[str, Backoff],
     ) -> None:
         self.groups: dict[GroupName, NodeGroup] = {}
-        self._of_pool: dict[str, list[NodeGroup]] = {}
+        self._groups_by_pool: dict[str, list[NodeGroup]] = {}
         self._sizes = dict(sizes)
         self._leaving = leaving
         self._backoffs = backoffs
@@ -228,16 +232,16 @@ class NodeGroupsState:
     def add(self, group: NodeGroup) -> None:
         """Add a group that exists or is planned."""
         self.groups[group.name] = group
-        self._of_pool.setdefault(group.name.pool, []).append(group)
+        self._groups_by_pool.setdefault(group.name.pool, []).append(group)
 
     def remove(self, pool: str) -> None:
-        """Remove a planned pool."""
-        for group in self._of_pool.pop(pool, ()):
+        """Remove the groups of a planned pool."""
+        for group in self._groups_by_pool.pop(pool, ()):
             del self.groups[group.name]
 
     def pools(self) -> Sequence[Sequence[NodeGroup]]:
         """Return the groups by pool."""
-        return list(self._of_pool.values())
+        return list(self._groups_by_pool.values())
 
     def size(self, group: NodeGroup) -> int:
         """Return the number of machines of a group."""
@@ -245,14 +249,14 @@ class NodeGroupsState:
 
     def pool_size(self, group: NodeGroup) -> int:
         """Return the number of machines of the group's pool."""
-        return sum(map(self.size, self._of_pool.get(group.name.pool, ())))
+        return sum(map(self.size, self._groups_by_pool.get(group.name.pool, ())))
 
     def grow(self, group: NodeGroup, count: int) -> None:
         """Add `count` machines to a group; a negative count removes machines."""
         self._sizes[group.name] = self.size(group) + count
 
     def used(self) -> dict[str, int]:
-        """Return the resources of all machines that count against limits."""
+        """Return the resources of all machines that count against the cluster limits."""
         total: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
@@ -261,30 +265,30 @@ class NodeGroupsState:
         return total
 
     def room(self, group: NodeGroup) -> int:
-        """Return how many more machines a group may have. A new slice needs the old one to be gone."""
+        """Return how many machines a group may add; a new TPU slice requires that the old one is deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._leaving.get(group.name) else group.hosts
-        of_pool = group.total.most - self.pool_size(group)
-        return max(0, min(group.size.most - self.size(group), of_pool))
+        pool_room = group.total.maximum - self.pool_size(group)
+        return max(0, min(group.size.maximum - self.size(group), pool_room))
 
     def lack(self, group: NodeGroup) -> int:
-        """Return the missing machines of a slice that was requested only in part, after a crash or a conflict."""
+        """Return the number of missing machines of a TPU slice that was only partly requested."""
         size = self.size(group)
-        is_in_part = 0 < size < group.hosts and not self._leaving.get(group.name)
-        return group.hosts - size if is_in_part and group.is_autoscaled and group.provisioning != "queued" else 0
+        is_incomplete = 0 < size < group.hosts and not self._leaving.get(group.name)
+        return group.hosts - size if is_incomplete and group.is_autoscaled and group.provisioning != "queued" else 0
 
     def backoff(self, group: NodeGroup, now: Instant) -> Backoff | None:
-        """Return the active backoff of a group."""
+        """Return the active backoff of a group, or None."""
         known = self._backoffs.get(backoff_key(group))
         return known if known is not None and known.until > now else None
 
     def has_failed(self, group: NodeGroup, now: Instant) -> bool:
-        """Whether machines of the group failed recently."""
+        """Report whether machines of the group failed recently."""
         known = self._backoffs.get(backoff_key(group))
-        return known is not None and known.failed_at + FORGOTTEN_AFTER > now
+        return known is not None and known.failed_at + RESET_AFTER > now
 
     def obstacle(self, group: NodeGroup, limits: ClusterLimits, now: Instant) -> str:
-        """Return why a group cannot grow, in the autoscaler's words; '' if it can."""
+        """Return why a group cannot grow, in upstream's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
         if not self.room(group):
@@ -293,7 +297,7 @@ class NodeGroupsState:
         return format_exceeded_limits(exceeded) if exceeded else ""
 
     def known_room(self, group: NodeGroup, cluster: Obj) -> int:
-        """Return how many more machines the cloud is known to have for a group, from the Cluster's spec."""
+        """Return how many more machines the Cluster's spec guarantees for a group."""
         spec = cluster["spec"]
         bounds = [
             row["count"] - self._sum(lambda other: other.reservation == group.reservation)
@@ -301,40 +305,42 @@ class NodeGroupsState:
             if row["name"] == group.reservation
         ]
         bounds += [
-            row["count"] - self._sum(partial(_is_of, row)) for row in spec.get("capacity") or () if _is_of(row, group)
+            row["count"] - self._sum(partial(_applies_to, row))
+            for row in spec.get("capacity") or ()
+            if _applies_to(row, group)
         ]
         for row in spec.get("quotas") or ():
-            if each := _counted(row["name"], group):
-                bounds.append((row["limit"] - self._sum(partial(_counted, row["name"]))) // each)
+            if per_machine := _quota_usage(row["name"], group):
+                bounds.append((row["limit"] - self._sum(partial(_quota_usage, row["name"]))) // per_machine)
         return max(0, min(bounds, default=_MANY))
 
     def is_known_to_have(self, groups: Sequence[NodeGroup], count: int, cluster: Obj) -> bool:
-        """Whether the cloud is known to have `count` machines for the groups together, which may share capacity."""
+        """Report whether the Cluster's spec guarantees `count` machines for these groups, which may share capacity."""
         new = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new})
-        grown: dict[NodeGroup, int] = {}
+        increases: dict[NodeGroup, int] = {}
         for group in groups:
-            grown[group] = min(self.known_room(group, cluster), count - sum(grown.values()))
-            self.grow(group, grown[group])
-        for group, more in grown.items():
-            self.grow(group, -more)
+            increases[group] = min(self.known_room(group, cluster), count - sum(increases.values()))
+            self.grow(group, increases[group])
+        for group, increase in increases.items():
+            self.grow(group, -increase)
         for group in new:
             del self.groups[group.name]
-        return sum(grown.values()) == count
+        return sum(increases.values()) == count
 
-    def _sum(self, counted: Callable[[NodeGroup], int]) -> int:
-        """Return the sum over all machines."""
-        return sum(self.size(group) * counted(group) for group in self.groups.values())
+    def _sum(self, value_per_machine: Callable[[NodeGroup], int]) -> int:
+        """Return the sum of a per-machine value over all machines."""
+        return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 
-def _counted(quota: str, group: NodeGroup) -> int:
-    """Return what a machine counts against a project quota: of cpus, an accelerator or its machine type."""
+def _quota_usage(quota: str, group: NodeGroup) -> int:
+    """Return how much one machine uses of a quota on cpus, an accelerator or a machine type."""
     uses = group.uses
     return uses["cpu"] if quota == "cpus" else int(quota == group.machine.name) or uses.get(quota, 0)
 
 
-def _is_of(row: Mapping[str, object], group: NodeGroup) -> bool:
-    """Whether a capacity row applies to the machines of a group."""
+def _applies_to(row: Mapping[str, object], group: NodeGroup) -> bool:
+    """Report whether a capacity row applies to the machines of a group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

@@ -1,7 +1,7 @@
-"""Autoscaler index of the cluster, built from watch events, and only while scaling is possible.
+"""Autoscaler index of the cluster, built from watch events, and the detection of failed machines.
 
-While no pool scales and no ProvisioningRequest exists, most events are ignored. Then all objects are read once, and
-later events update the index.
+While no pool is autoscaled and no ProvisioningRequest exists, most events are ignored. When scaling becomes possible,
+all objects are read once, and later events update the index.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -51,8 +51,8 @@ KINDS: Final = (
     scheme.PROVISIONING_REQUEST,
     scheme.POD_DISRUPTION_BUDGET,
 )
-_ALWAYS_NOTED: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
-_READ_ONCE: Final = (
+_ALWAYS_OBSERVED: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
+_READ_ON_START: Final = (
     scheme.NAMESPACE,
     scheme.INSTANCE,
     scheme.NODE,
@@ -64,21 +64,21 @@ _DELETED: Final = EventType.DELETED
 
 
 class NodeFacts(NamedTuple):
-    """The fields of a Node that the autoscaler reads."""
+    """The properties of a Node that the autoscaler uses."""
 
     view: NodeView
     pool: str
-    #: Whether it was never ready yet.
-    is_coming: bool
-    #: Whether its scale-down is disabled by annotation.
-    stays: bool
-    #: The times of its DeletionCandidate and ToBeDeleted taints.
+    #: Whether the node has never been ready.
+    is_upcoming: bool
+    #: Whether an annotation disables the scale-down of the node.
+    is_scale_down_disabled: bool
+    #: The times of the DeletionCandidate and ToBeDeleted taints.
     unneeded_since: Instant | None
-    going_since: Instant | None
+    draining_since: Instant | None
 
 
 class ScalingIndex:
-    """Nodes, machines, pools, pending pods and ProvisioningRequests."""
+    """The index of nodes, machines, pools, pending pods and ProvisioningRequests."""
 
     def __init__(self) -> None:
         self.cluster: Obj | None = None
@@ -88,17 +88,17 @@ class ScalingIndex:
         self.pools: dict[str, Obj] = {}
         self.groups: dict[str, list[NodeGroup]] = {}
         self.facts: dict[str, NodeFacts] = {}
-        #: Unschedulable pods, by uid.
+        #: The unschedulable pods, by uid.
         self.pending: dict[str, PodView] = {}
         self.backoffs: dict[str, Backoff] = {}
-        #: ProvisioningRequests by key; queued ones also by the name of their ResizeRequest.
+        #: ProvisioningRequests by key; queued requests also by the name of their ResizeRequest.
         self.requests: dict[Key, Obj] = {}
         self.by_resize_request: dict[str, Key] = {}
-        #: Uids of bound pods that consume a request, by request.
+        #: By ProvisioningRequest: the uids of bound pods that consume its capacity.
         self.consumers: dict[Key, dict[str, None]] = {}
-        #: The pools of open ResizeRequests, by their names.
-        self._requested: dict[str, str] = {}
-        self._going: dict[str, None] = {}
+        #: By name of each open ResizeRequest: its pool.
+        self._pool_by_resize_request: dict[str, str] = {}
+        self._draining: dict[str, None] = {}
         self._is_live = False
         self._handlers: dict[str, Callable[[WatchEvent], bool]] = {
             scheme.CLUSTER: self._on_cluster,
@@ -115,23 +115,23 @@ class ScalingIndex:
 
     @property
     def is_needed(self) -> bool:
-        """Whether something may scale."""
+        """Whether any pool, new pool or ProvisioningRequest can cause scaling."""
         if self.cluster is None or self.settings is None:
             return False
-        return self.settings.makes_pools or bool(self.requests) or any(map(self.scales, self.groups))
+        return self.settings.makes_pools or bool(self.requests) or any(map(self.is_pool_autoscaled, self.groups))
 
-    def scales(self, pool: str) -> bool:
-        """Whether a pool is autoscaled."""
+    def is_pool_autoscaled(self, pool: str) -> bool:
+        """Report whether a pool is autoscaled."""
         return any(group.is_autoscaled for group in self.groups.get(pool, ())[:1])
 
     @property
-    def going(self) -> Sequence[str]:
-        """The nodes that are being drained."""
-        return tuple(self._going)
+    def draining_nodes(self) -> Sequence[str]:
+        """The names of nodes that are being drained."""
+        return tuple(self._draining)
 
     def is_requested(self, pool: str) -> bool:
-        """Whether a ResizeRequest for the pool is open."""
-        return pool in self._requested.values()
+        """Report whether a ResizeRequest for the pool is open."""
+        return pool in self._pool_by_resize_request.values()
 
     def all_groups(self) -> Iterable[NodeGroup]:
         """Return the groups of all pools."""
@@ -141,18 +141,18 @@ class ScalingIndex:
 
     def observe(self, event: WatchEvent) -> bool:
         """Apply a watch event; return whether it requires a scan."""
-        if not self._is_live and event.key.kind not in _ALWAYS_NOTED:
+        if not self._is_live and event.key.kind not in _ALWAYS_OBSERVED:
             return False
         return self._handlers[event.key.kind](event)
 
     def catch_up(self, reader: Reader) -> None:
-        """Read all objects once whose events were ignored so far."""
+        """Read all objects whose events were ignored so far, once."""
         if self._is_live:
             return
         self._is_live = True
         status = reader.get(STATUS)
-        found = [obj for kind in _READ_ONCE for obj in reader.list(kind)] + ([] if status is None else [status])
-        for obj in found:
+        objects = [obj for kind in _READ_ON_START for obj in reader.list(kind)] + ([] if status is None else [status])
+        for obj in objects:
             key = key_of(obj)
             self._handlers[key.kind](WatchEvent(EventType.ADDED, key, obj, None, 0))
 
@@ -183,40 +183,40 @@ class ScalingIndex:
         return True
 
     def _set_groups(self, name: str, pool: Obj) -> None:
-        gone = self.cluster is None or _is_leaving(pool)
-        self.groups[name] = [] if gone or self.cluster is None else groups_of(pool, self.cluster)
+        is_gone = self.cluster is None or _is_leaving(pool)
+        self.groups[name] = [] if is_gone or self.cluster is None else groups_of(pool, self.cluster)
 
     def _on_instance(self, event: WatchEvent) -> bool:
-        is_other = self.machines.note(event)
+        is_changed = self.machines.observe_instance(event)
         facts = self.facts.get(event.key.name)
-        if facts is not None and not facts.is_coming:
-            self.machines.note_ready(event.key.name)
-        is_room = event.type is _DELETED and bool(self.pending)
-        return is_room or (is_other and self.scales(event.obj["spec"]["pool"]))
+        if facts is not None and not facts.is_upcoming:
+            self.machines.record_ready(event.key.name)
+        frees_capacity = event.type is _DELETED and bool(self.pending)
+        return frees_capacity or (is_changed and self.is_pool_autoscaled(event.obj["spec"]["pool"]))
 
     def _on_resize_request(self, event: WatchEvent) -> bool:
         state = (event.obj.get("status") or {}).get("state") or ""
         if event.type is _DELETED or state not in {"", "ACCEPTED"}:
-            return self._requested.pop(event.key.name, None) is not None
-        self._requested[event.key.name] = event.obj["spec"]["pool"]
+            return self._pool_by_resize_request.pop(event.key.name, None) is not None
+        self._pool_by_resize_request[event.key.name] = event.obj["spec"]["pool"]
         return False
 
     def _on_node(self, event: WatchEvent) -> bool:
         name = event.key.name
         before = self.facts.pop(name, None)
-        self._going.pop(name, None)
+        self._draining.pop(name, None)
         if event.type is _DELETED:
             self.nodes.remove_node(name)
-            return before is not None and self.scales(before.pool)
-        facts = self.facts[name] = _facts(event.obj)
+            return before is not None and self.is_pool_autoscaled(before.pool)
+        facts = self.facts[name] = _node_facts(event.obj)
         self.nodes.set_node(facts.view)
-        if facts.going_since is not None:
-            self._going[name] = None
-        if not facts.is_coming:
-            self.machines.note_ready(name)
+        if facts.draining_since is not None:
+            self._draining[name] = None
+        if not facts.is_upcoming:
+            self.machines.record_ready(name)
         if name in self.machines.coming:
             return False  # its machine already counts as the future node
-        return facts != before and self.scales(facts.pool)
+        return facts != before and self.is_pool_autoscaled(facts.pool)
 
     def _on_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)
@@ -239,15 +239,15 @@ class ScalingIndex:
             if request := consumed_request(obj):
                 key = Key(scheme.PROVISIONING_REQUEST, pod.namespace, request)
                 self.consumers.setdefault(key, {})[pod.uid] = None
-        return self._is_on_scaled(pod)
+        return self._is_on_autoscaled_node(pod)
 
     def _on_unbound(self, pod: PodView, obj: Obj) -> bool:
         if pod.nominated != self.nodes.nomination_of(pod.uid):
             self.nodes.withdraw(pod.uid)
             if pod.nominated:
                 self.nodes.nominate(pod, pod.nominated)
-        waits = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
-        if not waits or pod.priority < EXPENDABLE_BELOW or consumed_request(obj):
+        is_unschedulable = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
+        if not is_unschedulable or pod.priority < EXPENDABLE_BELOW or consumed_request(obj):
             self.pending.pop(pod.uid, None)
             return False
         known = self.pending.get(pod.uid)
@@ -263,11 +263,11 @@ class ScalingIndex:
         self.nodes.remove_pod(pod.uid)
         for uids in self.consumers.values():
             uids.pop(pod.uid, None)
-        return self._is_on_scaled(known)
+        return self._is_on_autoscaled_node(known)
 
-    def _is_on_scaled(self, pod: PodView) -> bool:
+    def _is_on_autoscaled_node(self, pod: PodView) -> bool:
         facts = self.facts.get(pod.node_name)
-        return facts is not None and self.scales(facts.pool)
+        return facts is not None and self.is_pool_autoscaled(facts.pool)
 
     def _on_namespace(self, event: WatchEvent) -> bool:
         if event.type is _DELETED:
@@ -296,21 +296,21 @@ class ScalingIndex:
         return event.old is None or state_of(event.old) is not state_of(event.obj)
 
 
-def _facts(node: Obj) -> NodeFacts:
+def _node_facts(node: Obj) -> NodeFacts:
     view = node_view(node)
-    since = {taint.key: taint.value for taint in view.taints}
+    taint_values = {taint.key: taint.value for taint in view.taints}
     return NodeFacts(
         view=view,
         pool=label(node, well_known.NODE_POOL) or "",
-        is_coming=awaits_drivers(node),
-        stays=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",
-        unneeded_since=_instant(since.get(well_known.DELETION_CANDIDATE)),
-        going_since=_instant(since.get(well_known.TO_BE_DELETED)),
+        is_upcoming=awaits_drivers(node),
+        is_scale_down_disabled=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",
+        unneeded_since=_parse_taint_time(taint_values.get(well_known.DELETION_CANDIDATE)),
+        draining_since=_parse_taint_time(taint_values.get(well_known.TO_BE_DELETED)),
     )
 
 
-def _instant(seconds: str | None) -> Instant | None:
-    """Parse a taint's value in seconds; an invalid one counts as old."""
+def _parse_taint_time(seconds: str | None) -> Instant | None:
+    """Parse the value of a taint in seconds; an invalid value counts as a time long ago."""
     if seconds is None:
         return None
     return int(seconds) * SECOND if seconds.isdecimal() else 0
@@ -322,7 +322,7 @@ def _is_leaving(obj: Obj) -> bool:
 
 # --- failures ---
 #
-# Failed machines, and machines that do not become nodes in time: delete them, and put their groups into backoff.
+# Detect machines that failed or do not become nodes in time: delete them, and put their groups into backoff.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/clusterstate and core/static_autoscaler.go
 # (deleteCreatedNodesWithErrors, removeOldUnregisteredNodes).
@@ -333,78 +333,80 @@ _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
 class Failures:
-    """The machines to delete, the backoffs and the Events of one loop."""
+    """The failed machines of one scan, with the resulting backoffs and Events."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, now: Instant) -> None:
         self._index = index
         self._reader = reader
         self._now = now
         self._groups = {group.name: group for group in index.all_groups() if group.is_autoscaled}
-        #: The machines to delete, by name.
+        #: The failed machines to delete, by name.
         self.machines: dict[str, MachineRecord] = {}
         self.backoffs: dict[str, Backoff] = dict(index.backoffs)
         self.events: list[EventRecord] = []
-        self.look_at: Instant | None = None
+        self.requeue_at_time: Instant | None = None
 
-    def find(self) -> None:
-        """Find failed and late machines."""
+    def detect(self) -> None:
+        """Find machines that failed or did not become nodes in time."""
         for machine in self._index.machines.failed.values():
-            self._fail(machine, self._error(machine))
+            self._fail(machine, self._machine_error(machine))
         for machine in self._index.machines.coming.values():
             group = self._groups.get(machine.group)
             if group is None or self._index.settings is None:
                 continue
             limit = group.provision_time(self._index.settings)
             if machine.created + limit > self._now:
-                due = machine.created + limit
-                self.look_at = due if self.look_at is None else min(due, self.look_at)
+                due_at = machine.created + limit
+                self.requeue_at_time = due_at if self.requeue_at_time is None else min(due_at, self.requeue_at_time)
             else:
                 message = f"Nodes added to group {group.id} failed to register within {_format_duration(limit)}"
                 self._fail(machine, ScaleUpFailure(_TIMEOUT, message))
 
-    def count_of(self, group: GroupName) -> int:
-        """Return how many machines of a group are to be deleted and still count for its size."""
+    def counted_failures(self, group: GroupName) -> int:
+        """Return how many machines of a group are to be deleted but still count for its size."""
         return sum(machine.counts for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:
-        """Return the writes. Backoffs come first: a deleted machine without one would be requested again at once."""
+        """Return the writes, backoffs first: otherwise a deleted machine would be requested again immediately."""
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
-        return [*self._kept_backoffs(), *deletions]
+        return [*self._store_backoffs(), *deletions]
 
     def _fail(self, machine: MachineRecord, failure: ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
-        together = self._together(group, machine)
-        if len(together) == group.hosts:
+        deleted_machines = self._deleted_together(group, machine)
+        if len(deleted_machines) == group.hosts:
             self._back_off(group, failure)
-        self.machines.update({each.name: each for each in together})
+        self.machines.update({each.name: each for each in deleted_machines})
 
     def _back_off(self, group: NodeGroup, failure: ScaleUpFailure) -> None:
-        """Put a group into backoff. The caller skips incomplete slices, which are not the group's fault."""
+        """Put a group into backoff; the caller skips incomplete slices, which the group did not cause."""
         key = backoff_key(group)
         known = self.backoffs.get(key)
         self.backoffs[key] = after_failure(known, failure, self._now)
         if self.backoffs[key] is not known:
             self._record_event(group, failure)
 
-    def _together(self, group: NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
-        """Return the machines that are deleted together: a slice is deleted as a whole."""
+    def _deleted_together(self, group: NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
+        """Return the machines to delete with this machine; a TPU slice is deleted as a whole."""
         if group.hosts == 1:
             return (machine,)
-        return [each for each in self._index.machines.of_group(group.name).values() if not each.is_leaving]
+        return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_leaving]
 
-    def _error(self, machine: MachineRecord) -> ScaleUpFailure:
+    def _machine_error(self, machine: MachineRecord) -> ScaleUpFailure:
         """Return the cloud's error for a failed machine."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", machine.name))
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
-        starts = self._start_of(group.reservation) if group is not None and code == _NOT_READY else None
-        return ScaleUpFailure(code, error.get("message") or "", starts)
+        reservation_start = (
+            self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
+        )
+        return ScaleUpFailure(code, error.get("message") or "", reservation_start)
 
-    def _start_of(self, name: str | None) -> Instant | None:
-        """Return the start time of a reservation."""
+    def _reservation_start(self, name: str | None) -> Instant | None:
+        """Return the start time of a reservation, or None."""
         cluster = self._index.cluster
         if cluster is None:
             return None
@@ -417,23 +419,23 @@ class Failures:
         message = failure.message if is_late else f"Scale-up failed for group {group.id}: {failure.message}"
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
-    def _kept_backoffs(self) -> list[Write]:
+    def _store_backoffs(self) -> list[Write]:
         """Return the write that stores the backoffs, if they changed."""
         if self.backoffs == self._index.backoffs:
             return []
         text, known = write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
         if known is not None:
             return [Update(with_path(known, ("data", BACKOFFS), text))]
-        return [Create(_status(text))]
+        return [Create(_backoffs_config_map(text))]
 
 
-def _status(text: str) -> Obj:
+def _backoffs_config_map(text: str) -> Obj:
     metadata = {"name": STATUS.name, "namespace": STATUS.namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {BACKOFFS: text}}
 
 
 def _format_duration(duration: Duration) -> str:
-    """Format a duration as in Go: 15m0s."""
+    """Format a duration in Go's notation: 15m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"

@@ -1,4 +1,4 @@
-"""Index of the machines of all pools, from watch events of Instances."""
+"""Index of the machines of all pools, from watch events of Instances, and the taints that scale-down sets on nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,45 +11,45 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.cloud.catalog.instances import BOOTING, FAILED, PROVISIONING, RUNNING, is_leaving, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 
-_COMING = ("", PROVISIONING, BOOTING, RUNNING)
+_UPCOMING_PHASES = ("", PROVISIONING, BOOTING, RUNNING)
 
 
 class MachineRecord(NamedTuple):
-    """The fields of an Instance that the autoscaler reads."""
+    """The properties of an Instance that the autoscaler uses."""
 
     name: str
     group: GroupName
     has_failed: bool
-    #: Whether it may still become a node.
-    may_come: bool
+    #: Whether the machine may still become a node.
+    may_become_node: bool
     is_leaving: bool
     created: Instant
-    #: Whether it was created with the cluster.
+    #: Whether the machine was created with the Cluster.
     is_initial: bool
     resize_request: str
 
     @property
     def counts(self) -> bool:
-        """Whether it counts for the size of its group."""
+        """Whether the machine counts for the size of its group."""
         return not (self.is_leaving or self.has_failed)
 
 
 class MachineIndex:
-    """Machines by name and by group, with group sizes."""
+    """The machines of all pools by name and by group, with group sizes."""
 
     def __init__(self) -> None:
         self._machines: dict[str, MachineRecord] = {}
-        self._of_group: dict[GroupName, dict[str, MachineRecord]] = {}
+        self._machines_by_group: dict[GroupName, dict[str, MachineRecord]] = {}
         self._sizes: dict[GroupName, int] = {}
         self._leaving: dict[GroupName, int] = {}
-        #: Failed machines, by name.
+        #: The failed machines, by name.
         self.failed: dict[str, MachineRecord] = {}
-        #: Machines that may become nodes but are not known to be ready, by name.
+        #: By name: the machines that may become nodes and have not been ready yet.
         self.coming: dict[str, MachineRecord] = {}
 
     @property
     def sizes(self) -> Mapping[GroupName, int]:
-        """The number of counting machines by group."""
+        """The number of machines by group, without failed and terminating ones."""
         return self._sizes
 
     @property
@@ -58,24 +58,24 @@ class MachineIndex:
         return self._leaving
 
     def get(self, name: str) -> MachineRecord | None:
-        """Return a machine by name."""
+        """Return a machine by name, or None."""
         return self._machines.get(name)
 
-    def of_group(self, group: GroupName) -> Mapping[str, MachineRecord]:
-        """Return the machines of a group by name, in whatever state."""
-        return self._of_group.get(group) or {}
+    def machines_of(self, group: GroupName) -> Mapping[str, MachineRecord]:
+        """Return all machines of a group by name, in any state."""
+        return self._machines_by_group.get(group) or {}
 
     def last_added(self) -> Mapping[GroupName, Instant]:
-        """Return the creation time of each group's newest machine; initial machines are omitted."""
+        """Return the creation time of each group's newest machine; initial machines are ignored."""
         times: dict[GroupName, Instant] = {}
-        for group, machines in self._of_group.items():
-            added = [machine.created for machine in machines.values() if not machine.is_initial]
-            if added:
-                times[group] = max(added)
+        for group, machines in self._machines_by_group.items():
+            created_times = [machine.created for machine in machines.values() if not machine.is_initial]
+            if created_times:
+                times[group] = max(created_times)
         return times
 
-    def note(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether the machine changed."""
+    def observe_instance(self, event: WatchEvent) -> bool:
+        """Apply a watch event of an Instance; return whether the machine changed."""
         machine = _machine(event.obj)
         before = self._machines.get(machine.name)
         self._drop(machine.name)
@@ -83,21 +83,21 @@ class MachineIndex:
             self._add(machine)
         return self._machines.get(machine.name) != before
 
-    def note_ready(self, name: str) -> None:
-        """Record that a machine has become a node."""
+    def record_ready(self, name: str) -> None:
+        """Record that a machine has become a ready node."""
         self.coming.pop(name, None)
 
     def _add(self, machine: MachineRecord) -> None:
         name, group = machine.name, machine.group
         self._machines[name] = machine
-        self._of_group.setdefault(group, {})[name] = machine
+        self._machines_by_group.setdefault(group, {})[name] = machine
         if machine.counts:
             self._sizes[group] = self._sizes.get(group, 0) + 1
         if machine.is_leaving:
             self._leaving[group] = self._leaving.get(group, 0) + 1
         elif machine.has_failed:
             self.failed[name] = machine
-        elif machine.may_come:
+        elif machine.may_become_node:
             self.coming[name] = machine
 
     def _drop(self, name: str) -> None:
@@ -105,9 +105,9 @@ class MachineIndex:
         if machine is None:
             return
         group = machine.group
-        del self._of_group[group][name]
-        if not self._of_group[group]:
-            del self._of_group[group]
+        del self._machines_by_group[group][name]
+        if not self._machines_by_group[group]:
+            del self._machines_by_group[group]
         if machine.counts:
             self._sizes[group] -= 1
         if machine.is_leaving:
@@ -122,7 +122,7 @@ def _machine(instance: Obj) -> MachineRecord:
         name=metadata["name"],
         group=GroupName(spec["pool"], spec["zone"]),
         has_failed=phase == FAILED,
-        may_come=phase in _COMING,
+        may_become_node=phase in _UPCOMING_PHASES,
         is_leaving=is_leaving(instance),
         created=parse_time(metadata["creationTimestamp"]),
         is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,
@@ -130,40 +130,40 @@ def _machine(instance: Obj) -> MachineRecord:
     )
 
 
-# --- marks ---
+# --- scale-down taints ---
 #
-# The autoscaler's taints on nodes: DeletionCandidate on unneeded nodes, ToBeDeleted on nodes to remove.
+# Taints that the autoscaler sets: DeletionCandidate on unneeded nodes, ToBeDeleted on nodes to remove.
 #
-# Their value is the time in seconds, so that the autoscaler keeps no state. Source: kubernetes-sigs/cluster-autoscaler,
-# pkg/utils/taints.
+# The value of a taint is its time in seconds, so that the autoscaler keeps no state. Source:
+# kubernetes-sigs/cluster-autoscaler, pkg/utils/taints.
 
 
-def marked_unneeded(node: Obj, now: Instant) -> Obj:
+def taint_unneeded(node: Obj, now: Instant) -> Obj:
     """Return the node with the DeletionCandidate taint."""
-    return _tainted(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
+    return _add_taint(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
-def marked_needed(node: Obj) -> Obj:
+def untaint_needed(node: Obj) -> Obj:
     """Return the node without the DeletionCandidate taint."""
-    return _without(node, (well_known.DELETION_CANDIDATE,))
+    return _remove_taints(node, (well_known.DELETION_CANDIDATE,))
 
 
-def marked_going(node: Obj, now: Instant) -> Obj:
+def taint_to_be_deleted(node: Obj, now: Instant) -> Obj:
     """Return the node with the ToBeDeleted taint."""
-    return _tainted(node, well_known.TO_BE_DELETED, "NoSchedule", now)
+    return _add_taint(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 
-def marked_staying(node: Obj) -> Obj:
-    """Return the node without both taints."""
-    return _without(node, (well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE))
+def untaint_staying(node: Obj) -> Obj:
+    """Return the node without the ToBeDeleted and DeletionCandidate taints."""
+    return _remove_taints(node, (well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE))
 
 
-def _tainted(node: Obj, key: str, effect: str, now: Instant) -> Obj:
+def _add_taint(node: Obj, key: str, effect: str, now: Instant) -> Obj:
     taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
     taint = {"key": key, "value": str(now // SECOND), "effect": effect}
     return with_path(node, ("spec", "taints"), [*taints, taint])
 
 
-def _without(node: Obj, keys: Sequence[str]) -> Obj:
+def _remove_taints(node: Obj, keys: Sequence[str]) -> Obj:
     taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
     return with_path(node, ("spec", "taints"), [taint for taint in taints if taint["key"] not in keys] or None)

@@ -1,4 +1,4 @@
-"""Node groups: a NodePool in one zone, with its own size; a managed instance group in GCE.
+"""Node groups (a NodePool in one zone, as a managed instance group in GCE), autoscaler settings, and cluster limits.
 
 Sources: GKE's autoscaler, pkg/cloudprovider/gke (GkeMig: sizes, total sizes, ZeroOrMaxNodeScaling, provision times).
 """
@@ -25,20 +25,20 @@ from batchyard.placement.node_filters import AutoscalingProfile
 # autoscaler, pkg/cloudprovider/gke/gke_cloud_provider_impl.go (provision times).
 
 
-#: Nodes that are not ready are removed after this time.
+#: The time after which a node that is not ready is removed.
 UNREADY_TIME: Final = 20 * MINUTE
-#: At most PARALLEL_MAX nodes are removed at once, and DRAIN_MAX of them with pods.
+#: The maximum number of nodes that are removed at once, and of those that must be drained.
 PARALLEL_MAX: Final = 10
 DRAIN_MAX: Final = 1
-#: Maximum grace period of evicted pods, in seconds. A node that is not drained after DRAIN_TIME is kept.
+#: The maximum grace period of evicted pods in seconds, and the time after which an undrained node stays.
 GRACE_MAX: Final = 600
 DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
 #: Pods below this priority do not trigger a scale-up.
 EXPENDABLE_BELOW: Final = -10
-#: Delays for the pods of a gang to arrive: since the oldest pod, and since the oldest pod with accelerators.
+#: How long a scan waits for further pods of a gang after the oldest pod, and after the oldest pod with accelerators.
 YOUNG: Final = 2 * SECOND
 YOUNG_ACCELERATED: Final = 30 * SECOND
-#: How long machines may take to become nodes, by type; otherwise the Cluster's maxNodeProvisionTime.
+#: The time within which machines of each type must become nodes; others use the Cluster's maxNodeProvisionTime.
 TPU_PROVISION_TIME: Final = 10 * HOUR
 FLEX_START_PROVISION_TIME: Final = 30 * MINUTE
 QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
@@ -48,17 +48,17 @@ _SCAN_INTERVAL: Final = 10 * SECOND
 _THRESHOLD: Final = "0.5"
 #: Bytes per unit of memory limits.
 _GIGABYTE: Final = 1 << 30
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
 class ScaleDownDelays(NamedTuple):
-    """How long a node must be unneeded before removal, and how long scale-down pauses after a scale-up."""
+    """How long a node must be unneeded before its removal, and how long scale-down pauses after a scale-up."""
 
     unneeded: Duration
     after_add: Duration
 
 
-#: GKE publishes no values for its profile optimize-utilization: those are assumed.
+#: The values of optimize-utilization are assumptions, because GKE does not publish them.
 _PATIENCE: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
     AutoscalingProfile.BALANCED: ScaleDownDelays(10 * MINUTE, 10 * MINUTE),
     AutoscalingProfile.OPTIMIZE_UTILIZATION: ScaleDownDelays(2 * MINUTE, 2 * MINUTE),
@@ -66,15 +66,15 @@ _PATIENCE: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
 
 
 class ResourceLimit(NamedTuple):
-    """Minimum and maximum of a resource in the cluster: cores, bytes or accelerators."""
+    """The minimum and maximum of a resource in the cluster, in cores, bytes or accelerators."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """Autoscaler settings of a Cluster."""
+    """The autoscaler settings of a Cluster, with defaults."""
 
     profile: AutoscalingProfile
     expander: str
@@ -82,7 +82,7 @@ class ScalingSettings:
     priorities: tuple[str, ...]
     scan_interval: Duration
     patience: ScaleDownDelays
-    #: In billionths of the allocatable amount.
+    #: The utilization below which a node may be removed, in billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
     limits: Mapping[str, ResourceLimit]
@@ -90,13 +90,13 @@ class ScalingSettings:
     makes_pools: bool
 
     def next_scan(self, start: Instant, now: Instant) -> Instant:
-        """Return the first scan instant not before `now`: multiples of the scan interval since `start`."""
+        """Return the first scan time at or after `now`: a multiple of the scan interval since `start`."""
         return start + -(-(now - start) // self.scan_interval) * self.scan_interval
 
 
 def settings_of(cluster: Obj) -> ScalingSettings:
-    """Return the settings of a Cluster."""
-    autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _NOTHING
+    """Return the autoscaler settings of a Cluster."""
+    autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
     unneeded, after_add = _PATIENCE[profile]
     provisioning = autoscaling.get("autoProvisioning")
@@ -108,7 +108,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded), after_add),
         utilization_threshold=meta.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
         provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
-        limits={row["resource"]: _limit(row) for row in (provisioning or _NOTHING).get("limits") or ()},
+        limits={row["resource"]: _limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
         makes_pools=provisioning is not None,
     )
 
@@ -122,13 +122,13 @@ def _limit(row: Mapping[str, Any]) -> ResourceLimit:
     return ResourceLimit(row.get("min", 0) * unit, row["max"] * unit)
 
 
-#: Maximum size of a managed instance group.
+#: The maximum size of a managed instance group.
 SIZE_MAX: Final = 2000
 _UNBOUNDED: Final = 1 << 30
 
 
 class GroupName(NamedTuple):
-    """Pool and zone of a group."""
+    """The name of a node group: its pool and zone."""
 
     pool: str
     zone: str
@@ -136,42 +136,42 @@ class GroupName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """Minimum and maximum number of machines."""
+    """The minimum and maximum number of machines."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeGroup:
-    """A NodePool in one zone: machine type, template node, price and bounds."""
+    """A NodePool in one zone: machine type, template node, price and size bounds."""
 
     name: GroupName
     #: The name of the managed instance group, as shown to clients.
     id: str
     pool: Obj
     machine: MachineType
-    #: Template of the group's nodes.
+    #: The template of the group's nodes.
     template: NodeView
     price: MicroDollars
     is_autoscaled: bool
-    #: Bounds of the group, and of all groups of the pool together.
+    #: The size bounds of this group, and of all groups of the pool together.
     size: SizeBounds
     total: SizeBounds
     #: The number of machines that are created and deleted together.
     hosts: int
-    #: Whether any zone with capacity is used (ANY); otherwise zones are balanced.
+    #: Whether the location policy is ANY (use zones with capacity); otherwise zones are balanced.
     takes_any_zone: bool
 
     @property
     def provisioning(self) -> str:
         """The provisioning model of the machines."""
-        terms: str = self.pool["spec"].get("provisioning", "standard")
-        return terms
+        model: str = self.pool["spec"].get("provisioning", "standard")
+        return model
 
     @property
     def reservation(self) -> str | None:
-        """The reservation that the machines consume."""
+        """The name of the reservation that the machines consume, or None."""
         reservation: str | None = self.pool["spec"].get("reservation")
         return reservation
 
@@ -182,7 +182,7 @@ class NodeGroup:
 
     @property
     def uses(self) -> dict[str, int]:
-        """The resources of one machine that count against the cluster's limits."""
+        """The resources of one machine that count against the cluster limits."""
         machine = self.machine
         uses = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
         if machine.accelerator is not None:
@@ -190,7 +190,7 @@ class NodeGroup:
         return uses
 
     def provision_time(self, settings: ScalingSettings) -> Duration:
-        """Return how long a machine may take to become a node."""
+        """Return the time within which a machine must become a node."""
         accelerator = self.machine.accelerator
         if self.provisioning == "queued":
             return QUEUED_PROVISION_TIME
@@ -201,16 +201,16 @@ class NodeGroup:
         return settings.provision_time
 
     def node(self, name: str) -> NodeView:
-        """Return a ready node of the group with that name, without pods."""
+        """Return a ready node of the group with this name, without pods."""
         return replace(self.template, name=name, labels={**self.template.labels, well_known.HOSTNAME: name})
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the groups of a pool, in the order of its zones."""
+    """Return the node groups of a pool, in the order of its zones."""
     catalog = catalog_of(cluster)
     machine, hosts = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if hosts > 1 else zones_of(pool, cluster)
-    size, total = _bounds(pool["spec"], hosts, _placement_max(pool, machine, catalog))
+    size, total = _size_bounds(pool["spec"], hosts, _placement_max(pool, machine, catalog))
     name, price = pool["metadata"]["name"], pool_price(pool, cluster)
     return [
         NodeGroup(
@@ -230,34 +230,34 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     ]
 
 
-def _bounds(spec: Mapping[str, Any], hosts: int, most: int) -> tuple[SizeBounds, SizeBounds]:
-    """Return the bounds of one group, and those of all groups of the pool."""
+def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[SizeBounds, SizeBounds]:
+    """Return the size bounds of one group, and of all groups of the pool together."""
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
-        whole = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
-        return whole, whole
-    size = SizeBounds(autoscaling.get("min", 0), min(most, autoscaling.get("max", most)))
+        slice_bounds = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
+        return slice_bounds, slice_bounds
+    size = SizeBounds(autoscaling.get("min", 0), min(size_max, autoscaling.get("max", size_max)))
     return size, SizeBounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED))
 
 
 def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
-    """Return the maximum size of a group; compact placement groups are smaller."""
+    """Return the maximum size of a group; compact placement reduces it."""
     compact = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
     return compact or SIZE_MAX
 
 
 # --- limits ---
 #
-# Cluster-wide limits of cores, memory and accelerators. All machines count.
+# Cluster-wide limits of cores, memory and accelerators, which apply to all machines.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/resourcequotas, with its messages.
 
 
-_MANY: Final = 1 << 30
+_UNLIMITED: Final = 1 << 30
 
 
 class ClusterLimits:
-    """The cluster's limits and their current use."""
+    """The cluster-wide resource limits and their current use."""
 
     def __init__(self, limits: Mapping[str, ResourceLimit], used: Mapping[str, int]) -> None:
         self._limits = limits
@@ -265,32 +265,32 @@ class ClusterLimits:
 
     def allowed(self, uses: Mapping[str, int]) -> int:
         """Return how many more machines with these resources the limits allow."""
-        bounds = [self._left(resource) // amount for resource, amount in self._limited(uses).items()]
-        return max(0, min(bounds, default=_MANY))
+        bounds = [self._remaining(resource) // amount for resource, amount in self._limited(uses).items()]
+        return max(0, min(bounds, default=_UNLIMITED))
 
     def exceeded(self, uses: Mapping[str, int], count: int = 1) -> list[str]:
         """Return the resources whose limits `count` more machines would exceed."""
-        return [r for r, amount in self._limited(uses).items() if amount * count > self._left(r)]
+        return [r for r, amount in self._limited(uses).items() if amount * count > self._remaining(r)]
 
     def take(self, uses: Mapping[str, int], count: int) -> None:
-        """Add `count` machines."""
+        """Count `count` more machines as used."""
         for resource, amount in uses.items():
             self._used[resource] = self._used.get(resource, 0) + amount * count
 
-    def may_go(self, uses: Mapping[str, int], count: int = 1) -> bool:
-        """Whether the minimums still hold after `count` machines are removed."""
+    def may_remove(self, uses: Mapping[str, int], count: int = 1) -> bool:
+        """Report whether the minimum limits still hold after the removal of `count` machines."""
         return all(
-            self._used.get(resource, 0) - amount * count >= self._limits[resource].least
+            self._used.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited(uses).items()
         )
 
     def _limited(self, uses: Mapping[str, int]) -> dict[str, int]:
         return {resource: amount for resource, amount in uses.items() if amount and resource in self._limits}
 
-    def _left(self, resource: str) -> int:
-        return self._limits[resource].most - self._used.get(resource, 0)
+    def _remaining(self, resource: str) -> int:
+        return self._limits[resource].maximum - self._used.get(resource, 0)
 
 
 def format_exceeded_limits(resources: list[str]) -> str:
-    """Format the reason why a group cannot grow."""
+    """Format the reason why a group cannot grow, as upstream does."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

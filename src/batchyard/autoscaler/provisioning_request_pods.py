@@ -1,4 +1,4 @@
-"""Choice of one zone of one queued pool for a whole ProvisioningRequest, or the condition that says why none fits.
+"""ProvisioningRequests: their conditions, their pods, and the choice of one zone of one queued pool for all pods.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/scaleup (orchestrator.go, reasons).
 """
@@ -23,7 +23,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 # --- provisioning request conditions ---
 #
-# States and conditions of ProvisioningRequests, with their reasons and messages.
+# The states and conditions of ProvisioningRequests, with upstream's reasons and messages.
 #
 # Sources: GKE's autoscaler, pkg/provisioningrequests/{provreqstate,reconciler} for queued-provisioning.gke.io;
 # kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/conditions and pkg/processors/provreq for the other
@@ -39,14 +39,14 @@ PROVISIONED: Final = "Provisioned"
 FAILED: Final = "Failed"
 BOOKING_EXPIRED: Final = "BookingExpired"
 CAPACITY_REVOKED: Final = "CapacityRevoked"
-#: The conditions that end a stage of a request, in order.
+#: The condition types that end a stage of a request, in order.
 STAGES: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPACITY_REVOKED)
 
 #: How long provisioned capacity stays reserved for the pods of the request.
 BOOKING_TIME: Final = 10 * MINUTE
-#: How long a request with missing templates, or without a fitting group, is retried.
+#: How long a request with missing templates or without a fitting group is retried.
 RETRY_TIME: Final = 2 * MINUTE
-#: Finished requests are deleted after KEPT_FOR. Requests of the other classes fail after EXPIRES_AFTER without success.
+#: How long a finished request is kept, and when a request of the other classes without success fails.
 KEPT_FOR: Final = 7 * 24 * HOUR
 EXPIRES_AFTER: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
@@ -71,7 +71,7 @@ class ProvisioningRequestState(Enum):
 
 
 class ConditionText(NamedTuple):
-    """Type, status, reason and message of a condition."""
+    """The type, status, reason and message of a condition."""
 
     type: str
     status: bool
@@ -150,7 +150,7 @@ CONSUMED: Final = ConditionText(
 
 
 def state_of(request: Obj) -> ProvisioningRequestState:
-    """Return the state that the request's conditions imply."""
+    """Return the state that the conditions of a request imply."""
     if not (request.get("status") or {}).get("conditions"):
         return ProvisioningRequestState.UNINITIALIZED
     for kind, state in _STATES.items():
@@ -169,7 +169,7 @@ _STATES: Final[Mapping[str, ProvisioningRequestState]] = {
 
 
 def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> Obj:
-    """Return the request with the condition set; the same object if nothing changes."""
+    """Return the request with the condition set; the same object if nothing changed."""
     status = request.get("status") or {}
     before = status.get("conditions") or []
     conditions = with_condition(
@@ -185,12 +185,12 @@ def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> 
 
 
 def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
-    """Return the request with provisioning class details in its status; empty values are omitted."""
+    """Return the request with non-empty provisioning class details in its status."""
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
 def missing_templates_message(request: Obj, missing: Sequence[str]) -> str:
-    """Return the message that names the missing pod templates."""
+    """Return upstream's message that names the missing pod templates."""
     return (
         f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
         f"{len(missing)} templates were missing: {','.join(missing)}"
@@ -209,8 +209,8 @@ def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -
 
 def since(request: Obj, kind: str) -> Instant | None:
     """Return the last transition time of a condition; None if the request does not have it."""
-    found = find_condition(request, kind)
-    return None if found is None else parse_time(found["lastTransitionTime"])
+    condition = find_condition(request, kind)
+    return None if condition is None else parse_time(condition["lastTransitionTime"])
 
 
 def created(request: Obj) -> Instant:
@@ -219,7 +219,7 @@ def created(request: Obj) -> Instant:
 
 
 def max_run_duration(request: Obj) -> Duration:
-    """Return how long the machines may run; 7 days if the request does not limit it."""
+    """Return how long the machines may run, by default 7 days."""
     return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
 
 
@@ -235,12 +235,12 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 
 def is_for_many_zones(request: Obj) -> bool:
-    """Whether the request uses the OBTAINABILITY search strategy, which searches several zones."""
+    """Report whether the request uses the OBTAINABILITY search strategy, which searches several zones."""
     return parameter(request, _SEARCH_STRATEGY) == "OBTAINABILITY"
 
 
-def is_for_another(request: Obj) -> bool:
-    """Whether the request asks a specific autoscaler instance to check the capacity."""
+def is_for_other_instance(request: Obj) -> bool:
+    """Report whether a check-capacity request names another autoscaler instance."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
@@ -263,7 +263,7 @@ def _seconds(request: Obj, name: str) -> Duration | None:
 
 # --- request pods ---
 #
-# The pods of a ProvisioningRequest, built from its templates, and what GKE adds to the pods that consume it.
+# The pods of a ProvisioningRequest, built from its templates, and GKE's changes of pods that consume its capacity.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/pods; GKE's autoscaler,
 # pkg/provisioningrequests/pods and pkg/cloudprovider/gke/gceclient/resizerequest (ResizeRequestName).
@@ -280,44 +280,44 @@ _QUEUED_TOLERATION: Final = {
 
 
 def resize_request_name(namespace: str, request: str) -> str:
-    """Return the name of the ResizeRequest for a ProvisioningRequest."""
+    """Return the name of the ResizeRequest of a ProvisioningRequest."""
     digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{digits}"
 
 
 def consumed_request(pod: Obj) -> str:
-    """Return the name of the ProvisioningRequest that a pod consumes; '' if none."""
+    """Return the name of the ProvisioningRequest whose capacity a pod consumes; '' if none."""
     new = annotation(pod, well_known.CONSUME_PROVISIONING_REQUEST)
     return new or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """Apply GKE's webhook to a new pod: one that consumes a queued request runs only on that request's nodes."""
+    """Apply GKE's webhook: a new pod that consumes a queued request is bound to the nodes of this request."""
     request = consumed_request(pod)
-    named = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
-    if not request or named != QUEUED_CLASS:
+    class_name = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
+    if not request or class_name != QUEUED_CLASS:
         return pod
     name = resize_request_name(pod["metadata"].get("namespace") or "", request)
-    return _tolerating(with_path(pod, ("spec", "nodeSelector", well_known.NODE_PROVISIONING_REQUEST), name))
+    return _tolerate_queued(with_path(pod, ("spec", "nodeSelector", well_known.NODE_PROVISIONING_REQUEST), name))
 
 
 def pods_of(request: Obj, templates: Sequence[Obj]) -> list[PodView]:
     """Return the pods of a request; `templates` are in the order of its pod sets."""
     return [
-        PodView(_pod(request, template, f"{set_index}-{index}"))
+        PodView(_request_pod(request, template, f"{set_index}-{index}"))
         for set_index, (pod_set, template) in enumerate(zip(request["spec"]["podSets"], templates, strict=True))
         for index in range(pod_set["count"])
     ]
 
 
-def _pod(request: Obj, template: Obj, index: str) -> Obj:
-    metadata, given = request["metadata"], template["template"]
+def _request_pod(request: Obj, template: Obj, index: str) -> Obj:
+    metadata, pod_template = request["metadata"], template["template"]
     name = f"{metadata['name']}-{index}"
-    spec: Mapping[str, Any] = given["spec"]
+    spec: Mapping[str, Any] = pod_template["spec"]
     selector = {k: v for k, v in (spec.get("nodeSelector") or {}).items() if k != well_known.NODE_PROVISIONING_REQUEST}
     pod = {
         "metadata": {
-            **(given.get("metadata") or {}),
+            **(pod_template.get("metadata") or {}),
             "name": name,
             "namespace": metadata["namespace"],
             "uid": f"{metadata['namespace']}/{name}",
@@ -326,10 +326,10 @@ def _pod(request: Obj, template: Obj, index: str) -> Obj:
         "spec": {**spec, "nodeSelector": selector},
     }
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
-    return extended_resource_toleration(pod_defaults(_tolerating(pod) if is_queued else pod))
+    return extended_resource_toleration(pod_defaults(_tolerate_queued(pod) if is_queued else pod))
 
 
-def _tolerating(pod: Obj) -> Obj:
+def _tolerate_queued(pod: Obj) -> Obj:
     tolerations = pod["spec"].get("tolerations") or []
     if _QUEUED_TOLERATION in tolerations:
         return pod
@@ -341,7 +341,7 @@ _MISFITS_LISTED_MAX: Final = 5
 _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
-#: Reason and start of the message by cause, the reported cause first.
+#: By cause, in order of precedence: the reason, and the beginning of the message.
 _MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
     _INFEASIBLE: (
         "ProvisioningRequestSingleZoneInfeasible",
@@ -363,68 +363,68 @@ _NO_POOL: Final = ConditionText(
 )
 
 
-class Skip(NamedTuple):
-    """Why a group cannot hold the request."""
+class GroupRefusal(NamedTuple):
+    """Why a node group cannot provide the whole request."""
 
     cause: str
     details: Sequence[str] = ()
 
 
 def choose_group(
-    pods: Sequence[PodView], scale_up: ScaleUp, maker: NodeAutoProvisioner | None
+    pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return the group for all the pods and its new nodes; else the condition of the request."""
-    skips: dict[NodeGroup, Skip] = {}
+    """Return the node group for all pods with its new nodes, or the condition that says why none fits."""
+    refusals: dict[NodeGroup, GroupRefusal] = {}
     options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
         if group.provisioning != "queued" or not group.is_autoscaled:
             continue
-        found = _option(group, pods, scale_up)
-        if isinstance(found, Skip):
-            skips[group] = found
+        option_or_refusal = _option_in_group(group, pods, scale_up)
+        if isinstance(option_or_refusal, GroupRefusal):
+            refusals[group] = option_or_refusal
         else:
-            options.append(found)
-    if not options and maker is not None:
-        options = [option for option in maker.options(pods, scale_up) if not option.left]
+            options.append(option_or_refusal)
+    if not options and provisioner is not None:
+        options = [option for option in provisioner.options(pods, scale_up) if not option.remaining]
     if not options:
-        return _condition_for(skips)
-    ready = [option for option in options if _is_known(option, scale_up)]
-    return best_option(ready or options, scale_up.situation.settings)
+        return _condition_for(refusals)
+    guaranteed = [option for option in options if _is_guaranteed(option, scale_up)]
+    return best_option(guaranteed or options, scale_up.loop_context.settings)
 
 
-def _option(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | Skip:
-    """Place all the pods on new nodes of a group."""
+def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | GroupRefusal:
+    """Place all pods on new nodes of one group; return the option, or why it is impossible."""
     fleet, limits = scale_up.fleet, scale_up.limits
-    obstacle = fleet.obstacle(group, limits, scale_up.situation.now)
+    obstacle = fleet.obstacle(group, limits, scale_up.loop_context.now)
     if obstacle in (IN_BACKOFF, FULL):
-        return Skip(obstacle)
+        return GroupRefusal(obstacle)
     if obstacle:
-        return Skip(_EXCEEDED, limits.exceeded(group.uses, group.hosts))
-    for alike in kinds_of(pods, scale_up.nodes).values():
-        reasons = misfit(alike[0], group, scale_up.nodes)
+        return GroupRefusal(_EXCEEDED, limits.exceeded(group.uses, group.hosts))
+    for similar_pods in kinds_of(pods, scale_up.nodes).values():
+        reasons = misfit(similar_pods[0], group, scale_up.nodes)
         if reasons:
-            return Skip(_MISFIT, reasons)
+            return GroupRefusal(_MISFIT, reasons)
     room = fleet.room(group)
     option = scale_up.option([group], pods, [])
-    if option is None or option.left:
+    if option is None or option.remaining:
         count = 0 if option is None else len(option.nodes)
         if count >= room:
-            return Skip(FULL)
+            return GroupRefusal(FULL)
         exceeded = limits.exceeded(group.uses, count + 1)
-        return Skip(_EXCEEDED, exceeded) if exceeded else Skip(_INFEASIBLE)
+        return GroupRefusal(_EXCEEDED, exceeded) if exceeded else GroupRefusal(_INFEASIBLE)
     return option
 
 
-def _is_known(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    """Whether the cloud is known to have the machines."""
-    known = max(scale_up.fleet.known_room(group, scale_up.situation.cluster) for group in option.groups)
-    return known >= len(option.nodes)
+def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
+    """Report whether the Cluster's spec guarantees the machines of an option."""
+    guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
+    return guaranteed_count >= len(option.nodes)
 
 
-def _condition_for(skips: Mapping[NodeGroup, Skip]) -> ConditionText:
-    """Return the condition for the first cause that occurs."""
+def _condition_for(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
+    """Return the condition for the first cause, in order of precedence, that skipped a group."""
     for cause, (reason, beginning) in _MESSAGES.items():
-        pools = {group.name.pool: skip.details for group, skip in skips.items() if skip.cause == cause}
+        pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
             return ConditionText(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
     return _NO_POOL
@@ -433,11 +433,11 @@ def _condition_for(skips: Mapping[NodeGroup, Skip]) -> ConditionText:
 def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     detailed = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
-        return f". Predicate checking errors: {_cut(detailed, _MISFITS_LISTED_MAX)}"
+        return f". Predicate checking errors: {_shorten_list(detailed, _MISFITS_LISTED_MAX)}"
     if cause == _EXCEEDED:
-        return f", nodepools out of resources: {_cut(detailed, _POOLS_LISTED_MAX)}"
-    return f", affected nodepools: {_cut(sorted(pools), _POOLS_LISTED_MAX)}"
+        return f", nodepools out of resources: {_shorten_list(detailed, _POOLS_LISTED_MAX)}"
+    return f", affected nodepools: {_shorten_list(sorted(pools), _POOLS_LISTED_MAX)}"
 
 
-def _cut(items: Sequence[str], most: int) -> str:
-    return ", ".join([*items[:most], *(["..."] if len(items) > most else [])])
+def _shorten_list(items: Sequence[str], count_max: int) -> str:
+    return ", ".join([*items[:count_max], *(["..."] if len(items) > count_max else [])])

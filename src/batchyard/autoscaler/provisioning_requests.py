@@ -1,6 +1,6 @@
-"""Controller of ProvisioningRequests, which ask for capacity as a whole before pods exist.
+"""Controller of ProvisioningRequests, which request capacity for all pods together before the pods exist.
 
-It reconciles requests at the scan instants of the autoscaler.
+The controller reconciles requests at the scan times of the autoscaler.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ from batchyard.interfaces.controller import ReconcileResult
 
 # --- resize requests ---
 #
-# ResizeRequests, the cloud's form of a queued ProvisioningRequest, and their result.
+# ResizeRequests, with which the cloud provides the machines of a queued ProvisioningRequest, and their result.
 #
 # Source: GKE's autoscaler, pkg/provisioningrequests/{manager,reconciler} and reconciler/reasons.
 
@@ -98,12 +98,12 @@ _NO_ERROR: Final = ConditionText(
 
 
 def resize_request_key(request: Key) -> Key:
-    """Return the key of a ProvisioningRequest's ResizeRequest."""
+    """Return the key of the ResizeRequest of a ProvisioningRequest."""
     return Key(scheme.RESIZE_REQUEST, "", resize_request_name(request.namespace, request.name))
 
 
 def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, Any]:
-    """Return a new ResizeRequest for a ProvisioningRequest."""
+    """Return a new ResizeRequest for `count` machines of a group."""
     metadata = request["metadata"]
     return {
         "apiVersion": scheme.kind_info(scheme.RESIZE_REQUEST).api_version,
@@ -120,7 +120,7 @@ def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, 
 
 
 def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str, str]:
-    """Return the provisioning class details of a ProvisioningRequest."""
+    """Return the provisioning class details for the status of a ProvisioningRequest."""
     accelerator = group.machine.accelerator
     names = dict.fromkeys(pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"])
     return {
@@ -135,8 +135,8 @@ def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str,
     }
 
 
-def answer_of(resize_request: Obj | None) -> ConditionText | None:
-    """Return the condition that the ResizeRequest's state implies; None if nothing changed."""
+def result_condition(resize_request: Obj | None) -> ConditionText | None:
+    """Return the condition that the state of the ResizeRequest implies; None if it is still open."""
     if resize_request is None:
         return MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -156,7 +156,7 @@ def answer_of(resize_request: Obj | None) -> ConditionText | None:
 
 
 def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
-    """Return the condition for a failed attempt that the cloud retries."""
+    """Return the condition for a failed attempt that the cloud will retry."""
     condition = find_condition(status, PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
@@ -169,7 +169,7 @@ def _reason(code: str) -> str:
 
 # --- queued requests ---
 #
-# Reconciler of one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
+# Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
 #
 # Source: GKE's autoscaler, pkg/provisioningrequests/reconciler and pkg/provisioningrequests/scaleup.
 
@@ -179,16 +179,16 @@ _RESIZE_REQUEST_KEPT_FOR = HOUR
 
 
 class QueuedRequest:
-    """A queued ProvisioningRequest with its ResizeRequest, if there is one, and the cluster state at one instant."""
+    """A queued ProvisioningRequest, its ResizeRequest if it exists, and the cluster state at one time."""
 
-    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: LoopContext) -> None:
+    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._request = request
         self._key = key_of(request)
         self._resize_request = reader.get(resize_request_key(self._key))
         self._index = index
         self._reader = reader
-        self._situation = situation
-        self._now = situation.now
+        self._loop_context = loop_context
+        self._now = loop_context.now
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due now, and the time of the next reconcile."""
@@ -204,33 +204,33 @@ class QueuedRequest:
                 return self._set_condition(UNKNOWN_STRATEGY)
         match state:
             case ProvisioningRequestState.UNINITIALIZED:
-                return self._begin()
+                return self._initialize()
             case ProvisioningRequestState.PENDING:
                 outcome = self._queue()
             case ProvisioningRequestState.ACCEPTED:
-                condition = answer_of(self._resize_request)
+                condition = result_condition(self._resize_request)
                 outcome = ReconcileResult() if condition is None else self._set_condition(condition)
             case ProvisioningRequestState.PROVISIONED:
-                outcome = self._after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
+                outcome = self._set_condition_after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
             case ProvisioningRequestState.BOOKING_EXPIRED:
-                outcome = self._after(PROVISIONED, max_run_duration(self._request), REVOKED)
+                outcome = self._set_condition_after(PROVISIONED, max_run_duration(self._request), REVOKED)
             case ProvisioningRequestState.CAPACITY_REVOKED:
-                outcome = self._end(CAPACITY_REVOKED)
+                outcome = self._delete_after_retention(CAPACITY_REVOKED)
             case ProvisioningRequestState.FAILED:
-                outcome = self._end(FAILED)
+                outcome = self._delete_after_retention(FAILED)
         if state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
-            _look_again(outcome, until)
+            _requeue_by(outcome, until)
         return self._clean_up(state, outcome)
 
     # --- pending ---
 
-    def _begin(self) -> ReconcileResult:
-        """Accept responsibility for the request; delete a stale ResizeRequest of the same name."""
+    def _initialize(self) -> ReconcileResult:
+        """Set the first condition of a new request, and delete a stale ResizeRequest of the same name."""
         stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*stale, *self._set_condition(NOT_ACCEPTED).writes])
 
     def _queue(self) -> ReconcileResult:
-        """Choose a node group for the whole request and create its ResizeRequest; once that exists, set Accepted."""
+        """Choose a node group for the request and create its ResizeRequest, or set Accepted after that exists."""
         if since(self._request, ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan())
         missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -239,32 +239,41 @@ class QueuedRequest:
             return self._retry(condition)
         if self._resize_request is not None:
             return self._accept(self._resize_request)
-        found = self._choose()
-        if isinstance(found, ConditionText):
-            condition = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
+        option_or_condition = self._choose()
+        if isinstance(option_or_condition, ConditionText):
+            condition = (
+                option_or_condition._replace(type=ACCEPTED, status=False) if self._may_retry() else option_or_condition
+            )
             return self._retry(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
             return self._set_condition(fault)
-        pool: list[Write] = [Create(found.group.pool)] if found.is_new_pool else []
-        return ReconcileResult([*pool, Create(new_resize_request(self._request, found.group, len(found.nodes)))])
+        pool: list[Write] = [Create(option_or_condition.group.pool)] if option_or_condition.is_new_pool else []
+        return ReconcileResult(
+            [
+                *pool,
+                Create(new_resize_request(self._request, option_or_condition.group, len(option_or_condition.nodes))),
+            ]
+        )
 
     def _choose(self) -> ScaleUpOption | ConditionText:
-        situation = self._situation
+        loop_context = self._loop_context
         pods = requested_pods(self._request, self._reader)
-        assert pods is not None, "all templates exist"
-        maker = None
-        if situation.settings.makes_pools:
-            maker = NodeAutoProvisioner(situation.cluster, situation.settings.limits, self._index.pools, "queued")
-        with self._index.nodes.what_if():
-            trial = UpcomingCluster(
-                self._index, self._reader, situation, Failures(self._index, self._reader, self._now)
+        assert pods is not None, "_queue checks that all pod templates exist"
+        provisioner = None
+        if loop_context.settings.makes_pools:
+            provisioner = NodeAutoProvisioner(
+                loop_context.cluster, loop_context.settings.limits, self._index.pools, "queued"
             )
-            trial.prepare()
-            return choose_group(pods, trial.scale_up, maker)
+        with self._index.nodes.what_if():
+            forecast = UpcomingCluster(
+                self._index, self._reader, loop_context, Failures(self._index, self._reader, self._now)
+            )
+            forecast.prepare()
+            return choose_group(pods, forecast.scale_up, provisioner)
 
     def _accept(self, resize_request: Obj) -> ReconcileResult:
-        """Set Accepted with the provisioning details; if the pool is gone, delete the ResizeRequest."""
+        """Set Accepted with the provisioning details; if the pool is deleted, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
@@ -284,22 +293,22 @@ class QueuedRequest:
         return outcome
 
     def _next_scan(self) -> Instant:
-        return self._now + self._situation.settings.scan_interval
+        return self._now + self._loop_context.settings.scan_interval
 
-    # --- later ---
+    # --- after provisioning ---
 
-    def _after(self, kind: str, wait: Duration, condition: ConditionText) -> ReconcileResult:
-        """Set a condition a given time after another condition became True."""
+    def _set_condition_after(self, kind: str, wait: Duration, condition: ConditionText) -> ReconcileResult:
+        """Set a condition after the given time since another condition became True."""
         due = (since(self._request, kind) or self._now) + wait
         return self._set_condition(condition) if due <= self._now else ReconcileResult(requeue_at=due)
 
-    def _end(self, kind: str) -> ReconcileResult:
-        """Delete the request once its final condition is older than the retention time."""
+    def _delete_after_retention(self, kind: str) -> ReconcileResult:
+        """Delete the request after the retention time since its final condition."""
         due = (since(self._request, kind) or self._now) + KEPT_FOR
         return ReconcileResult([Delete(self._key)]) if due <= self._now else ReconcileResult(requeue_at=due)
 
     def _clean_up(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
-        """Delete a ResizeRequest that is no longer needed. Deleting an open one makes the cloud stop trying."""
+        """Delete a ResizeRequest that is no longer needed; this stops the attempts of an open one."""
         if self._resize_request is None or state in {
             ProvisioningRequestState.UNINITIALIZED,
             ProvisioningRequestState.PENDING,
@@ -315,7 +324,7 @@ class QueuedRequest:
         if due <= self._now:
             outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
         else:
-            _look_again(outcome, due)
+            _requeue_by(outcome, due)
         return outcome
 
     def _set_condition(self, condition: ConditionText) -> ReconcileResult:
@@ -323,14 +332,14 @@ class QueuedRequest:
         return ReconcileResult() if updated is self._request else ReconcileResult([UpdateStatus(updated)])
 
 
-def _look_again(outcome: ReconcileResult, when: Instant | None) -> None:
+def _requeue_by(outcome: ReconcileResult, when: Instant | None) -> None:
     if when is not None:
         outcome.requeue_at = when if outcome.requeue_at is None else min(when, outcome.requeue_at)
 
 
 # --- capacity requests ---
 #
-# ProvisioningRequests of the classes check-capacity and best-effort-atomic-scale-up, served from existing pools.
+# ProvisioningRequests of the classes check-capacity and best-effort-atomic-scale-up, which use existing pools.
 #
 # A request without capacity is retried after a minute, then with exponential backoff. Source:
 # kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/{checkcapacity,besteffortatomic} and
@@ -342,33 +351,33 @@ _LONGEST_WAIT: Final = 10 * MINUTE
 
 
 class CapacityRequest:
-    """A ProvisioningRequest of these classes, and the cluster state at one instant."""
+    """A check-capacity or best-effort-atomic-scale-up ProvisioningRequest, and the cluster state at one time."""
 
-    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: LoopContext) -> None:
+    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._request = request
         self._key = key_of(request)
         self._index = index
         self._reader = reader
-        self._situation = situation
-        self._now = situation.now
+        self._loop_context = loop_context
+        self._now = loop_context.now
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due now, and the time of the next reconcile."""
         match state_of(self._request):
             case ProvisioningRequestState.FAILED:
-                return self._end(since(self._request, FAILED))
+                return self._delete_after_retention(since(self._request, FAILED))
             case ProvisioningRequestState.BOOKING_EXPIRED | ProvisioningRequestState.CAPACITY_REVOKED:
-                return self._end(since(self._request, PROVISIONED))
+                return self._delete_after_retention(since(self._request, PROVISIONED))
             case ProvisioningRequestState.PROVISIONED:
-                return self._keep_room()
+                return self._keep_booked()
             case _:
                 return self._provision()
 
-    def _end(self, over: Instant | None) -> ReconcileResult:
-        due = (self._now if over is None else over) + KEPT_FOR
+    def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
+        due = (self._now if finished_at is None else finished_at) + KEPT_FOR
         return ReconcileResult([Delete(self._key)]) if due <= self._now else ReconcileResult(requeue_at=due)
 
-    def _keep_room(self) -> ReconcileResult:
+    def _keep_booked(self) -> ReconcileResult:
         """Keep the capacity booked until all pods consume it, or for ten minutes."""
         due = (since(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
@@ -377,15 +386,15 @@ class CapacityRequest:
         return self._set_condition(RESERVATION_OVER) if due <= self._now else ReconcileResult(requeue_at=due)
 
     def _provision(self) -> ReconcileResult:
-        """Check or provision the capacity if a try is due."""
+        """Check or provision the capacity if an attempt is due."""
         expires = created(self._request) + EXPIRES_AFTER
         if expires <= self._now:
             return self._set_condition(EXPIRED)
-        refused = since(self._request, PROVISIONED)
-        if refused is not None:
-            due, upcoming = next_tries(refused, self._now, self._situation.settings.scan_interval)
+        refused_at = since(self._request, PROVISIONED)
+        if refused_at is not None:
+            due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
             if not due:
-                return ReconcileResult(requeue_at=min(expires, upcoming))
+                return ReconcileResult(requeue_at=min(expires, next_attempt))
         pods = requested_pods(self._request, self._reader)
         if pods is None:
             missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -393,29 +402,29 @@ class CapacityRequest:
                 ConditionText(FAILED, True, "FailedToCreatePods", missing_templates_message(self._request, missing))
             )
         with self._index.nodes.what_if():
-            condition, writes = self._try(pods)
+            condition, writes = self._attempt(pods)
         updated = with_condition_set(
             with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now), condition, self._now
         )
         writes += [UpdateStatus(updated)] if updated is not self._request else []
         return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
-    def _try(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
-        """Return the resulting condition, and the writes that provision capacity for all the pods."""
-        trial = UpcomingCluster(
-            self._index, self._reader, self._situation, Failures(self._index, self._reader, self._now)
+    def _attempt(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
+        """Return the resulting condition, and the writes that provision capacity for all pods."""
+        forecast = UpcomingCluster(
+            self._index, self._reader, self._loop_context, Failures(self._index, self._reader, self._now)
         )
-        trial.prepare()
+        forecast.prepare()
         if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
-            if not PodPlacements(self._index.nodes).put(pods):
+            if not PodPlacements(self._index.nodes).place_all(pods):
                 return CAPACITY_FOUND, []
             return CAPACITY_NEVER if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
-        scale_up = trial.scale_up
+        scale_up = forecast.scale_up
         if not scale_up.help(PendingUnit(pods, is_gang=True)):
             return CAPACITY_LATER, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
-            writes += [Create(new_instance(group.pool, group.name.zone, self._situation.cluster))] * count
+            writes += [Create(new_instance(group.pool, group.name.zone, self._loop_context.cluster))] * count
         return CAPACITY_MADE if writes else CAPACITY_FOUND, writes
 
     def _set_condition(self, condition: ConditionText) -> ReconcileResult:
@@ -423,9 +432,9 @@ class CapacityRequest:
         return ReconcileResult() if updated is self._request else ReconcileResult([UpdateStatus(updated)])
 
 
-def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
-    """Whether a try is due, and the time of the next: one minute after the first failure, then doubled up to ten."""
-    wait, due = _FIRST_WAIT, refused + _FIRST_WAIT
+def attempt_schedule(refused_at: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
+    """Return whether an attempt is due, and the time of the next; the delay doubles from one to ten minutes."""
+    wait, due = _FIRST_WAIT, refused_at + _FIRST_WAIT
     while due <= now:
         if due > now - interval:
             return True, due
@@ -435,7 +444,7 @@ def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Ins
 
 
 class ProvisioningRequests:
-    """Reconciles ProvisioningRequests. It runs after the Autoscaler, which updates the index."""
+    """Reconciles ProvisioningRequests, after the Autoscaler controller has updated the index."""
 
     name = "provisioning-requests"
     rank = 15
@@ -445,27 +454,27 @@ class ProvisioningRequests:
         self._index = index
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the request, the request of a ResizeRequest or consuming pod, or those that may use a PodTemplate."""
+        """Return the requests that the event affects: itself, by ResizeRequest, consuming pod or PodTemplate."""
         if event.key.kind == scheme.PROVISIONING_REQUEST:
             return (event.key,)
         if not self._index.requests:
             return ()
         match event.key.kind:
             case scheme.RESIZE_REQUEST:
-                found = self._index.by_resize_request.get(event.key.name)
-                return () if found is None else (found,)
+                request_key = self._index.by_resize_request.get(event.key.name)
+                return () if request_key is None else (request_key,)
             case scheme.POD:
-                return self._consumed(event)
+                return self._consumed_request_keys(event)
             case _:
                 return [key for key in self._index.requests if key.namespace == event.key.namespace]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Advance a request if a scan is due. If it was deleted, delete its ResizeRequest too."""
+        """Advance a request if a scan is due; if the request was deleted, delete its ResizeRequest."""
         request = reader.get(key)
         if request is None:
             resize_request = resize_request_key(key)
             return ReconcileResult([] if reader.get(resize_request) is None else [Delete(resize_request)])
-        if provisioning_request_pods.is_for_another(request):
+        if provisioning_request_pods.is_for_other_instance(request):
             return ReconcileResult()
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
@@ -474,16 +483,16 @@ class ProvisioningRequests:
         next_scan = settings.next_scan(parse_time(cluster["metadata"]["creationTimestamp"]), now)
         if next_scan > now:
             return ReconcileResult(requeue_at=next_scan)
-        situation = LoopContext(cluster, settings, now)
+        loop_context = LoopContext(cluster, settings, now)
         match request["spec"]["provisioningClassName"]:
             case provisioning_request_pods.QUEUED_CLASS:
-                return QueuedRequest(request, self._index, reader, situation).step()
+                return QueuedRequest(request, self._index, reader, loop_context).step()
             case provisioning_request_pods.ATOMIC_CLASS | provisioning_request_pods.CHECK_CLASS:
-                return CapacityRequest(request, self._index, reader, situation).step()
+                return CapacityRequest(request, self._index, reader, loop_context).step()
         return ReconcileResult()
 
-    def _consumed(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the request that a bound pod consumes."""
+    def _consumed_request_keys(self, event: WatchEvent) -> Iterable[Key]:
+        """Return the request whose capacity a bound pod consumes."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
         request = consumed_request(event.obj)

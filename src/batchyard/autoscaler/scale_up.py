@@ -1,7 +1,7 @@
-"""Scale-up: which node groups grow for which pods, simulated on the upcoming cluster, one unit after the other.
+"""Scale-up: chooses the node groups that grow for pending pods, by simulation on the upcoming cluster.
 
-A unit first takes free room, then new nodes of existing pools, or else of new pools. A gang with a pod that fits
-nowhere gets nothing. One loop scales up for all units, whereas upstream grows one group per loop. Source:
+A unit (pod or gang) first uses free capacity, then new nodes of existing pools, or else of new pools. A gang with a pod
+that fits nowhere gets no nodes. One loop scales up for all units, whereas upstream grows one group per loop. Source:
 kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
 pkg/processors/status/eventing_scale_up_processor.go.
 """
@@ -24,43 +24,43 @@ from batchyard.placement.node_info import NodeInfo
 
 # --- pending units ---
 #
-# Units of unschedulable pods: single pods, and gangs that are helped as a whole or not at all.
+# Units of unschedulable pods: single pods, and gangs whose pods get nodes together or not at all.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/equivalence (equivalent pods are evaluated once) and
 # pkg/core/podlistprocessor (pods that fit existing or upcoming nodes need no new ones).
 
 
 Kind: TypeAlias = Hashable
-"""Pods of one kind fit the same nodes."""
+"""A key of equivalent pods: pods of one kind fit the same nodes."""
 
 
 class PendingUnit(NamedTuple):
-    """Pods that are helped together; those of a gang all or none."""
+    """Pods for which one scale-up is planned; the pods of a gang get nodes together or not at all."""
 
     pods: Sequence[PodView]
     is_gang: bool
 
 
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
-    """Return gangs, and the other pods by priority: highest priority first, then the oldest."""
+    """Return the gangs, and the other pods grouped by priority: highest priority first, then oldest."""
     gangs: dict[str, list[PodView]] = {}
-    alone: dict[int, list[PodView]] = {}
+    single_pods: dict[int, list[PodView]] = {}
     for pod in pods:
-        (gangs.setdefault(pod.gang, []) if pod.gang else alone.setdefault(pod.priority, [])).append(pod)
-    units = [PendingUnit(sorted(members, key=_turn), is_gang=True) for members in gangs.values()]
-    units += [PendingUnit(sorted(members, key=_turn), is_gang=False) for members in alone.values()]
-    return sorted(units, key=lambda unit: _turn(unit.pods[0]))
+        (gangs.setdefault(pod.gang, []) if pod.gang else single_pods.setdefault(pod.priority, [])).append(pod)
+    units = [PendingUnit(sorted(members, key=_sort_key), is_gang=True) for members in gangs.values()]
+    units += [PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods.values()]
+    return sorted(units, key=lambda unit: _sort_key(unit.pods[0]))
 
 
 def kind_of(pod: PodView, nodes: ClusterSnapshot) -> Kind:
-    """Return the kind of a pod; a pod with inter-pod rules is a kind of its own."""
+    """Return the kind of a pod; a pod with inter-pod rules has a separate kind."""
     if pod.shape.minds_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
 
 def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list[PodView]]:
-    """Group pods by kind."""
+    """Group pods by their kind."""
     kinds: dict[Kind, list[PodView]] = {}
     for pod in pods:
         kinds.setdefault(kind_of(pod, nodes), []).append(pod)
@@ -68,48 +68,48 @@ def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list
 
 
 class PodPlacements:
-    """Places pods on nodes with room, and records where."""
+    """Places pods on nodes with free capacity, and records the nodes."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        #: Node names by pod uid.
-        self.places: dict[str, str] = {}
+        #: The node name by pod uid.
+        self.node_by_pod: dict[str, str] = {}
 
-    def put(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Place pods; return those that fit nowhere. Pods with affinity are retried after the others."""
-        left = list(pods)
-        while left:
-            late = self._put_in_turn(left)
-            if len(late) == len(left) or not any(pod.shape.affinity for pod in late):
-                return late
-            left = late
-        return left
+    def place_all(self, pods: Sequence[PodView]) -> list[PodView]:
+        """Place pods, pods with affinity last; return the pods that fit no node."""
+        remaining = list(pods)
+        while remaining:
+            unplaced = self._place_in_order(remaining)
+            if len(unplaced) == len(remaining) or not any(pod.shape.affinity for pod in unplaced):
+                return unplaced
+            remaining = unplaced
+        return remaining
 
     def add(self, pod: PodView, node_name: str) -> None:
         """Place a pod on a node."""
         self._nodes.add_pod(pod, node_name)
-        self.places[pod.uid] = node_name
+        self.node_by_pod[pod.uid] = node_name
 
-    def _put_in_turn(self, pods: Sequence[PodView]) -> list[PodView]:
-        left: list[PodView] = []
-        stuck: dict[Kind, None] = {}
+    def _place_in_order(self, pods: Sequence[PodView]) -> list[PodView]:
+        remaining: list[PodView] = []
+        unplaceable_kinds: dict[Kind, None] = {}
         for pod in pods:
             kind = kind_of(pod, self._nodes)
-            name = "" if kind in stuck else pick_node(pod, self._nodes)
+            name = "" if kind in unplaceable_kinds else pick_node(pod, self._nodes)
             if name:
                 self.add(pod, name)
             else:
-                stuck[kind] = None
-                left.append(pod)
-        return left
+                unplaceable_kinds[kind] = None
+                remaining.append(pod)
+        return remaining
 
 
-def _turn(pod: PodView) -> tuple[int, int, str]:
+def _sort_key(pod: PodView) -> tuple[int, int, str]:
     return -pod.priority, pod.created, pod.key
 
 
 def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Whether existing pods have anti-affinity to the pod."""
+    """Report whether existing pods have anti-affinity to the pod."""
     return any(
         term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.anti_affinity_terms
     )
@@ -117,101 +117,101 @@ def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
 
 # --- binpacking ---
 #
-# Binpacking estimate: the new nodes of a group that pods need, first fit decreasing.
+# Binpacking: estimate the new nodes of a group that pods need, with first-fit decreasing.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/estimator (binpacking_estimator.go, decreasing_pod_orderer.go).
 
 
 class BinpackingEstimate(NamedTuple):
-    """The pods of each new node, and those that did not fit."""
+    """The pods of each new node, and the pods that did not fit."""
 
     nodes: Sequence[Sequence[PodView]]
-    left: Sequence[PodView]
+    remaining: Sequence[PodView]
 
 
-def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
-    """Pack pods onto at most `most` new nodes of a group, in addition to the existing nodes."""
+def pack(pods: Sequence[PodView], group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
+    """Pack pods onto at most `count_max` new nodes of a group, in addition to the existing nodes."""
     with nodes.what_if():
-        packing = _Packing(group, most, nodes)
-        left = packing.pack(in_decreasing_order(pods, group.template))
-    return BinpackingEstimate([filled for filled in packing.filled if filled], left)
+        packing = _Packing(group, count_max, nodes)
+        remaining = packing.pack(in_decreasing_order(pods, group.template))
+    return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], remaining)
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return why a pod does not fit a new node of the group; empty if it fits."""
-    view = group.node(_name(group, 0))
-    if kind_of(pod, nodes) is pod.shape:  # other nodes and pods do not matter to it
+    view = group.node(_simulated_node_name(group, 0))
+    if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
         obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, NodeInfo(view))
         return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
         nodes.set_node(view)
-        return _reasons(pod, view.name, nodes)
+        return _misfit_reasons(pod, view.name, nodes)
 
 
 def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
-    """Sort by priority, then by the share of a node that they request."""
-    return sorted(pods, key=lambda pod: (-pod.priority, -_share(pod, template), pod.created, pod.key))
+    """Sort pods by priority, then by the fraction of a node that they request, largest first."""
+    return sorted(pods, key=lambda pod: (-pod.priority, -_requested_fraction(pod, template), pod.created, pod.key))
 
 
 class _Packing:
-    """New nodes being filled. For each kind the search starts at the last node used: earlier ones are full for it.
+    """New nodes during binpacking; the search for a kind starts at its last node, since earlier nodes are full for it.
 
-    Pods with inter-pod rules are kinds of their own and search all nodes.
+    Pods with inter-pod rules have separate kinds and search all nodes.
     """
 
-    def __init__(self, group: NodeGroup, most: int, nodes: ClusterSnapshot) -> None:
+    def __init__(self, group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> None:
         self._group = group
-        self._most = most
+        self._count_max = count_max
         self._nodes = nodes
-        self._first: dict[Kind, int] = {}
-        self.filled: list[list[PodView]] = []
+        self._start_index: dict[Kind, int] = {}
+        self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Place pods on nodes; the rest is retried if it has affinity to pods placed later."""
-        left = list(pods)
-        while left:
-            late = [pod for pod in left if not self._take(pod)]
-            if len(late) == len(left) or not any(pod.shape.affinity for pod in late):
-                return late
-            left = late
-        return left
+        """Place pods on the new nodes; return the pods that do not fit after retries."""
+        remaining = list(pods)
+        while remaining:
+            unplaced = [pod for pod in remaining if not self._place(pod)]
+            if len(unplaced) == len(remaining) or not any(pod.shape.affinity for pod in unplaced):
+                return unplaced
+            remaining = unplaced
+        return remaining
 
-    def _take(self, pod: PodView) -> bool:
+    def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
-        index = self._first.get(kind, 0) if kind is pod.shape else 0
-        while index < len(self.filled) or self._add_node():
-            name = _name(self._group, index)
-            if not _reasons(pod, name, self._nodes):
+        index = self._start_index.get(kind, 0) if kind is pod.shape else 0
+        while index < len(self.pods_by_node) or self._add_node():
+            name = _simulated_node_name(self._group, index)
+            if not _misfit_reasons(pod, name, self._nodes):
                 self._nodes.add_pod(pod, name)
-                self.filled[index].append(pod)
-                self._first[kind] = index
+                self.pods_by_node[index].append(pod)
+                self._start_index[kind] = index
                 return True
             index += 1
-        self._first[kind] = index
+        self._start_index[kind] = index
         return False
 
     def _add_node(self) -> bool:
-        """Add a node, unless the limit is reached or the last node is still empty."""
-        if len(self.filled) >= self._most or (self.filled and not self.filled[-1]):
+        """Add an empty node, unless the limit is reached or the last node is still empty."""
+        if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
-        self._nodes.set_node(self._group.node(_name(self._group, len(self.filled))))
-        self.filled.append([])
+        self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
+        self.pods_by_node.append([])
         return True
 
 
-def _name(group: NodeGroup, index: int) -> str:
+def _simulated_node_name(group: NodeGroup, index: int) -> str:
     """Return the name of a simulated node."""
     return f"{group.id}-tried-{index}"
 
 
-def _reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
+def _misfit_reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return why a pod does not fit a simulated node; empty if it fits."""
     node = nodes.get(name)
     return () if node is None else why_not(pod, node, nodes)
 
 
-def _share(pod: PodView, template: NodeView) -> float:
-    """Return the sum of the pod's shares of a node's resources."""
+def _requested_fraction(pod: PodView, template: NodeView) -> float:
+    """Return the sum of the fractions of a node's resources that the pod requests."""
     total = template.allocatable
     return sum(
         amount / total[resource] for resource, amount in pod.requests if resource != PODS and total.get(resource)
@@ -220,49 +220,49 @@ def _share(pod: PodView, template: NodeView) -> float:
 
 # --- zones ---
 #
-# Distribution of a pool's new nodes over its zones: balanced, or where the cloud has capacity.
+# Distribution of a pool's new nodes over its zones: balanced, or in zones with known capacity.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/processors/nodegroupset/balancing_processor.go; GKE's autoscaler,
 # pkg/processors/locationpolicy, which asks the cloud for advice with the location policy ANY.
 
 
 def spread(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
-    """Return the number of new nodes of each group of a pool; zeros are omitted."""
-    given = dict.fromkeys(groups, 0)
+    """Return the number of new nodes of each group of a pool, without zeros."""
+    increases = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
-        _give_where_known(given, count, fleet, cluster)
-    _give_evenly(given, count - sum(given.values()), fleet)
-    return {group: more for group, more in given.items() if more}
+        _spread_by_capacity(increases, count, fleet, cluster)
+    _spread_evenly(increases, count - sum(increases.values()), fleet)
+    return {group: increase for group, increase in increases.items() if increase}
 
 
-def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Prefer the first zone that is known to have all machines, else the zones with the most."""
-    have = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in given}
-    whole = [group for group in given if have[group] >= count]
-    for group in whole[:1] or sorted(given, key=lambda group: -have[group]):
-        more = min(have[group], count - sum(given.values()), _room_of_pool(group, given, fleet))
-        given[group] += max(0, more)
+def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
+    """Prefer the first zone with known capacity for all machines, otherwise the zones with the most capacity."""
+    capacity = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    sufficient_groups = [group for group in increases if capacity[group] >= count]
+    for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity[group]):
+        increase = min(capacity[group], count - sum(increases.values()), _remaining_pool_size(group, increases, fleet))
+        increases[group] += max(0, increase)
 
 
-def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: NodeGroupsState) -> None:
-    """Add nodes one by one to the smallest group that has room."""
+def _spread_evenly(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState) -> None:
+    """Add nodes one by one to the smallest group that may grow."""
     for _ in range(count):
-        open_groups = [group for group in given if given[group] < fleet.room(group)]
-        if not open_groups or not _room_of_pool(open_groups[0], given, fleet):
+        open_groups = [group for group in increases if increases[group] < fleet.room(group)]
+        if not open_groups or not _remaining_pool_size(open_groups[0], increases, fleet):
             return
-        smallest = min(open_groups, key=lambda group: fleet.size(group) + given[group])
-        given[smallest] += 1
+        smallest = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
+        increases[smallest] += 1
 
 
-def _room_of_pool(group: NodeGroup, given: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
-    return max(0, group.total.most - fleet.pool_size(group) - sum(given.values()))
+def _remaining_pool_size(group: NodeGroup, increases: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
+    return max(0, group.total.maximum - fleet.pool_size(group) - sum(increases.values()))
 
 
 NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
 
 
 class LoopContext(NamedTuple):
-    """Cluster, settings and time of one loop."""
+    """The Cluster, the settings and the time of one loop."""
 
     cluster: Obj
     settings: ScalingSettings
@@ -270,13 +270,13 @@ class LoopContext(NamedTuple):
 
 
 class NewPools(Protocol):
-    """Pools that could be created for pods."""
+    """A planner of new pools for pods that fit no existing pool."""
 
     def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
-        """Return the pools that would help."""
+        """Return the scale-up options with new pools for these pods."""
 
     def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
-        """Return why no new pool would help a pod."""
+        """Return why no new pool helps a pod."""
 
 
 @dataclass(slots=True)
@@ -284,15 +284,15 @@ class ScaleUpDraft:
     """The planned scale-up for one unit."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
-    #: Node name by pod uid.
-    places: dict[str, str] = field(default_factory=dict)
+    #: The node name by pod uid.
+    node_by_pod: dict[str, str] = field(default_factory=dict)
     increases: dict[NodeGroup, int] = field(default_factory=dict)
     helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
     pools: list[Obj] = field(default_factory=list)
 
 
 class ScaleUp:
-    """The scale-up plan so far. Decisions are applied to the nodes and the group state at once, for later units to see.
+    """The scale-up plan of one loop; each decision changes the node snapshot and group state, which later units use.
 
     Use only within `nodes.what_if()`.
     """
@@ -302,69 +302,69 @@ class ScaleUp:
         nodes: ClusterSnapshot,
         fleet: NodeGroupsState,
         limits: ClusterLimits,
-        situation: LoopContext,
+        loop_context: LoopContext,
         new_pools: NewPools | None,
     ) -> None:
         self.nodes = nodes
         self.fleet = fleet
         self.limits = limits
-        self.situation = situation
+        self.loop_context = loop_context
         self._new_pools = new_pools
-        self._before: dict[GroupName, int] = {}
-        #: By the group object: pools that could be created share names.
+        self._initial_sizes: dict[GroupName, int] = {}
+        #: By the group object instead of its name, because possible new pools share names.
         self._misfits: dict[tuple[NodeGroup, Kind], tuple[str, ...]] = {}
-        self._hopeless: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
+        self._known_failures: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
         #: The NodePools to create, and the increase of each group.
         self.pools: list[Obj] = []
         self.increases: dict[NodeGroup, int] = {}
-        #: By pod uid: the groups that grow for the pod, why none does, and the node it would get.
+        #: By pod uid: the groups that grow for the pod, why none grows, and the simulated node of the pod.
         self.helped: dict[str, Sequence[NodeGroup]] = {}
         self.refused: dict[str, str] = {}
-        self.places: dict[str, str] = {}
+        self.node_by_pod: dict[str, str] = {}
         self.new_nodes: dict[str, None] = {}
 
     def help(self, unit: PendingUnit) -> bool:
         """Find nodes for a unit; return whether all its pods have one."""
         kinds = kinds_of(unit.pods, self.nodes)
-        alike = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
-        if alike in self._hopeless:
-            self._refuse(kinds, self._hopeless[alike])
+        gang_key = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
+        if gang_key in self._known_failures:
+            self._refuse(kinds, self._known_failures[gang_key])
             return False
         draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
-            left = self._fill(draft, unit)
-            if left and unit.is_gang:
-                self._drop(draft)
+            remaining = self._fill(draft, unit)
+            if remaining and unit.is_gang:
+                self._undo(draft)
             else:
                 trial.keep()
                 self._apply(draft)
-        if left:
-            refused = kinds if unit.is_gang else kinds_of(left, self.nodes)
-            why = {kind: self._why(pods[0], kind, unit) for kind, pods in refused.items()}
-            if alike:
-                self._hopeless[alike] = why
-            self._refuse(refused, why)
-        return not left
+        if remaining:
+            refused = kinds if unit.is_gang else kinds_of(remaining, self.nodes)
+            reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused.items()}
+            if gang_key:
+                self._known_failures[gang_key] = reasons
+            self._refuse(refused, reasons)
+        return not remaining
 
     def complete_slices(self) -> None:
-        """Add the missing machines of slices that were requested only in part."""
+        """Add the missing machines of TPU slices that were only partly requested."""
         draft = ScaleUpDraft()
         for group in self.fleet.groups.values():
             for _ in range(self.fleet.lack(group)):
                 self._add_node(group, (), draft)
         self._apply(draft)
 
-    def grow_to_least(self) -> None:
-        """Grow groups that are below their minimum size."""
+    def grow_to_minimum(self) -> None:
+        """Add nodes to groups below their minimum size."""
         for groups in self.fleet.pools():
             for group in groups:
-                lack = group.size.least - self.fleet.size(group)
-                self._grow([group], lack if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
-            self._grow(groups, groups[0].total.least - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
+                missing = group.size.minimum - self.fleet.size(group)
+                self._grow([group], missing if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
+            self._grow(groups, groups[0].total.minimum - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
     def backoffs_end(self) -> Instant | None:
-        """Return when the first known backoff ends after which a retry makes sense."""
-        cluster, now = self.situation.cluster, self.situation.now
+        """Return the earliest end of a backoff after which a retry can succeed, or None."""
+        cluster, now = self.loop_context.cluster, self.loop_context.now
         ends = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
@@ -375,116 +375,118 @@ class ScaleUp:
 
     def format_increase(self, groups: Sequence[NodeGroup]) -> str:
         """Format the growth of groups as in upstream's Events: `[{pool 0->2 (max: 24)}]`."""
-        texts = [
-            f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
-            f"(max: {min(group.size.most, group.total.most)})}}"
+        descriptions = [
+            f"{{{group.id} {self._initial_sizes.get(group.name, 0)}->{self.fleet.size(group)} "
+            f"(max: {min(group.size.maximum, group.total.maximum)})}}"
             for group in groups
         ]
-        return f"[{' '.join(texts)}]"
+        return f"[{' '.join(descriptions)}]"
 
     def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
         """Return the kinds of pods that fit a new node of the group."""
         return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
 
-    def alike(
+    def group_by_fitting_kinds(
         self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
     ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
         """Group the node groups by the kinds of pods that fit them."""
-        found: dict[tuple[Kind, ...], list[NodeGroup]] = {}
+        groups_by_kinds: dict[tuple[Kind, ...], list[NodeGroup]] = {}
         for group in groups:
-            found.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
-        return found
+            groups_by_kinds.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
+        return groups_by_kinds
 
     def option(
-        self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]
+        self, groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView]
     ) -> ScaleUpOption | None:
-        """Return the new nodes that similar groups would get for the pods; `rest` does not fit them."""
+        """Return the new nodes of similar groups for the pods, or None; `other_pods` do not fit the groups."""
         group = groups[0]
-        most = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
-        most = min(most, group.total.most - self.fleet.pool_size(group))
-        packed = pack(pods, group, most, self.nodes) if most > 0 else None
-        if packed is None or not packed.nodes:
+        count_max = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
+        count_max = min(count_max, group.total.maximum - self.fleet.pool_size(group))
+        estimate = pack(pods, group, count_max, self.nodes) if count_max > 0 else None
+        if estimate is None or not estimate.nodes:
             return None
-        whole = [*packed.nodes, *[()] * (group.hosts - len(packed.nodes))]
-        return ScaleUpOption(groups, whole, [*packed.left, *rest])
+        node_pods = [*estimate.nodes, *[()] * (group.hosts - len(estimate.nodes))]
+        return ScaleUpOption(groups, node_pods, [*estimate.remaining, *other_pods])
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
-        """Add nodes without pods."""
+        """Add `count` nodes without pods, distributed over the groups."""
         if count <= 0:
             return
-        able = [group for group in groups if self._may_grow(group)]
-        given = spread(able, count, self.fleet, self.situation.cluster) if able else {}
+        growing_groups = [group for group in groups if self._may_grow(group)]
+        increases_by_group = (
+            spread(growing_groups, count, self.fleet, self.loop_context.cluster) if growing_groups else {}
+        )
         draft = ScaleUpDraft()
-        for group, more in given.items():
-            for _ in range(more):
+        for group, increase in increases_by_group.items():
+            for _ in range(increase):
                 self._add_node(group, (), draft)
         self._apply(draft)
 
     # --- one unit ---
 
     def _fill(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
-        """Find nodes for as many pods as possible; return the rest."""
-        placings = PodPlacements(self.nodes)
-        left: Sequence[PodView] = placings.put(unit.pods)
-        draft.places.update(placings.places)
-        while left:
-            option = self._choose(left, unit)
+        """Find nodes for as many pods as possible; return the remaining pods."""
+        placements = PodPlacements(self.nodes)
+        remaining: Sequence[PodView] = placements.place_all(unit.pods)
+        draft.node_by_pod.update(placements.node_by_pod)
+        while remaining:
+            option = self._choose(remaining, unit)
             if option is None:
-                return left
-            left = self._take(option, draft)
-        return left
+                return remaining
+            remaining = self._add_option(option, draft)
+        return remaining
 
-    def _choose(self, left: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
-        """Return the best option; for a gang one that helps all remaining pods, if there is any."""
-        kinds = kinds_of(left, self.nodes)
+    def _choose(self, remaining: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
+        """Return the best option; for a gang prefer options for all remaining pods."""
+        kinds = kinds_of(remaining, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
-        if self._new_pools and (not options or (unit.is_gang and all(option.left for option in options))):
-            options += self._new_pools.options(left, self)
+        if self._new_pools and (not options or (unit.is_gang and all(option.remaining for option in options))):
+            options += self._new_pools.options(remaining, self)
         if unit.is_gang:
             options = [option for option in options if self._is_promising(option)]
-        whole = [option for option in options if not option.left] if unit.is_gang else []
-        return best_option(whole or options, self.situation.settings) if options else None
+        complete_options = [option for option in options if not option.remaining] if unit.is_gang else []
+        return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
-        """Whether all the new nodes are likely to come. Recently failed groups need known capacity in the cloud."""
-        if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
+        """Report whether all new nodes will probably become ready; after a failure this requires known capacity."""
+        if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
-        return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.situation.cluster)
+        return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
 
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[ScaleUpOption]:
-        """Return the options of a pool's groups; groups that fit the same pods share one."""
-        found = []
-        for fitting, similar in self.alike(list(filter(self._may_grow, groups)), kinds).items():
+        """Return the options of a pool; groups that fit the same pods form one option."""
+        options = []
+        for fitting, similar in self.group_by_fitting_kinds(list(filter(self._may_grow, groups)), kinds).items():
             pods = [pod for kind in fitting for pod in kinds[kind]]
-            rest = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
-            option = self.option(similar, pods, rest) if pods else None
+            other_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting for pod in kind_pods]
+            option = self.option(similar, pods, other_pods) if pods else None
             if option is not None:
-                found.append(option)
-        return found
+                options.append(option)
+        return options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Whether a group may grow for pods. Queued groups grow for ProvisioningRequests only."""
+        """Report whether a group may grow for pods; queued groups grow only for ProvisioningRequests."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
-        return not self.fleet.obstacle(group, self.limits, self.situation.now)
+        return not self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
-    def _take(self, option: ScaleUpOption, draft: ScaleUpDraft) -> Sequence[PodView]:
+    def _add_option(self, option: ScaleUpOption, draft: ScaleUpDraft) -> Sequence[PodView]:
         """Add the new nodes of an option to the draft; return the remaining pods."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
-            others = groups_of(option.group.pool, self.situation.cluster)
-            for group in {group.name: group for group in [*others, *option.groups]}.values():
+            zone_groups = groups_of(option.group.pool, self.loop_context.cluster)
+            for group in {group.name: group for group in [*zone_groups, *option.groups]}.values():
                 self.fleet.add(group)
-        given = spread(option.groups, len(option.nodes), self.fleet, self.situation.cluster)
-        owners = [group for group, count in given.items() for _ in range(count)]
-        groups = tuple(given)
+        increases_by_group = spread(option.groups, len(option.nodes), self.fleet, self.loop_context.cluster)
+        owners = [group for group, count in increases_by_group.items() for _ in range(count)]
+        groups = tuple(increases_by_group)
         for group, pods in zip(owners, option.nodes, strict=False):
             self._add_node(group, pods, draft)
             draft.helped.update(dict.fromkeys([pod.uid for pod in pods], groups))
-        return [*option.left, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+        return [*option.remaining, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
-        self._before.setdefault(group.name, self.fleet.size(group))
+        self._initial_sizes.setdefault(group.name, self.fleet.size(group))
         view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
         self.limits.take(group.uses, 1)
@@ -493,20 +495,20 @@ class ScaleUp:
         draft.increases[group] = draft.increases.get(group, 0) + 1
         for pod in pods:
             self.nodes.add_pod(pod, view.name)
-            draft.places[pod.uid] = view.name
+            draft.node_by_pod[pod.uid] = view.name
 
     def _apply(self, draft: ScaleUpDraft) -> None:
-        """Add a unit's draft to the plan."""
+        """Add the draft of a unit to the plan."""
         self.new_nodes.update(draft.new_nodes)
-        self.places.update(draft.places)
+        self.node_by_pod.update(draft.node_by_pod)
         for group, count in draft.increases.items():
             self.increases[group] = self.increases.get(group, 0) + count
         self.pools += draft.pools
         self.helped.update(draft.helped)
-        self._hopeless.clear()
+        self._known_failures.clear()
 
-    def _drop(self, draft: ScaleUpDraft) -> None:
-        """Undo a unit's draft in the group state and the limits."""
+    def _undo(self, draft: ScaleUpDraft) -> None:
+        """Undo the draft of a unit in the group state and the limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
             self.limits.take(group.uses, -count)
@@ -515,12 +517,12 @@ class ScaleUp:
 
     # --- refused pods ---
 
-    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], why: Mapping[Kind, str]) -> None:
+    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
         for kind, pods in kinds.items():
-            self.refused.update(dict.fromkeys([pod.uid for pod in pods], why[kind]))
+            self.refused.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
-    def _why(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
-        """Return why no group grows for a pod: each reason with the number of groups."""
+    def _explain_refusal(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
+        """Return why no group grows for a pod: each reason with its number of groups."""
         reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
@@ -535,7 +537,7 @@ class ScaleUp:
         return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
 
     def _obstacle(self, group: NodeGroup) -> str:
-        return self.fleet.obstacle(group, self.limits, self.situation.now)
+        return self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
     def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
         """Return why a pod does not fit a group; cached for pods without inter-pod rules."""

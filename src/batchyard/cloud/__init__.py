@@ -1,5 +1,5 @@
-"""The simulated cloud: controllers that provision machines for Instances and register Nodes, like GCE and GKE.
+"""The simulated cloud: controllers that provision machines for Instances and register Nodes, as GCE and GKE do.
 
-The rest of batchyard does not depend on it: clients create an Instance to request a machine, and delete it to release
-it. A real cloud would be other controllers for the same objects.
+Clients create an Instance to request a machine, and delete it to release the machine. Controllers of a real cloud could
+replace this package.
 """

@@ -1,4 +1,4 @@
-"""The simulated cloud as a set of controllers, which run beside those of the platform."""
+"""Controllers of the simulated cloud: the lifecycle of machines, and the machines of node pools."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from batchyard.cloud.catalog.instances import (
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.nodes import awaits_drivers, made_ready, registered_node
+from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, set_ready
 from batchyard.cloud.catalog.prices import machine_of, step_duration
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
@@ -46,14 +46,14 @@ from batchyard.interfaces.controller import Controller, EventRecord, ReconcileRe
 
 # --- instances ---
 #
-# Machine lifecycle: it boots, its Node registers and becomes ready, it gets a stop notice and is switched off.
+# Lifecycle of a machine: it boots, its Node registers and becomes ready, and it is stopped after a notice.
 #
 # Step durations are drawn from the seed and the machine's name. A Node is deleted with its machine, as by Kubernetes'
 # cloud node lifecycle controller. All state is in the Instance, so a restart loses nothing.
 
 
-class Instances:
-    """Moves every machine through its phases."""
+class InstanceController:
+    """Moves every Instance through its phases: Provisioning, Booting, Running, Stopping."""
 
     name = "cloud-instances"
     rank = 0
@@ -67,18 +67,18 @@ class Instances:
         return (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Execute the step that is due, or wait for it."""
+        """Execute the next step of a machine if it is due; otherwise requeue at its time."""
         instance, cluster = reader.get(key), only_cluster(reader)
         node = reader.get(Key(scheme.NODE, "", key.name))
         if instance is None:
-            return ReconcileResult(_removal(node))
+            return ReconcileResult(_delete_node_writes(node))
         if cluster is None:
             return ReconcileResult()
         pool = reader.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
         return _Machine(instance, node, pool, cluster, self._seed).step(now)
 
 
-def _removal(node: Obj | None) -> list[Write]:
+def _delete_node_writes(node: Obj | None) -> list[Write]:
     """Return the deletion of a machine's Node."""
     is_ours = node is not None and label(node, well_known.NODE_POOL) is not None
     return [Delete(Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
@@ -97,93 +97,94 @@ class _Machine:
     def step(self, now: Instant) -> ReconcileResult:
         """Return the writes that are due, or the time of the next step."""
         if is_leaving(self.instance):
-            return self._leave(now)
-        phase, stop = phase_of(self.instance), stops_at(self.instance)
+            return self._shut_down(now)
+        phase, stop_at = phase_of(self.instance), stops_at(self.instance)
         if phase in {PROVISIONING, BOOTING}:
-            stop = _first(stop, self._reservation_end())
-        if stop is not None and stop <= now:
+            stop_at = _earlier(stop_at, self._reservation_end())
+        if stop_at is not None and stop_at <= now:
             key = Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
         if phase == PROVISIONING:
-            return self._boot(now, stop)
+            return self._boot(now, stop_at)
         if phase == BOOTING:
-            return self._register(now, stop)
-        return self._run(now, stop) if phase == RUNNING else ReconcileResult(requeue_at=stop)
+            return self._register(now, stop_at)
+        return self._run(now, stop_at) if phase == RUNNING else ReconcileResult(requeue_at=stop_at)
 
-    def _boot(self, now: Instant, stop: Instant | None) -> ReconcileResult:
-        due = since(self.instance) + self._drawn("provisioning")
-        if due > now:
-            return ReconcileResult(requeue_at=_first(due, stop))
+    def _boot(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
+        due_at = since(self.instance) + self._draw_duration("provisioning")
+        if due_at > now:
+            return ReconcileResult(requeue_at=_earlier(due_at, stop_at))
         return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
-    def _register(self, now: Instant, stop: Instant | None) -> ReconcileResult:
-        """Create the Node, as its kubelet would."""
-        due = since(self.instance) + self._drawn("boot") + self._drawn("registration")
-        if due > now or self.pool is None:
-            return ReconcileResult(requeue_at=_first(due, stop) if due > now else stop)
-        longest = self.instance["spec"].get("maxRunDuration")
-        stop = stop if longest is None else _first(now + parse_duration(longest), stop)
-        fields = {} if stop is None else {"stopAt": format_time(stop)}
+    def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
+        """Create the Node of a booted machine, as its kubelet would."""
+        due_at = since(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
+        if due_at > now or self.pool is None:
+            return ReconcileResult(requeue_at=_earlier(due_at, stop_at) if due_at > now else stop_at)
+        max_run_duration = self.instance["spec"].get("maxRunDuration")
+        stop_at = stop_at if max_run_duration is None else _earlier(now + parse_duration(max_run_duration), stop_at)
+        fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
         writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:
-        """Return the time at which its reservation reclaims the machine."""
+        """Return the time at which the reservation reclaims the machine; None without an end."""
         reservation = self._reservation()
         return None if reservation is None else ends_at(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
-        """Return the start of its reservation: the node is prepared before, and ready then."""
+        """Return the start of the reservation; the node is prepared earlier, and becomes ready then."""
         reservation = self._reservation()
         return 0 if reservation is None else begins_at(self.cluster, reservation)
 
     def _reservation(self) -> Mapping[str, Any] | None:
-        named = None if self.pool is None else self.pool["spec"].get("reservation")
-        return None if named is None else find_reservation(self.cluster, named)
+        reservation_name = None if self.pool is None else self.pool["spec"].get("reservation")
+        return None if reservation_name is None else find_reservation(self.cluster, reservation_name)
 
-    def _run(self, now: Instant, stop: Instant | None) -> ReconcileResult:
-        """Make the Node ready; announce a stop ahead of time."""
-        notice = None if stop is None else stop - NOTICE
+    def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
+        """Set the Node to ready, and announce a stop in advance."""
+        notice = None if stop_at is None else stop_at - NOTICE
         if notice is not None and notice <= now:
             return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice)
         accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
-        due = max(
-            since(self.instance) + self._drawn("drivers" if accelerated else "network"), self._reservation_start()
+        due_at = max(
+            since(self.instance) + self._draw_duration("drivers" if accelerated else "network"),
+            self._reservation_start(),
         )
-        if due > now:
-            return ReconcileResult(requeue_at=_first(due, notice))
+        if due_at > now:
+            return ReconcileResult(requeue_at=_earlier(due_at, notice))
         name = node["metadata"]["name"]
         event = EventRecord(Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady")
-        return ReconcileResult([UpdateStatus(made_ready(node, now))], [event], notice)
+        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice)
 
-    def _leave(self, now: Instant) -> ReconcileResult:
-        """Shut a deleted Instance down: once it is off, remove its Node, then the Instance."""
-        off = self._off_at()
-        if off > now:
-            return ReconcileResult(requeue_at=off)
+    def _shut_down(self, now: Instant) -> ReconcileResult:
+        """Shut a deleted Instance down; after it is off, delete its Node and remove the finalizer."""
+        off_at = self._off_at()
+        if off_at > now:
+            return ReconcileResult(requeue_at=off_at)
         released = Update(without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
-            return ReconcileResult([*_removal(self.node), released])
+            return ReconcileResult([*_delete_node_writes(self.node), released])
         # The last watch event carries the end of billing.
         stopped = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         released = Update(with_metadata(released.obj, resourceVersion=None))
-        return ReconcileResult([*_removal(self.node), UpdateStatus(stopped), released])
+        return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped), released])
 
     def _off_at(self) -> Instant:
-        """Return when a deleted Instance is off: at once, unless its system runs and must shut down."""
-        deleted_at, stop = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
+        """Return when a deleted Instance is off: immediately, unless its operating system must shut down."""
+        deleted_at, stop_at = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
         if phase_of(self.instance) not in {RUNNING, STOPPING}:
             return deleted_at
-        off = deleted_at + self._drawn("shutdown")
-        return off if stop is None else min(off, max(stop, deleted_at))
+        off_at = deleted_at + self._draw_duration("shutdown")
+        return off_at if stop_at is None else min(off_at, max(stop_at, deleted_at))
 
-    def _drawn(self, step: str) -> Duration:
-        """Return the duration of a step. Initial machines need no time to start."""
+    def _draw_duration(self, step: str) -> Duration:
+        """Return the random duration of a step; initial machines start without delay."""
         if annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
@@ -191,20 +192,20 @@ class _Machine:
         return triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
 
 
-def _first(one: Instant | None, other: Instant | None) -> Instant | None:
+def _earlier(first: Instant | None, second: Instant | None) -> Instant | None:
     """Return the earlier of two instants; None means never."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)
 
 
 # --- node pools ---
 #
-# Node pool controller: maintains the machines of a pool, and deletes them with it.
+# The node pool controller creates and repairs the machines of a pool, and deletes them with the pool.
 
 
-class NodePools:
-    """Creates the machines that pools keep themselves, replaces crashed ones, and reports their number."""
+class NodePoolController:
+    """Creates the machines of node pools, replaces crashed machines, and reports their number."""
 
     name = "cloud-node-pools"
     rank = 0
@@ -214,31 +215,31 @@ class NodePools:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pool, or the pool of a machine or Node with a relevant change."""
+        """Return the pool that changed, or the pool of a changed machine or Node."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
-        note = self._members.note_instance if event.key.kind == scheme.INSTANCE else self._members.note_node
-        pool = note(event)
+        observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node
+        pool = observe(event)
         return () if pool is None else (Key(scheme.NODE_POOL, "", pool),)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Bring the machines of a pool to the desired state."""
-        pool, cluster, members = reader.get(key), only_cluster(reader), self._members.of(key.name)
+        """Create, delete and repair machines until the pool has its desired state."""
+        pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.leaving]
-            return ReconcileResult(writes if members else _released(pool))
+            return ReconcileResult(writes if members else _remove_finalizer_writes(pool))
         if cluster is None:
             return ReconcileResult()
-        held = with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
-        if held is not pool:
-            return ReconcileResult([Update(held)])
+        pool_with_finalizer = with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+        if pool_with_finalizer is not pool:
+            return ReconcileResult([Update(pool_with_finalizer)])
         plan = PoolPlan(pool, cluster, now)
         if plan.hosts > 1:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed(key.name))
         return ReconcileResult(
-            [*plan.creations, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at
+            [*plan.creations, *self._status(plan, len(members)), *plan.later_writes], requeue_at=plan.requeue_at
         )
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
@@ -249,14 +250,14 @@ class NodePools:
         return [] if status == old else [UpdateStatus(with_status(plan.pool, status))]
 
 
-def _released(pool: Obj | None) -> list[Write]:
-    """Release the finalizer of a pool without machines."""
+def _remove_finalizer_writes(pool: Obj | None) -> list[Write]:
+    """Remove the finalizer of a deleted pool that has no machines."""
     if pool is None:
         return []
-    released = without_finalizer(pool, well_known.NODE_POOL_FINALIZER)
-    return [] if released is pool else [Update(released)]
+    pool_without_finalizer = without_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+    return [] if pool_without_finalizer is pool else [Update(pool_without_finalizer)]
 
 
 def simulated_cloud(seed: int = 0) -> tuple[Controller, ...]:
-    """Return the controllers of the cloud; the seed determines all durations."""
-    return NodePools(), CapacityController(), Instances(seed)
+    """Return the controllers of the simulated cloud; `seed` determines all random durations."""
+    return NodePoolController(), CapacityController(), InstanceController(seed)

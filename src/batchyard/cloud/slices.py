@@ -1,8 +1,8 @@
-"""Pools that are one TPU slice of several machines: all of them or none.
+"""Plans for the machines of node pools, including pools that are one TPU slice of several machines.
 
-The machines are requested, stopped and deleted together. If one crashes, the whole slice is down: after the repair time
-all its machines are deleted, and a new slice is requested. New machines are requested only when the last old one is
-gone, so that a pool never mixes two slices.
+The machines of a slice are requested, stopped and deleted together. If one crashes, the whole slice is down: after the
+repair time all its machines are deleted, and a new slice is requested. New machines are requested only after the last
+old one is deleted, so that a pool never mixes two slices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +33,8 @@ from batchyard.interfaces.client import Create, Delete, EventType, Reader, Updat
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """The fields of an Instance that its pool reads."""
+class PoolMember:
+    """The fields of an Instance that determine the plan of its pool."""
 
     name: str
     zone: str
@@ -45,23 +45,23 @@ class Member:
 
     @property
     def key(self) -> Key:
-        """The key of the Instance."""
+        """The key of the Instance object."""
         return Key(scheme.INSTANCE, "", self.name)
 
 
 class PoolMembers:
-    """Instances and ready Nodes by pool."""
+    """The Instances and the ready Nodes of each pool, from watch events."""
 
     def __init__(self) -> None:
-        self._members: dict[str, dict[str, Member]] = {}
-        self._crashed: dict[str, dict[str, Member]] = {}
+        self._members: dict[str, dict[str, PoolMember]] = {}
+        self._crashed: dict[str, dict[str, PoolMember]] = {}
         self._ready: dict[str, dict[str, None]] = {}
 
-    def of(self, pool: str) -> Mapping[str, Member]:
+    def instances_of(self, pool: str) -> Mapping[str, PoolMember]:
         """Return the Instances of a pool by name, in order of creation."""
         return self._members.get(pool) or {}
 
-    def crashed(self, pool: str) -> Sequence[Member]:
+    def crashed(self, pool: str) -> Sequence[PoolMember]:
         """Return the crashed Instances of a pool that are not being deleted."""
         return tuple((self._crashed.get(pool) or {}).values())
 
@@ -69,10 +69,13 @@ class PoolMembers:
         """Return the number of ready Nodes of a pool."""
         return len(self._ready.get(pool) or ())
 
-    def note_instance(self, event: WatchEvent) -> str | None:
-        """Apply an event of an Instance; return its pool if the change is relevant (booting is not)."""
+    def observe_instance(self, event: WatchEvent) -> str | None:
+        """Apply an event of an Instance; return its pool if the pool must be reconciled."""
         pool, name = event.obj["spec"]["pool"], event.key.name
-        before, after = self.of(pool).get(name), None if event.type is EventType.DELETED else _member(event.obj)
+        before, after = (
+            self.instances_of(pool).get(name),
+            None if event.type is EventType.DELETED else _pool_member(event.obj),
+        )
         if after is not None:
             self._members.setdefault(pool, {})[name] = after
         elif before is not None:
@@ -81,9 +84,9 @@ class PoolMembers:
             self._crashed.setdefault(pool, {})[name] = after
         elif pool in self._crashed:
             self._crashed[pool].pop(name, None)
-        return pool if _standing(before) != _standing(after) else None
+        return pool if _plan_fields(before) != _plan_fields(after) else None
 
-    def note_node(self, event: WatchEvent) -> str | None:
+    def observe_node(self, event: WatchEvent) -> str | None:
         """Apply an event of a Node; return its pool if the number of ready Nodes changed."""
         pool = label(event.obj, well_known.NODE_POOL)
         if pool is None:
@@ -97,15 +100,15 @@ class PoolMembers:
         return pool if self.ready(pool) != before else None
 
 
-def _standing(member: Member | None) -> tuple[bool, Instant | None, str] | None:
-    """Return the fields of a member that are relevant to its pool."""
+def _plan_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
+    """Return the fields of a member whose change requires a reconcile of the pool."""
     if member is None:
         return None
     return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
 
 
-def _member(instance: Obj) -> Member:
-    return Member(
+def _pool_member(instance: Obj) -> PoolMember:
+    return PoolMember(
         name=instance["metadata"]["name"],
         zone=instance["spec"]["zone"],
         phase=phase_of(instance),
@@ -136,8 +139,8 @@ class PoolPlan:
     cluster: Obj
     now: Instant
     creations: list[Write] = field(default_factory=list)
-    rest: list[Write] = field(default_factory=list)
-    look_at: Instant | None = None
+    later_writes: list[Write] = field(default_factory=list)
+    requeue_at: Instant | None = None
     conditions: list[Condition] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,7 +152,7 @@ class PoolPlan:
         return hosts_of_slice(self.pool, catalog_of(self.cluster))
 
     def has_condition(self, kind: str) -> bool:
-        """Whether a condition of the pool is true."""
+        """Report whether a condition of the pool is True."""
         return is_true({"conditions": self.conditions}, kind)
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
@@ -158,8 +161,8 @@ class PoolPlan:
             self.conditions, type=kind, status=holds, reason=reason, message=message, now=self.now
         )
 
-    def make(self, zone: str, count: int) -> None:
-        """Request machines in a zone. Initial machines of the cluster need no time to start."""
+    def request_machines(self, zone: str, count: int) -> None:
+        """Request `count` machines in a zone; initial machines of the Cluster start without delay."""
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
@@ -167,138 +170,138 @@ class PoolPlan:
             instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
         self.creations += [Create(instance)] * count
 
-    def give_up(self, members: Iterable[Member]) -> None:
-        """Delete Instances, except those that are already being deleted."""
-        self.rest += [Delete(member.key) for member in members if not member.leaving]
+    def delete_members(self, members: Iterable[PoolMember]) -> None:
+        """Delete Instances, except Instances that are already being deleted."""
+        self.later_writes += [Delete(member.key) for member in members if not member.leaving]
 
     def repair_at(self, crashed: Instant) -> Instant:
-        """Return the replacement time of a machine that crashed at `crashed`."""
+        """Return when a machine that crashed at `crashed` is replaced."""
         catalog = catalog_of(self.cluster)
         return crashed + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
 
-    def look_again(self, when: Instant) -> None:
-        """Requeue no later than at this time."""
-        self.look_at = when if self.look_at is None else min(when, self.look_at)
+    def requeue_by(self, when: Instant) -> None:
+        """Requeue the pool at this time or earlier."""
+        self.requeue_at = when if self.requeue_at is None else min(when, self.requeue_at)
 
 
-def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequence[Member]) -> None:
-    """Replace crashed machines, and keep the desired number in each zone.
+def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed: Sequence[PoolMember]) -> None:
+    """Replace crashed machines of a pool, and keep the desired number of machines in each zone.
 
-    An autoscaled pool gets only its initial machines here, once; its crashed machines are deleted.
+    For an autoscaled pool, create only the initial machines, once, and delete crashed machines.
     """
-    lost = []
+    expired = []
     for member in crashed:
         repair = plan.repair_at(member.since)
         if repair <= plan.now:
-            lost.append(member)
+            expired.append(member)
         else:
-            plan.look_again(repair)
-    plan.give_up(lost)
+            plan.requeue_by(repair)
+    plan.delete_members(expired)
     if not is_autoscaled(plan.pool):
-        staying = [member for member in members.values() if not member.leaving and member not in lost]
-        _keep_count(plan, staying)
+        remaining = [member for member in members.values() if not member.leaving and member not in expired]
+        _keep_count(plan, remaining)
     elif not plan.has_condition(INITIALIZED):
-        _begin(plan, members)
+        _create_initial_machines(plan, members)
 
 
-def _keep_count(plan: PoolPlan, staying: Sequence[Member]) -> None:
-    """Create or delete machines to reach nodeCount in each zone. Failed ones count: they are retried."""
-    wanted = plan.pool["spec"].get("nodeCount", 0)
+def _keep_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
+    """Create or delete machines to reach nodeCount in each zone; failed machines count, since they are retried."""
+    desired = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
-        here = [member for member in staying if member.zone == zone]
-        plan.make(zone, wanted - len(here))
-        plan.give_up(_least_missed(here)[: max(0, len(here) - wanted)])
+        zone_members = [member for member in members if member.zone == zone]
+        plan.request_machines(zone, desired - len(zone_members))
+        plan.delete_members(_deletion_order(zone_members)[: max(0, len(zone_members) - desired)])
 
 
-def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
-    """Create the initial machines of an autoscaled pool."""
-    wanted = plan.pool["spec"].get("nodeCount", 0)
+def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) -> None:
+    """Create the initial machines of an autoscaled pool, and set the Initialized condition."""
+    desired = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
-        plan.make(zone, wanted - sum(member.zone == zone for member in members.values()))
+        plan.request_machines(zone, desired - sum(member.zone == zone for member in members.values()))
     plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
 
 
-def _least_missed(members: list[Member]) -> list[Member]:
-    """Return the members in the order of deletion: failed ones first, then the newest."""
+def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
+    """Return the members in the order of deletion: failed machines first, then the newest."""
     newest = members[::-1]
     return sorted(newest, key=lambda member: member.phase != FAILED)
 
 
-#: Condition: the slice is to be requested again when the machines of the broken one are gone.
+#: Condition: the slice is requested again after the machines of the broken slice are deleted.
 RECREATING: Final = "Recreating"
-#: An incomplete slice, caused by a lost write, is deleted after this time, since it may never be complete.
-_TOGETHER_WITHIN: Final = MINUTE
+#: The time after which a partly allocated slice is deleted, since it may never become complete.
+_PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 
 
-def plan_slice(plan: PoolPlan, members: Mapping[str, Member], reader: Reader) -> None:
-    """Keep the slice complete."""
+def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
+    """Plan the next step that keeps a TPU slice complete, or that deletes all its machines."""
     hosts = list(members.values())
     crashes = [host.since for host in hosts if host.phase == CRASHED]
     stops = [host.stops_at for host in hosts if host.stops_at is not None]
     if any(host.leaving for host in hosts):
-        plan.give_up(hosts)
+        plan.delete_members(hosts)
     elif crashes:
-        _take_down(plan, hosts, min(crashes), reader)
+        _repair_slice(plan, hosts, min(crashes), reader)
     elif stops:
         _stop_together(plan, hosts, min(stops), reader)
-    elif (parted_since := _parted_since(hosts)) is not None:
-        _part(plan, hosts, parted_since + _TOGETHER_WITHIN)
+    elif (partial_since := _partial_since(hosts)) is not None:
+        _delete_partial_slice(plan, hosts, partial_since + _PARTIAL_SLICE_TIMEOUT)
     else:
-        _ask_for_all(plan, hosts)
+        _request_missing(plan, hosts)
 
 
-def _take_down(plan: PoolPlan, hosts: list[Member], crashed: Instant, reader: Reader) -> None:
-    """Mark the whole slice as crashed since the first crash; after the repair time delete it."""
+def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed: Instant, reader: Reader) -> None:
+    """Mark all machines of a slice as crashed since the first crash; delete them after the repair time."""
     repair = plan.repair_at(crashed)
     if repair > plan.now:
-        plan.look_again(repair)
+        plan.requeue_by(repair)
         status = {"phase": CRASHED, "since": format_time(crashed)}
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
     if is_autoscaled(plan.pool):
         plan.set_condition(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
-    plan.give_up(hosts)
+    plan.delete_members(hosts)
 
 
-def _parted_since(hosts: list[Member]) -> Instant | None:
-    """Return since when one host has a machine and another was refused one; None if no slice is split."""
+def _partial_since(hosts: list[PoolMember]) -> Instant | None:
+    """Return since when one machine of the slice is allocated and another has failed; None if neither."""
     failed = [host for host in hosts if host.phase == FAILED]
-    there = [host.since for host in hosts if host.phase not in {"", FAILED}]
-    return max(there) if failed and there else None
+    allocated = [host.since for host in hosts if host.phase not in {"", FAILED}]
+    return max(allocated) if failed and allocated else None
 
 
-def _part(plan: PoolPlan, hosts: list[Member], due: Instant) -> None:
-    """Delete a slice that stays split."""
-    if due > plan.now:
-        plan.look_again(due)
+def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], due_at: Instant) -> None:
+    """Delete a slice that stays partly allocated until `due_at`."""
+    if due_at > plan.now:
+        plan.requeue_by(due_at)
     else:
-        plan.give_up(hosts)
+        plan.delete_members(hosts)
 
 
-def _stop_together(plan: PoolPlan, hosts: list[Member], stop: Instant, reader: Reader) -> None:
-    _write_status(plan, [host for host in hosts if host.stops_at != stop], {"stopAt": format_time(stop)}, reader)
+def _stop_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Instant, reader: Reader) -> None:
+    _write_status(plan, [host for host in hosts if host.stops_at != stop_at], {"stopAt": format_time(stop_at)}, reader)
 
 
-def _ask_for_all(plan: PoolPlan, hosts: list[Member]) -> None:
-    """Request the missing machines of a slice; set the conditions once all are requested."""
-    if wants_itself(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
-        plan.make(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
+def _request_missing(plan: PoolPlan, hosts: list[PoolMember]) -> None:
+    """Request the missing machines of a slice; set the conditions after all are requested."""
+    if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
+        plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
         plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
     elif plan.has_condition(RECREATING):
         plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
 
 
-def wants_itself(pool: Obj, hosts: int) -> bool:
-    """Whether the pool requests its slice itself: always, initially, or after a crash."""
+def requests_own_slice(pool: Obj, hosts: int) -> bool:
+    """Report whether the pool itself requests its slice: always, only initially, or after a crash."""
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)
     count: int = pool["spec"].get("nodeCount", 0 if is_autoscaled(pool) else hosts)
     return count > 0
 
 
-def _write_status(plan: PoolPlan, hosts: list[Member], fields: Mapping[str, str], reader: Reader) -> None:
+def _write_status(plan: PoolPlan, hosts: list[PoolMember], fields: Mapping[str, str], reader: Reader) -> None:
     for host in hosts:
         instance = reader.get(host.key)
         if instance is not None:
-            plan.rest.append(UpdateStatus(with_status(instance, {**(instance.get("status") or {}), **fields})))
+            plan.later_writes.append(UpdateStatus(with_status(instance, {**(instance.get("status") or {}), **fields})))

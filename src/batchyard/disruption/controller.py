@@ -1,7 +1,7 @@
-"""Disruption controller: updates the status of PodDisruptionBudgets.
+"""PodDisruptionBudgets: their status, the decision about evictions, and the disruption controller.
 
-A pod with DisruptionTarget that is not deleted within two minutes loses that condition. Source: Kubernetes's
-pkg/controller/disruption.
+The controller also removes the condition DisruptionTarget from pods that are not deleted within two minutes. Source:
+Kubernetes's pkg/controller/disruption.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,6 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 # --- budgets ---
 #
-# PodDisruptionBudgets: selected pods, status, and the decision on evictions.
-#
 # Sources: Kubernetes's pkg/controller/disruption, pkg/registry/core/pod/storage/eviction.go.
 
 
@@ -45,23 +43,23 @@ _ALWAYS: Final = "AlwaysAllow"
 
 
 class ExpectedPods(NamedTuple):
-    """The expected number of pods, and the pods without a controller."""
+    """The expected number of pods of a budget, and the names of pods without a controller."""
 
     expected: int
     unmanaged: tuple[str, ...] = ()
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods that still exist, with the time of eviction, and when the next one expires."""
+    """The evicted pods that still exist, with their eviction times, and when the next entry expires."""
 
     pods: Mapping[str, str]
-    #: Pods that were not deleted in time.
+    #: The evicted pods that were not deleted in time.
     not_deleted: tuple[Obj, ...]
-    look_at: Instant | None
+    expires_at: Instant | None
 
 
 class EvictionRefusal(NamedTuple):
-    """Why an eviction is rejected, as an API error."""
+    """The API error that rejects an eviction."""
 
     code: int
     reason: str
@@ -71,7 +69,7 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionVerdict(NamedTuple):
-    """The decision on an eviction, and the budget with one disruption less."""
+    """The decision about an eviction: a refusal, or the budget with one disruption less."""
 
     refusal: EvictionRefusal | None = None
     spent: Obj | None = None
@@ -81,66 +79,66 @@ class EvictionVerdict(NamedTuple):
 
 
 def spec_of(budget: Obj) -> Mapping[str, Any]:
-    """Return the spec of a budget; without one, which Kubernetes accepts, it selects no pods."""
+    """Return the spec of a budget; a budget without a spec, which Kubernetes accepts, selects no pods."""
     return budget.get("spec") or {}
 
 
-def guards(budget: Obj, pod: Obj) -> bool:
+def selects_pod(budget: Obj, pod: Obj) -> bool:
     """Report whether a budget selects a pod of its Namespace."""
     chosen = selector(spec_of(budget).get("selector"))
     return chosen is not None and chosen.matches(pod["metadata"].get("labels") or {})
 
 
-def is_guarded(pod: Obj) -> bool:
-    """Report whether a budget applies to a pod: it was started, and is neither ended nor being deleted."""
+def is_subject_to_budgets(pod: Obj) -> bool:
+    """Report whether budgets apply to a pod: it has started, has not ended, and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
 # --- status ---
 
 
-def counts_controllers(spec: Mapping[str, Any]) -> bool:
-    """Report whether the expected number comes from the pods' controllers instead of the existing pods."""
+def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
+    """Report whether the expected number of pods comes from their controllers instead of the existing pods."""
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
 def desired_healthy(spec: Mapping[str, Any], expected: int) -> int:
     """Return the number of pods that must be healthy."""
     if spec.get("maxUnavailable") is not None:
-        return max(0, expected - _share(spec["maxUnavailable"], expected))
-    return 0 if spec.get("minAvailable") is None else _share(spec["minAvailable"], expected)
+        return max(0, expected - _resolve_percentage(spec["maxUnavailable"], expected))
+    return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected)
 
 
-def _share(value: int | str, total: int) -> int:
-    """Return an absolute number, or a percentage of the total, rounded up."""
+def _resolve_percentage(value: int | str, total: int) -> int:
+    """Return an absolute number, or a percentage of the total rounded up."""
     return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
 
 
-def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
-    """Return the evicted pods that still exist."""
-    known = (budget.get("status") or {}).get("disruptedPods") or {}
-    left: dict[str, str] = {}
-    late: list[Obj] = []
+def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
+    """Return the evicted pods that still exist, and the evicted pods that were not deleted in time."""
+    eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
+    remaining: dict[str, str] = {}
+    not_deleted: list[Obj] = []
     look_at: Instant | None = None
     for pod in pods:
         name = pod["metadata"]["name"]
-        if is_terminating(pod) or name not in known:
+        if is_terminating(pod) or name not in eviction_times:
             continue
-        until = parse_time(known[name]) + DELETION_TIMEOUT
-        if until < now:
-            late.append(pod)
+        expires_at = parse_time(eviction_times[name]) + DELETION_TIMEOUT
+        if expires_at < now:
+            not_deleted.append(pod)
         else:
-            left[name] = known[name]
-            look_at = until if look_at is None else min(until, look_at)
-    return DisruptedPods(left, tuple(late), look_at)
+            remaining[name] = eviction_times[name]
+            look_at = expires_at if look_at is None else min(expires_at, look_at)
+    return DisruptedPods(remaining, tuple(not_deleted), look_at)
 
 
 def status_of(
-    budget: Obj, pods: Sequence[Obj], scale: ExpectedPods, gone: Mapping[str, str], now: Instant
+    budget: Obj, pods: Sequence[Obj], scale: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
-    """Return the status of a budget."""
+    """Return the status of a budget, given its pods, the expected number and the disrupted pods."""
     desired = desired_healthy(spec_of(budget), scale.expected)
-    healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in gone for p in pods)
+    healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
     allowed = max(0, healthy - desired) if scale.expected > 0 else 0
     status = {
         "currentHealthy": healthy,
@@ -150,56 +148,58 @@ def status_of(
         "observedGeneration": budget["metadata"].get("generation", 0),
         "conditions": (budget.get("status") or {}).get("conditions") or [],
     }
-    return _judged({**status, "disruptedPods": dict(gone)} if gone else status, now)
+    return _with_allowed_condition({**status, "disruptedPods": dict(disrupted_pods)} if disrupted_pods else status, now)
 
 
 def failed_status(budget: Obj, error: str, now: Instant) -> dict[str, Any]:
-    """Return the status of a budget that cannot be computed: it allows no disruption."""
+    """Return the status of a budget whose expected pods are unknown: it allows no disruption."""
     status = {"currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0, **(budget.get("status") or {})}
     return _with_condition({**status, "disruptionsAllowed": 0}, SYNC_FAILED, error, now)
 
 
-def _judged(status: dict[str, Any], now: Instant) -> dict[str, Any]:
+def _with_allowed_condition(status: dict[str, Any], now: Instant) -> dict[str, Any]:
     return _with_condition(status, SUFFICIENT if status["disruptionsAllowed"] > 0 else INSUFFICIENT, "", now)
 
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
     """Return the status with the DisruptionAllowed condition."""
     known = find_condition({"status": status}, DISRUPTION_ALLOWED)
-    word = "True" if reason == SUFFICIENT else "False"
-    since = known["lastTransitionTime"] if known is not None and known["status"] == word else format_time(now)
+    status_text = "True" if reason == SUFFICIENT else "False"
+    since = known["lastTransitionTime"] if known is not None and known["status"] == status_text else format_time(now)
     new = {
         "type": DISRUPTION_ALLOWED,
-        "status": word,
+        "status": status_text,
         "observedGeneration": status.get("observedGeneration", 0),
         "lastTransitionTime": since,
         "reason": reason,
         "message": message,
     }
-    others = [each for each in status.get("conditions") or () if each["type"] != DISRUPTION_ALLOWED]
-    return {**status, "conditions": [*others, new]}
+    other_conditions = [each for each in status.get("conditions") or () if each["type"] != DISRUPTION_ALLOWED]
+    return {**status, "conditions": [*other_conditions, new]}
 
 
 # --- evictions ---
 
 
 def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionVerdict:
-    """Decide on the eviction of a pod, given the budgets of its Namespace."""
-    mine = [budget for budget in budgets if guards(budget, pod)] if is_guarded(pod) else []
-    if not mine:
+    """Decide about the eviction of a pod, given the budgets of its Namespace."""
+    matching_budgets = [budget for budget in budgets if selects_pod(budget, pod)] if is_subject_to_budgets(pod) else []
+    if not matching_budgets:
         return EvictionVerdict()
-    if len(mine) > 1:
+    if len(matching_budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         return EvictionVerdict(EvictionRefusal(500, "", message))
-    budget = mine[0]
+    budget = matching_budgets[0]
     if not is_ready(pod) and _allows_unready(budget):
         return EvictionVerdict()
     refusal = _refusal(budget)
-    return EvictionVerdict(refusal) if refusal is not None else EvictionVerdict(spent=_spent(budget, pod, now))
+    return (
+        EvictionVerdict(refusal) if refusal is not None else EvictionVerdict(spent=_record_eviction(budget, pod, now))
+    )
 
 
 def _allows_unready(budget: Obj) -> bool:
-    """Report whether unready pods may be evicted regardless of the remaining disruptions."""
+    """Report whether unready pods may be evicted even if no disruption is allowed."""
     if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
         return True
     status = budget.get("status") or {}
@@ -210,7 +210,7 @@ _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption b
 
 
 def _refusal(budget: Obj) -> EvictionRefusal | None:
-    """Return why a budget rejects an eviction; None if it allows it."""
+    """Return the error with which a budget rejects an eviction; None if it allows the eviction."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -229,33 +229,35 @@ def _refusal(budget: Obj) -> EvictionRefusal | None:
         cause = "too many pending evictions not confirmed by PDB controller"
         detail = f"{subject} does not allow evicting pods currently: {cause}"
         return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
-    return None if allowed else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _why_none(budget, subject))
+    return None if allowed else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _describe_refusal(budget, subject))
 
 
-def _why_none(budget: Obj, subject: str) -> str:
-    """Describe why no disruptions are allowed."""
+def _describe_refusal(budget: Obj, subject: str) -> str:
+    """Describe why a budget allows no disruption."""
     status = budget.get("status") or {}
     desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
     message = condition.get("message") if condition.get("status") == "False" else ""
-    blunt = f"{subject} does not allow evicting pods currently"
+    default_text = f"{subject} does not allow evicting pods currently"
     if message and condition.get("reason") == SYNC_FAILED:
-        return f"{blunt} because it failed sync: {message}"
+        return f"{default_text} because it failed sync: {message}"
     if healthy <= desired:
         return f"{subject} needs {desired} healthy pods and has {healthy} currently"
-    return f"{blunt} ({condition['reason']}): {message}" if message else blunt
+    return f"{default_text} ({condition['reason']}): {message}" if message else default_text
 
 
-def _spent(budget: Obj, pod: Obj, now: Instant) -> Obj:
-    """Return a budget after an eviction."""
+def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
+    """Return a budget with one disruption less and the evicted pod recorded."""
     status = budget["status"]
-    gone = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
-    spent = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": gone}
-    return with_status(budget, spent if spent["disruptionsAllowed"] else _judged(spent, now))
+    disrupted_pods = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
+    new_status = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted_pods}
+    return with_status(
+        budget, new_status if new_status["disruptionsAllowed"] else _with_allowed_condition(new_status, now)
+    )
 
 
-#: Built-in kinds with a scale subresource.
-_SCALED: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
+#: The built-in kinds with a scale subresource.
+_SCALABLE_KINDS: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
 STALE_AFTER: Final = 2 * MINUTE
 _DELETED: Final = EventType.DELETED
 _UNMANAGED: Final = (
@@ -265,12 +267,12 @@ _UNMANAGED: Final = (
 )
 
 
-class _Unknown(Exception):  # noqa: N818 - named for the condition
-    """The expected number of pods cannot be determined."""
+class _UnknownScaleError(Exception):
+    """Raised if the expected number of pods cannot be determined."""
 
 
 class DisruptionBudgets:
-    """Runs the disruption controller, with the budgets by Namespace."""
+    """The disruption controller: updates the status of PodDisruptionBudgets."""
 
     name = "disruption-budgets"
     rank = 0
@@ -280,49 +282,54 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the budget, or those that select the pod; also the pod if it has DisruptionTarget and still exists."""
+        """Return the budget, or the budgets that select a pod, and the pod if it has DisruptionTarget."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
-            known = self._budgets.setdefault(key.namespace, {})
+            namespace_budgets = self._budgets.setdefault(key.namespace, {})
             if event.type is _DELETED:
-                known.pop(key, None)
+                namespace_budgets.pop(key, None)
                 return ()
-            known[key] = obj
+            namespace_budgets[key] = obj
             return (key,)
-        marked = () if event.type is _DELETED or _marked_at(obj) is None else (key,)
+        disrupted_key = () if event.type is _DELETED or _disrupted_since(obj) is None else (key,)
         budgets = self._budgets.get(key.namespace)
         if not budgets:
-            return marked
+            return disrupted_key
         pods = (obj,) if event.old is None else (obj, event.old)
-        return [*marked, *(each for each, budget in budgets.items() if any(guards(budget, pod) for pod in pods))]
+        return [
+            *disrupted_key,
+            *(each for each, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods)),
+        ]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the status of a budget, or remove DisruptionTarget from a pod."""
+        """Update the status of a budget, or remove an old DisruptionTarget condition from a pod."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
         if key.kind == scheme.POD:
-            return _unmarked(obj, now)
-        pods = [pod for pod in reader.list(scheme.POD, key.namespace) if guards(obj, pod)]
+            return _remove_stale_condition(obj, now)
+        pods = [pod for pod in reader.list(scheme.POD, key.namespace) if selects_pod(obj, pod)]
         outcome = ReconcileResult()
         if not pods:
             outcome.events.append(EventRecord(key, "Normal", "NoPods", "No matching pods found"))
         try:
             scale = _scale(obj, pods, reader)
-        except _Unknown as error:
+        except _UnknownScaleError as error:
             why = f"Failed to calculate the number of expected pods: {error}"
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _with_status(outcome, obj, failed_status(obj, str(error), now))
         if scale.unmanaged:
-            message = f"Pods selected by this PodDisruptionBudget (selector: {_shown(spec_of(obj))}) {_UNMANAGED}"
+            message = (
+                f"Pods selected by this PodDisruptionBudget (selector: {_format_selector(spec_of(obj))}) {_UNMANAGED}"
+            )
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
-        gone = disrupted(obj, pods, now)
-        for pod in gone.not_deleted:
+        disrupted_pods = find_disrupted(obj, pods, now)
+        for pod in disrupted_pods.not_deleted:
             message = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
-        outcome.requeue_at = None if gone.look_at is None else gone.look_at + 1
-        return _with_status(outcome, obj, status_of(obj, pods, scale, gone.pods, now))
+        outcome.requeue_at = None if disrupted_pods.expires_at is None else disrupted_pods.expires_at + 1
+        return _with_status(outcome, obj, status_of(obj, pods, scale, disrupted_pods.pods, now))
 
 
 def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
@@ -335,9 +342,9 @@ def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any
 
 
 def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
-    """Return the expected number of pods of a budget."""
+    """Return the expected number of pods of a budget, and the pods without a controller."""
     spec = spec_of(budget)
-    if not counts_controllers(spec):
+    if not is_based_on_controllers(spec):
         return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
     scales: dict[str, int] = {}
     unmanaged: list[str] = []
@@ -352,66 +359,68 @@ def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
-    """Return the uid and scale of a pod's controller, or of the Deployment of its ReplicaSet."""
+    """Return the uid and scale of a pod's controller, or of the Deployment that owns its ReplicaSet."""
     namespace = pod["metadata"].get("namespace", "")
-    constant, path = _scaled(owner, reader)
-    found = reader.get(Key(constant, namespace, owner["name"]))
-    above = None if found is None or constant != scheme.REPLICA_SET else controller_of(found)
-    if above is not None and above["kind"] == "Deployment":
-        owner, found = above, reader.get(Key(scheme.DEPLOYMENT, namespace, above["name"]))
-    if found is None or found["metadata"]["uid"] != owner["uid"]:
-        raise _Unknown(f'found no controllers for pod "{pod["metadata"]["name"]}"')
-    value: Any = found
+    constant, path = _scale_path(owner, reader)
+    controller = reader.get(Key(constant, namespace, owner["name"]))
+    parent = None if controller is None or constant != scheme.REPLICA_SET else controller_of(controller)
+    if parent is not None and parent["kind"] == "Deployment":
+        owner, controller = parent, reader.get(Key(scheme.DEPLOYMENT, namespace, parent["name"]))
+    if controller is None or controller["metadata"]["uid"] != owner["uid"]:
+        raise _UnknownScaleError(f'found no controllers for pod "{pod["metadata"]["name"]}"')
+    value: Any = controller
     for field in path:
         value = value.get(field) or {}
-    return owner["uid"], value if isinstance(value, int) else 1 if constant in _SCALED else 0
+    return owner["uid"], value if isinstance(value, int) else 1 if constant in _SCALABLE_KINDS else 0
 
 
-def _scaled(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a controller and the path of its replica count. Raise _Unknown if it has none."""
+def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of a controller and the path of its replica count; raise _Unknown if it has none."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
-        if info.constant not in _SCALED:
-            raise _Unknown(f"{_resource(info.plural, group)} does not implement the scale subresource")
+        if info.constant not in _SCALABLE_KINDS:
+            raise _UnknownScaleError(f"{_resource(info.plural, group)} does not implement the scale subresource")
         return info.constant, ("spec", "replicas")
     for definition in reader.list(DEFINITION):
         info = kind_of(definition)
         if is_served(definition) and (info.group, info.kind) == (group, owner["kind"]) and version in info.versions:
-            parts = next(each for each in definition["spec"]["versions"] if each["name"] == version)
-            scale = (parts.get("subresources") or {}).get("scale")
+            version_spec = next(each for each in definition["spec"]["versions"] if each["name"] == version)
+            scale = (version_spec.get("subresources") or {}).get("scale")
             if scale is None:
-                raise _Unknown(f"{_resource(info.plural, group)} does not implement the scale subresource")
+                raise _UnknownScaleError(f"{_resource(info.plural, group)} does not implement the scale subresource")
             return info.constant, tuple(scale["specReplicasPath"].strip(".").split("."))
-    raise _Unknown(f'no matches for kind "{owner["kind"]}" in version "{owner["apiVersion"]}"')
+    raise _UnknownScaleError(f'no matches for kind "{owner["kind"]}" in version "{owner["apiVersion"]}"')
 
 
 def _resource(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def _shown(spec: Mapping[str, Any]) -> str:
-    """Format a label selector like Go."""
-    given = spec.get("selector")
-    if given is None:
+def _format_selector(spec: Mapping[str, Any]) -> str:
+    """Format a label selector as Go does."""
+    label_selector = spec.get("selector")
+    if label_selector is None:
         return "nil"
-    labels = "".join(f"{key}: {value}," for key, value in sorted((given.get("matchLabels") or {}).items()))
-    expressions = "".join(map(_expression, given.get("matchExpressions") or ()))
-    matched = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
-    return f"&LabelSelector{{{matched}}}"
+    labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
+    expressions = "".join(map(_expression, label_selector.get("matchExpressions") or ()))
+    fields_text = (
+        f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
+    )
+    return f"&LabelSelector{{{fields_text}}}"
 
 
 def _expression(expression: Mapping[str, Any]) -> str:
     values = " ".join(expression.get("values") or ())
-    what = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
-    return f"LabelSelectorRequirement{{{what}}},"
+    fields_text = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
+    return f"LabelSelectorRequirement{{{fields_text}}},"
 
 
 # --- pods with DisruptionTarget ---
 
 
-def _marked_at(pod: Obj) -> Instant | None:
-    """Return when a pod got DisruptionTarget; None if it has none, is ending, or its kubelet set it."""
+def _disrupted_since(pod: Obj) -> Instant | None:
+    """Return when a pod got DisruptionTarget; None without it, if the pod is ending, or if its kubelet set it."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == BY_KUBELET.reason:
         return None
@@ -420,8 +429,8 @@ def _marked_at(pod: Obj) -> Instant | None:
     return parse_time(condition["lastTransitionTime"])
 
 
-def _unmarked(pod: Obj, now: Instant) -> ReconcileResult:
-    since = _marked_at(pod)
+def _remove_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
+    since = _disrupted_since(pod)
     if since is None:
         return ReconcileResult()
     if since + STALE_AFTER > now:

@@ -151,7 +151,7 @@ def _grown(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
-        most = group.total.most if field == "totalMax" else group.size.most
+        most = group.total.maximum if field == "totalMax" else group.size.maximum
         fields: dict[str, Any] = {"autoscaling": {field: most + count}}
     elif capacity.zones_of(name) == 1:
         fields = {"nodeCount": int(spec.get("nodeCount", 0)) + count}

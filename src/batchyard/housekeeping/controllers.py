@@ -1,8 +1,9 @@
-"""Housekeeping: Namespaces, ServiceAccounts, ClusterRoles, expiry of finished objects, CustomResourceDefinitions.
+"""Housekeeping controllers of kube-controller-manager and of the API server.
 
-A CustomResourceDefinition without name conflicts is established, and its kind is served from then on. When it is
-deleted, its objects are deleted first. Sources: k8s.io/apiextensions-apiserver,
-pkg/controller/{status,establish,finalizer}.
+- the lifecycle of Namespaces, with their default ServiceAccount and root CA ConfigMap
+- the rules of aggregated ClusterRoles
+- the deletion of finished Jobs and JobSets after their TTL, and of expired Events
+- the status and deletion of CustomResourceDefinitions
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import FINALIZER, SYSTEM_NAMESPACES, held, new_namespace
+from batchyard.admission_plugins.built_in import FINALIZER, SYSTEM_NAMESPACES, new_namespace, with_namespace_finalizer
 from batchyard.admission_plugins.service_accounts import (
     CERTIFICATE_KEY,
     DEFAULT,
@@ -66,18 +67,18 @@ from batchyard.interfaces.controller import ReconcileResult
 
 # --- namespaces ---
 #
-# Namespace controller: activates new Namespaces, and deletes the content of deleted ones first.
+# The Namespace controller activates new Namespaces, and deletes the content of a deleted Namespace first.
 #
 # A finalizer keeps a Namespace until it is empty. Its conditions report the remaining content and finalizers. System
-# Namespaces are recreated if missing. Sources: pkg/controller/namespace, pkg/controlplane/controller/systemnamespaces.
-# The former deletes pods first where that affects security, and both poll. Here everything is deleted at once, and each
-# created or deleted object triggers a reconcile.
+# Namespaces are recreated if missing. Upstream polls, and deletes pods first where that affects security. Here all
+# content is deleted together, and each created or deleted object triggers a reconcile. Sources:
+# pkg/controller/namespace, pkg/controlplane/controller/systemnamespaces.
 
 
 _MODIFIED: Final = EventType.MODIFIED  # enum member access is slow
 _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
-#: Conditions in order, each with reason and message while there is no problem.
-_WELL: Final[Mapping[str, tuple[str, str]]] = {
+#: The conditions in order, with reason and message while there is no problem.
+_NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
     "NamespaceDeletionGroupVersionParsingFailure": (
         "ParsedGroupVersions",
@@ -93,52 +94,52 @@ _WELL: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class Namespaces:
-    """Maintains the finalizer, phase and conditions of Namespaces."""
+    """Maintains the finalizer, phase and conditions of Namespaces, and deletes their content."""
 
     name = "namespaces"
     rank = 0
 
     def __init__(self, *, with_custom_kinds: bool = False) -> None:
-        named = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
-        self.kinds: Sequence[str] | None = None if with_custom_kinds else named
-        #: Namespaces that are being deleted.
-        self._leaving: dict[str, None] = {}
+        watched_kinds = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
+        self.kinds: Sequence[str] | None = None if with_custom_kinds else watched_kinds
+        #: The names of Namespaces that are being deleted.
+        self._terminating: dict[str, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the Namespace if it changed, or if an object in a terminating one was created or deleted."""
+        """Return the Namespace if it changed, or if an object in a terminating Namespace was created or deleted."""
         key = event.key
         if key.kind != scheme.NAMESPACE:
-            is_news = event.type is not _MODIFIED and key.namespace in self._leaving
-            return (Key(scheme.NAMESPACE, "", key.namespace),) if is_news else ()
+            is_relevant = event.type is not _MODIFIED and key.namespace in self._terminating
+            return (Key(scheme.NAMESPACE, "", key.namespace),) if is_relevant else ()
         if event.type is not EventType.DELETED and _is_deleted(event.obj):
-            self._leaving[key.name] = None
+            self._terminating[key.name] = None
         else:
-            self._leaving.pop(key.name, None)
-        is_there = event.old is None and key.name == SYSTEM_NAMESPACES[0]
-        return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_there else (key,)
+            self._terminating.pop(key.name, None)
+        is_first_event = event.old is None and key.name == SYSTEM_NAMESPACES[0]
+        return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Activate a new Namespace, or empty a deleted one and remove its finalizer."""
+        """Activate a new Namespace; delete the content of a deleted Namespace and then remove its finalizer."""
         namespace = reader.get(key)
         if namespace is None:
             return ReconcileResult([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
-            return _taken_up(namespace)
+            return _activate(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
-        deleted = {name: [obj for obj in found if _is_deleted(obj)] for name, found in content.items()}
-        status = _status_of_leaving(namespace, deleted, now)
+        deleted = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
+        status = _terminating_status(namespace, deleted, now)
         if status != namespace.get("status"):
             writes: list[Write] = [UpdateStatus(with_status(namespace, status))]
-        elif not any(content.values()) and (released := without_finalizer(namespace, FINALIZER)) is not namespace:
-            writes = [Update(released)]
+        elif not any(content.values()) and (unlocked := without_finalizer(namespace, FINALIZER)) is not namespace:
+            writes = [Update(unlocked)]
         else:
             writes = []
-        writes += [Delete(key_of(obj)) for found in content.values() for obj in found if not _is_deleted(obj)]
+        writes += [Delete(key_of(obj)) for objects in content.values() for obj in objects if not _is_deleted(obj)]
         return ReconcileResult(writes)
 
 
 def _kinds(reader: Reader) -> Sequence[ServedKind]:
-    """Return the namespaced kinds."""
+    """Return the namespaced kinds, including custom ones."""
     defined = [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
     return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
 
@@ -147,71 +148,73 @@ def _is_deleted(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def _taken_up(namespace: Obj) -> ReconcileResult:
-    """Add label and finalizer to a Namespace that is not being deleted, then set it to Active."""
-    kept = held(namespace)
-    if kept is not namespace:
-        return ReconcileResult([Update(kept)])
+def _activate(namespace: Obj) -> ReconcileResult:
+    """Add the label and finalizer to a Namespace, then set its phase to Active."""
+    prepared = with_namespace_finalizer(namespace)
+    if prepared is not namespace:
+        return ReconcileResult([Update(prepared)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return ReconcileResult()
     return ReconcileResult([UpdateStatus(with_status(namespace, {**status, "phase": "Active"}))])
 
 
-def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: Instant) -> dict[str, Any]:
-    """Return the status of a terminating Namespace with these remaining objects, by resource."""
+def _terminating_status(namespace: Obj, remaining: Mapping[str, Sequence[Obj]], now: Instant) -> dict[str, Any]:
+    """Return the status of a terminating Namespace, given its remaining objects by resource."""
     old = namespace.get("status") or {}
     known = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    problems = {**dict.fromkeys(_WELL), **_troubles(left)}
-    conditions = [_condition(kind, trouble, known.pop(kind, None), now) for kind, trouble in problems.items()]
+    problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(remaining)}
+    conditions = [_condition(kind, problem, known.pop(kind, None), now) for kind, problem in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*known.values(), *conditions]}
 
 
-def _troubles(left: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return what keeps a Namespace: reason and message by condition type."""
-    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in left.items() if objects)
-    finalizers = Counter(name for found in left.values() for obj in found for name in finalizers_of(obj))
-    holders = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
-    troubles: dict[str, tuple[str, str]] = {}
+def _remaining_problems(remaining: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]]:
+    """Return the reason and message of each condition that reports remaining content."""
+    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in remaining.items() if objects)
+    finalizers = Counter(
+        name for objects_left in remaining.values() for obj in objects_left for name in finalizers_of(obj)
+    )
+    finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
+    problem_texts: dict[str, tuple[str, str]] = {}
     if counts:
         message = f"Some resources are remaining: {', '.join(counts)}"
-        troubles["NamespaceContentRemaining"] = ("SomeResourcesRemain", message)
-    if holders:
-        message = f"Some content in the namespace has finalizers remaining: {holders}"
-        troubles["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
-    return troubles
+        problem_texts["NamespaceContentRemaining"] = ("SomeResourcesRemain", message)
+    if finalizer_text:
+        message = f"Some content in the namespace has finalizers remaining: {finalizer_text}"
+        problem_texts["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
+    return problem_texts
 
 
 def _condition(
-    kind: str, trouble: tuple[str, str] | None, old: Mapping[str, Any] | None, now: Instant
+    kind: str, problem: tuple[str, str] | None, old: Mapping[str, Any] | None, now: Instant
 ) -> Mapping[str, Any]:
-    status = "False" if trouble is None else "True"
-    reason, message = trouble or _WELL[kind]
+    status = "False" if problem is None else "True"
+    reason, message = problem or _NO_PROBLEM[kind]
     since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
 
 
 # --- service accounts ---
 #
-# Every Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
+# Each Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
 
 
 class ServiceAccounts:
-    """Creates the default ServiceAccount of each Namespace."""
+    """Creates the ServiceAccount `default` of each Namespace."""
 
     name = "serviceaccounts"
     rank = 0
     kinds = (scheme.NAMESPACE, scheme.SERVICE_ACCOUNT)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a new or changed Namespace, or the one that lost its ServiceAccount."""
+        """Return a new or changed Namespace, or the Namespace whose ServiceAccount was deleted."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is EventType.DELETED else (event.key,)
         is_lost = event.type is EventType.DELETED and event.key.name == DEFAULT
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Create the ServiceAccount if it is missing."""
+        """Create the ServiceAccount of a Namespace if it is missing."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -222,24 +225,24 @@ class ServiceAccounts:
 
 # --- cluster roles ---
 #
-# Aggregated ClusterRoles: they have the rules of all ClusterRoles that their aggregationRule selects.
+# Aggregated ClusterRoles have the rules of all ClusterRoles that their aggregationRule selects.
 #
 # Source: Kubernetes's pkg/controller/clusterroleaggregation.
 
 
 class ClusterRoleAggregation:
-    """Updates the rules of aggregated ClusterRoles."""
+    """Sets the rules of aggregated ClusterRoles."""
 
     name = "clusterrole-aggregation"
     rank = 0
     kinds = (scheme.CLUSTER_ROLE,)
 
     def __init__(self) -> None:
-        #: The aggregated ClusterRoles.
+        #: The keys of the aggregated ClusterRoles.
         self._aggregates: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return all aggregated ClusterRoles; any may include the changed one."""
+        """Return all aggregated ClusterRoles, since any of them may select the changed one."""
         if event.type is not EventType.DELETED and event.obj.get("aggregationRule"):
             self._aggregates[event.key] = None
         else:
@@ -247,14 +250,14 @@ class ClusterRoleAggregation:
         return list(self._aggregates)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set the rules to those of the selected ClusterRoles, without duplicates."""
+        """Set the rules to the rules of all selected ClusterRoles, without duplicates."""
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
             return ReconcileResult()
         rules: list[Any] = []
-        for other in reader.list(scheme.CLUSTER_ROLE):
-            if key_of(other) != key and _is_part(other, role):
-                rules += [rule for rule in other.get("rules") or () if rule not in rules]
+        for other_object in reader.list(scheme.CLUSTER_ROLE):
+            if key_of(other_object) != key and _is_selected(other_object, role):
+                rules += [rule for rule in other_object.get("rules") or () if rule not in rules]
         return (
             ReconcileResult()
             if rules == (role.get("rules") or [])
@@ -262,19 +265,16 @@ class ClusterRoleAggregation:
         )
 
 
-# --- accounts and roles ---
-#
-# Default ServiceAccounts, aggregated ClusterRoles, and the root CA ConfigMap of each Namespace.
-#
-# The ConfigMap contains the certificate that signs the API server's, for containers in the Namespace.
-# Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
-
-
-def _is_part(other: Obj, role: Obj) -> bool:
-    labels = other["metadata"].get("labels") or {}
+def _is_selected(other_object: Obj, role: Obj) -> bool:
+    labels = other_object["metadata"].get("labels") or {}
     selectors = map(selector, role["aggregationRule"]["clusterRoleSelectors"])
     return any(each is not None and each.matches(labels) for each in selectors)
 
+
+# --- root certificates ---
+#
+# Each Namespace has a ConfigMap with the CA certificate that signed the API server's certificate.
+# Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
 
 _ANNOTATION: Final = "kubernetes.io/description"
 _DESCRIPTION: Final = (
@@ -286,7 +286,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class RootCertificates:
-    """Publishes the root certificate in a ConfigMap of each Namespace."""
+    """Creates the ConfigMap with the root CA certificate in each Namespace."""
 
     name = "root-ca-cert-publisher"
     rank = 0
@@ -296,13 +296,13 @@ class RootCertificates:
         self._data = {CERTIFICATE_KEY: certificate}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a new or changed Namespace, or that of a changed ConfigMap."""
+        """Return a new or changed Namespace, or the Namespace of a changed root certificate ConfigMap."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if event.key.name == ROOT_CERTIFICATE else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Create or correct the ConfigMap."""
+        """Create the ConfigMap of a Namespace, or correct its content."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -319,26 +319,18 @@ class RootCertificates:
 
 # --- ttl after finished ---
 #
-# Deletes Jobs and JobSets some time after they have ended, as set by `ttlSecondsAfterFinished`.
+# Finished Jobs and JobSets are deleted `ttlSecondsAfterFinished` after their end, in the foreground: dependents first.
 #
-# Their pods and Jobs are deleted before them. Sources: pkg/controller/ttlafterfinished of Kubernetes and
+# Sources: pkg/controller/ttlafterfinished of Kubernetes and
 # pkg/controllers/ttl_after_finished.go of JobSet.
 
 
 _JOB_SET_MANAGERS: Final = (None, "jobset.sigs.k8s.io/jobset-controller")
-# --- expiry ---
-#
-# Expiry: deletes Events an hour after they last occurred, like `--event-ttl` of kube-apiserver, and surplus Events.
-#
-# Each Job leaves about nine Events of 2 to 3 KB of memory each. The limit on their number bounds the cost of ended
-# Jobs. All Events share one wake-up, that of the first to expire.
-
-
-_ENDS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
+_FINAL_CONDITIONS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
 
 
 class TtlAfterFinished:
-    """Deletes ended Jobs and JobSets after their TTL."""
+    """Deletes finished Jobs and JobSets after their TTL."""
 
     name = "ttl-after-finished"
     rank = 0
@@ -347,11 +339,11 @@ class TtlAfterFinished:
         self.kinds = kinds
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return an ended object with a TTL."""
+        """Return the key of a finished object with a TTL."""
         return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete the object if its TTL has expired."""
+        """Delete the object if its TTL has expired; otherwise requeue at that time."""
         obj = reader.get(key)
         expires_at = None if obj is None else _expires_at(key, obj)
         if obj is None or expires_at is None:
@@ -362,82 +354,93 @@ class TtlAfterFinished:
 
 
 def _expires_at(key: Key, obj: Obj) -> Instant | None:
-    """Return when it expires; None if it has not ended, is being deleted, or has no TTL."""
+    """Return when a Job or JobSet expires; None if it is unfinished, being deleted, or without a TTL."""
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
-    if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_left_to_others(key, obj):
+    if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
-    ended = [find_condition(obj, kind) for kind in _ENDS[key.kind]]
-    at = [parse_time(c["lastTransitionTime"]) for c in ended if c is not None and c["status"] == "True"]
-    return at[0] + seconds * SECOND if at else None
+    ended = [find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
+    end_times = [parse_time(c["lastTransitionTime"]) for c in ended if c is not None and c["status"] == "True"]
+    return end_times[0] + seconds * SECOND if end_times else None
 
 
-def _is_left_to_others(key: Key, obj: Obj) -> bool:
-    """Report whether another controller deletes it: that of a JobSet's `managedBy`; Jobs are always deleted here."""
+def _is_managed_elsewhere(key: Key, obj: Obj) -> bool:
+    """Report whether another controller deletes the object: a JobSet with another `managedBy`."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
+# --- event expiry ---
+#
+# Events are deleted an hour after their last occurrence, like `--event-ttl` of kube-apiserver, or as surplus.
+# Each Job leaves about nine Events of 2 to 3 KB each, so their maximum number bounds the memory of ended Jobs. The
+# controller has one key for all Events, and wakes up when the first of them expires.
+
 KEPT_FOR: Final = HOUR
-#: The controller keeps this many Events; under a steady load the number exceeds it by two batches.
+#: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
 KEPT_MAX: Final = 5_000
-#: The only key of this controller.
+#: The only key of the controller.
 FIRST: Final = Key("Batch", "", "event-expiry")
 #: The maximum number of deletions in one batch.
-AT_ONCE_MAX: Final = 500
-#: When to check whether a deleted Event is gone.
-_LOOK_AGAIN: Final = MINUTE
-#: The time between batches of surplus Events, so that a burst of Events leaves time for other work.
-_SURPLUS_EVERY: Final = SECOND
+BATCH_MAX: Final = 500
+#: The time after which the controller checks that a deleted Event no longer exists.
+_DELETION_CHECK_DELAY: Final = MINUTE
+#: The time between two batches of surplus Events, which leaves time for other work.
+_SURPLUS_INTERVAL: Final = SECOND
 
 
 class EventExpiry:
-    """Deletes expired and surplus Events, from a heap of their expiry times."""
+    """Deletes expired and surplus Events, with a heap of expiry times."""
 
     name = "event-expiry"
     rank = 0
     kinds = (scheme.EVENT,)
 
     def __init__(self) -> None:
-        #: The known expiry times as a heap; later updates are read when they are due.
-        self._ends: list[tuple[Instant, Key]] = []
+        #: A heap of expiry times; later occurrences of an Event are read when it expires.
+        self._expiries: list[tuple[Instant, Key]] = []
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key if a new Event expires first or fills a batch; later occurrences are read at its expiry."""
+        """Return the common key if a new Event expires first, or if the surplus fills a batch."""
         if event.type is not EventType.ADDED:
             return ()
-        heappush(self._ends, (_end_of(event.obj, now), event.key))
-        is_batch = len(self._ends) == KEPT_MAX + AT_ONCE_MAX
-        return (FIRST,) if is_batch or self._ends[0][1] is event.key else ()
+        heappush(self._expiries, (_expiry_of(event.obj, now), event.key))
+        is_batch = len(self._expiries) == KEPT_MAX + BATCH_MAX
+        return (FIRST,) if is_batch or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete the expired Events, and of a surplus those that expire first."""
-        ends, gone, kept = self._ends, list[Write](), list[tuple[Instant, Key]]()
-        surplus = len(ends) - KEPT_MAX
-        while ends and len(gone) < AT_ONCE_MAX and (ends[0][0] <= now or surplus > 0):
-            known, first = heappop(ends)
-            event = reader.get(first)
+        """Delete expired Events, and the surplus Events that expire first."""
+        expiries, deletions, rechecks = self._expiries, list[Write](), list[tuple[Instant, Key]]()
+        surplus = len(expiries) - KEPT_MAX
+        while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus > 0):
+            known_expiry, event_key = heappop(expiries)
+            event = reader.get(event_key)
             if event is None:
                 surplus -= 1
                 continue
-            end = _end_of(event, now)
-            if end > now and (surplus <= 0 or end > known):
-                heappush(ends, (end, first))
+            expiry = _expiry_of(event, now)
+            if expiry > now and (surplus <= 0 or expiry > known_expiry):
+                heappush(expiries, (expiry, event_key))
                 continue
-            gone.append(Delete(first))
+            deletions.append(Delete(event_key))
             surplus -= 1
-            kept.append((now + (_LOOK_AGAIN if end <= now else _SURPLUS_EVERY), first))
-        for each in kept:
-            heappush(ends, each)
-        return ReconcileResult(gone, requeue_at=ends[0][0] if ends else None, independent=True)
+            rechecks.append((now + (_DELETION_CHECK_DELAY if expiry <= now else _SURPLUS_INTERVAL), event_key))
+        for each in rechecks:
+            heappush(expiries, each)
+        return ReconcileResult(deletions, requeue_at=expiries[0][0] if expiries else None, independent=True)
 
 
-def _end_of(event: Obj, now: Instant) -> Instant:
-    """Return when an Event expires. Its own time of occurrence is limited to between creation and an hour from now."""
-    made = parse_time(event["metadata"]["creationTimestamp"])
+def _expiry_of(event: Obj, now: Instant) -> Instant:
+    """Return when an Event expires; the stated time of occurrence counts only if it is plausible."""
+    created = parse_time(event["metadata"]["creationTimestamp"])
     occurred = parse_time(event_last_time(event) or event["metadata"]["creationTimestamp"])
-    return (occurred if made <= occurred <= now + KEPT_FOR else made) + KEPT_FOR
+    return (occurred if created <= occurred <= now + KEPT_FOR else created) + KEPT_FOR
 
 
-_FIELDS: Final = ("plural", "singular", "shortNames", "kind", "listKind")
+# --- custom resource definitions ---
+#
+# A definition without name conflicts is established: its kind is served from then on. Before a definition is deleted,
+# its objects are deleted. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
+
+_NAME_FIELDS: Final = ("plural", "singular", "shortNames", "kind", "listKind")
 _CONFLICTS: Final = {
     "plural": "PluralConflict",
     "singular": "SingularConflict",
@@ -448,57 +451,57 @@ _CONFLICTS: Final = {
 
 
 class CustomResourceDefinitions:
-    """Updates the status of definitions, and empties those that are being deleted."""
+    """Updates the status of CustomResourceDefinitions, and deletes the objects of deleted ones."""
 
     name = "custom-resources"
     rank = 0
     kinds = None  # a definition may wait for objects of any kind
 
     def __init__(self) -> None:
-        #: The existing definitions, each with its group and the kind that it defines.
-        self._known: dict[Key, tuple[str, str]] = {}
-        #: The definitions that are being deleted, by the kind of their objects.
-        self._leaving: dict[str, Key] = {}
+        #: By definition: its group and the kind that it defines.
+        self._definitions: dict[Key, tuple[str, str]] = {}
+        #: By kind: the definition of the kind that is being deleted.
+        self._terminating: dict[str, Key] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a changed definition, those that may wait for freed names, or that of a deleted object."""
+        """Return the changed definition, definitions that can use freed names, or that of a deleted object."""
         key = event.key
         if key.kind != DEFINITION:
-            leaving = self._leaving.get(key.kind)
-            return () if leaving is None or event.type is not EventType.DELETED else (leaving,)
+            terminating = self._terminating.get(key.kind)
+            return () if terminating is None or event.type is not EventType.DELETED else (terminating,)
         info = kind_of(event.obj)
         if event.type is EventType.DELETED:
-            self._known.pop(key, None)
-            self._leaving.pop(info.constant, None)
-            return [other for other, (group, _) in self._known.items() if group == info.group]
-        self._known[key] = info.group, info.constant
+            self._definitions.pop(key, None)
+            self._terminating.pop(info.constant, None)
+            return [other_object for other_object, (group, _) in self._definitions.items() if group == info.group]
+        self._definitions[key] = info.group, info.constant
         if is_leaving(event.obj):
-            self._leaving[info.constant] = key
+            self._terminating[info.constant] = key
         return (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Add the finalizer to a new definition and update its status, or delete the objects of a deleted one."""
+        """Add the finalizer, update the status, or delete the objects of a deleted definition."""
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
         if is_leaving(definition):
-            return _emptied(definition, reader, now)
-        held = with_finalizer(definition, CRD_FINALIZER)
-        if held is not definition:
-            return ReconcileResult([Update(held)])
+            return _delete_objects(definition, reader, now)
+        with_crd_finalizer = with_finalizer(definition, CRD_FINALIZER)
+        if with_crd_finalizer is not definition:
+            return ReconcileResult([Update(with_crd_finalizer)])
         status = status_of(definition, reader, now)
         if status == definition.get("status"):
             return ReconcileResult()
         return ReconcileResult([UpdateStatus(with_status(definition, status))])
 
 
-def _emptied(definition: Obj, reader: Reader, now: Instant) -> ReconcileResult:
+def _delete_objects(definition: Obj, reader: Reader, now: Instant) -> ReconcileResult:
     """Delete the objects of a deleted definition, then remove its finalizer."""
     if CRD_FINALIZER not in finalizers_of(definition):
         return ReconcileResult()
-    defines = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
-    left = reader.list(kind_of(definition).constant) if defines else ()
-    if not left:
+    has_objects = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
+    remaining = reader.list(kind_of(definition).constant) if has_objects else ()
+    if not remaining:
         return ReconcileResult([Update(without_finalizer(definition, CRD_FINALIZER))])
     status = definition.get("status") or {}
     conditions = with_condition(
@@ -512,17 +515,17 @@ def _emptied(definition: Obj, reader: Reader, now: Instant) -> ReconcileResult:
     writes: list[Write] = []
     if conditions is not status.get("conditions"):
         writes.append(UpdateStatus(with_status(definition, {**status, "conditions": conditions})))
-    writes += [Delete(key_of(obj)) for obj in left if not is_leaving(obj)]
+    writes += [Delete(key_of(obj)) for obj in remaining if not is_leaving(obj)]
     return ReconcileResult(writes)
 
 
 def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
     """Return the status of a definition that is not being deleted."""
     old = definition.get("status") or {}
-    wanted, mine = definition["spec"]["names"], accepted_names(definition)
-    conflicts = _conflicts(wanted, mine, _taken(definition, reader))
-    accepted = {field: mine.get(field) if field in conflicts else wanted.get(field) for field in _FIELDS}
-    accepted["categories"] = wanted.get("categories")
+    requested, current = definition["spec"]["names"], accepted_names(definition)
+    conflicts = _conflicts(requested, current, _find_names_in_use(definition, reader))
+    accepted = {field: current.get(field) if field in conflicts else requested.get(field) for field in _NAME_FIELDS}
+    accepted["categories"] = requested.get("categories")
     stored = old.get("storedVersions") or []
     storage = kind_of(definition).storage_version
     return {
@@ -557,20 +560,20 @@ def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> 
     return conditions
 
 
-def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_NamesInUse") -> dict[str, str]:
-    """Return the fields whose names are in use, each with the message."""
-    found: dict[str, str] = {}
-    for field in _FIELDS:
-        names, known = (taken.kinds, field) if field in ("kind", "listKind") else (taken.resources, field)
-        was = mine.get(known) or ()
-        for name in wanted.get(field) or () if field == "shortNames" else [wanted.get(field)]:
-            if name in names and (name not in was if field == "shortNames" else name != was):
-                found[field] = f'"{name}" is already in use'
-    return found
+def _conflicts(requested: Mapping[str, Any], current: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
+    """Return a message for each name field whose name another kind uses."""
+    conflicts: dict[str, str] = {}
+    for field in _NAME_FIELDS:
+        names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)
+        current_value = current.get(field_name) or ()
+        for name in requested.get(field) or () if field == "shortNames" else [requested.get(field)]:
+            if name in names and (name not in current_value if field == "shortNames" else name != current_value):
+                conflicts[field] = f'"{name}" is already in use'
+    return conflicts
 
 
 class _NamesInUse:
-    """The names of other kinds of a group."""
+    """The names of the other kinds in a group."""
 
     __slots__ = ("kinds", "resources")
 
@@ -579,17 +582,17 @@ class _NamesInUse:
         self.kinds = frozenset(kinds)
 
 
-def _taken(definition: Obj, reader: Reader) -> _NamesInUse:
-    spec, itself = definition["spec"], built_in_kind(definition)
+def _find_names_in_use(definition: Obj, reader: Reader) -> _NamesInUse:
+    spec, built_in = definition["spec"], built_in_kind(definition)
     resources: list[str] = []
     kinds: list[str] = []
     for info in KINDS:
-        if info.group == spec["group"] and info is not itself:
+        if info.group == spec["group"] and info is not built_in:
             resources += [info.plural, info.singular, *info.short_names]
             kinds += [info.kind, f"{info.kind}List"]
-    for other in reader.list(DEFINITION):
-        if other["spec"]["group"] == spec["group"] and key_of(other) != key_of(definition):
-            names = accepted_names(other)
+    for other_object in reader.list(DEFINITION):
+        if other_object["spec"]["group"] == spec["group"] and key_of(other_object) != key_of(definition):
+            names = accepted_names(other_object)
             resources += taken_resources(names)
             kinds += [names[field] for field in ("kind", "listKind") if names.get(field)]
     return _NamesInUse(resources, kinds)

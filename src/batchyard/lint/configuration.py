@@ -91,7 +91,7 @@ class MachineInventory:
         if self.cluster is not None:
             settings = settings_of(self.cluster)
             self.can_create_pools = settings.makes_pools
-            self._limits = {resource: limit.most for resource, limit in settings.limits.items()}
+            self._limits = {resource: limit.maximum for resource, limit in settings.limits.items()}
 
     @property
     def is_known(self) -> bool:
@@ -111,7 +111,7 @@ class MachineInventory:
         """Return whether the autoscaler can create a node pool for a pod."""
         if self.cluster is None or not self.can_create_pools:
             return False
-        return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).needs(pod), NodeRequirements)
+        return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).requirements(pod), NodeRequirements)
 
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
         """Return the maximum amount of a resource in pools that the autoscaler can create for these labels."""
@@ -168,7 +168,7 @@ def _machines_of_pool(pool: Obj, cluster: Obj, manifest: Manifest, path: str) ->
 def _max_machine_count(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
     """Return the maximum number of machines of a pool; a reservation limits it."""
     if groups[0].is_autoscaled:
-        maximum = min(sum(group.size.most for group in groups), groups[0].total.most)
+        maximum = min(sum(group.size.maximum for group in groups), groups[0].total.maximum)
     else:
         zone_count = 1 if groups[0].hosts > 1 else len(zones_of(pool, cluster))
         maximum = pool["spec"].get("nodeCount", groups[0].hosts if groups[0].hosts > 1 else 0) * zone_count

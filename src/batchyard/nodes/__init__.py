@@ -1,1 +1,1 @@
-"""Node lifecycle, as in kube-controller-manager: health, taints, taint eviction and pod garbage collection."""
+"""Node lifecycle of kube-controller-manager: heartbeats, taints, taint eviction, drain and pod garbage collection."""

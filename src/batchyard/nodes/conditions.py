@@ -1,4 +1,4 @@
-"""Node conditions, the taints derived from them, and the pods that a drain evicts.
+"""Node conditions, the taints that follow from them, and cordon and drain.
 
 Sources: k8s.io/kubernetes pkg/controller/nodelifecycle (nodes without heartbeats, taints by condition) and
 pkg/kubelet/nodestatus (conditions of a kubelet); k8s.io/kubectl pkg/drain (filters).
@@ -22,16 +22,16 @@ KUBELET_NOT_READY: Final = "KubeletNotReady"
 Condition = Mapping[str, Any]
 Taint = Mapping[str, Any]
 
-#: Conditions of a healthy kubelet: status, reason, message. Ready comes last, as in kubelets.
+#: The conditions of a healthy kubelet: status, reason, message. Ready comes last, as in kubelets.
 _HEALTHY: Final[Mapping[str, tuple[str, str, str]]] = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
     READY: ("True", "KubeletReady", "kubelet is posting ready status"),
 }
-_SILENT: Final = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-_NEVER_HEARD: Final = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
-#: The taint of a condition and its status.
+_HEARTBEATS_STOPPED: Final = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+_NEVER_UPDATED: Final = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+#: By condition and status: the key of the taint.
 _TAINT_KEYS: Final[Mapping[tuple[str, str], str]] = {
     (READY, "False"): well_known.NOT_READY,
     (READY, "Unknown"): well_known.UNREACHABLE,
@@ -49,21 +49,21 @@ _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
 def readiness(node: Obj) -> str:
-    """Return the status of the Ready condition: True, False or Unknown; empty if there is none."""
+    """Return the status of the Ready condition: True, False or Unknown; '' without this condition."""
     ready = find_condition(node, READY)
     return "" if ready is None else ready["status"]
 
 
 def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node with conditions Unknown, because its kubelet has stopped its heartbeats."""
+    """Return the node with conditions set to Unknown after its kubelet stopped sending heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
         if old is None:
-            never = _condition(kind, _NEVER_HEARD, None, now)
-            conditions[kind] = {**never, "lastHeartbeatTime": node["metadata"]["creationTimestamp"]}
+            never_updated = _condition(kind, _NEVER_UPDATED, None, now)
+            conditions[kind] = {**never_updated, "lastHeartbeatTime": node["metadata"]["creationTimestamp"]}
         elif old["status"] != "Unknown":
-            conditions[kind] = _condition(kind, _SILENT, old, now)
+            conditions[kind] = _condition(kind, _HEARTBEATS_STOPPED, old, now)
     return _with_conditions(node, conditions)
 
 
@@ -87,26 +87,35 @@ def shutting_down(node: Obj, now: Instant) -> Obj:
 
 
 def conditions_of(node: Obj) -> dict[str, Condition]:
-    """Return its conditions by type."""
+    """Return the conditions of a node by type."""
     return {c["type"]: c for c in (node.get("status") or {}).get("conditions") or ()}
 
 
 def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
-    """Build a node condition; the time of the last heartbeat is kept."""
+    """Return a node condition with these values; the last heartbeat time is kept."""
     status, reason, message = values
-    since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    beat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
-    return {"type": kind, "status": status, **beat, "lastTransitionTime": since, "reason": reason, "message": message}
+    transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
+    heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
+    return {
+        "type": kind,
+        "status": status,
+        **heartbeat,
+        "lastTransitionTime": transition_time,
+        "reason": reason,
+        "message": message,
+    }
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
-    """Return the node with these conditions; itself if only heartbeat times differ."""
-    if {k: _words(c) for k, c in conditions.items()} == {k: _words(c) for k, c in conditions_of(node).items()}:
+    """Return the node with these conditions; the same object if only heartbeat times differ."""
+    if {k: _status_reason_message(c) for k, c in conditions.items()} == {
+        k: _status_reason_message(c) for k, c in conditions_of(node).items()
+    }:
         return node
     return with_status(node, {**(node.get("status") or {}), "conditions": list(conditions.values())})
 
 
-def _words(condition: Condition) -> tuple[str, str, str]:
+def _status_reason_message(condition: Condition) -> tuple[str, str, str]:
     return condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
@@ -114,59 +123,59 @@ def _words(condition: Condition) -> tuple[str, str, str]:
 
 
 def taints_of(node: Obj) -> Sequence[Taint]:
-    """Return its taints."""
+    """Return the taints of a node."""
     return (node.get("spec") or {}).get("taints") or ()
 
 
 def has_taint(node: Obj, key: str) -> bool:
-    """Report whether it has a taint with that key, regardless of the effect."""
+    """Report whether a node has a taint with this key, regardless of the effect."""
     return any(taint["key"] == key for taint in taints_of(node))
 
 
 def execution_taints(node: Obj) -> Sequence[Taint]:
-    """Return its NoExecute taints."""
+    """Return the NoExecute taints of a node."""
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
 def has_execution_taint(node: Obj) -> bool:
-    """Report whether it has the NoExecute taint not-ready or unreachable."""
+    """Report whether a node has the NoExecute taint not-ready or unreachable."""
     return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
 
 
-def given_up_at(node: Obj) -> Instant | None:
-    """Return when it got such a taint; None if it has none with a time."""
+def tainted_at(node: Obj) -> Instant | None:
+    """Return when a node got the NoExecute taint not-ready or unreachable; None if no time is known."""
     times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
     return max(map(parse_time, times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint for its Ready condition; None if it needs none."""
+    """Return the key of the NoExecute taint that the Ready condition implies, or None."""
     return _TAINT_KEYS.get((READY, readiness(node)))
 
 
-def with_taints(node: Obj, execution: str | None, now: Instant) -> Obj:
-    """Return the node with the taints for its conditions and spec, and this NoExecute taint at most.
+def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Obj:
+    """Return the node with the taints for its conditions and spec, and the NoExecute taint with the given key.
 
-    Foreign taints stay, and existing ones keep their positions. A NoExecute taint without `timeAdded` gets it, because
-    toleration times count from then.
+    Taints of other clients stay, and existing taints keep their positions. A NoExecute taint without `timeAdded` gets
+    one, because toleration times count from then.
     """
-    wanted = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
-    if execution is not None:
-        wanted[execution, NO_EXECUTE] = execution
+    missing = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
+    if execution_key_to_set is not None:
+        missing[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
     taints: list[Taint] = []
     for taint in taints_of(node):
         identity = (taint["key"], taint.get("effect", ""))
-        if _is_ours(*identity) and identity not in wanted:
+        if _is_managed_taint(*identity) and identity not in missing:
             continue
-        wanted.pop(identity, None)
-        stamped = identity[1] != NO_EXECUTE or "timeAdded" in taint
-        taints.append(taint if stamped else {**taint, "timeAdded": format_time(now)})
-    taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in wanted]
+        missing.pop(identity, None)
+        has_time = identity[1] != NO_EXECUTE or "timeAdded" in taint
+        taints.append(taint if has_time else {**taint, "timeAdded": format_time(now)})
+    taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing]
     return node if taints == list(taints_of(node)) else with_path(node, ("spec", "taints"), taints or None)
 
 
 def _scheduling_keys(node: Obj) -> Iterable[str]:
-    """Yield the keys of the NoSchedule taints for its conditions and spec."""
+    """Yield the keys of the NoSchedule taints that follow from the conditions and spec."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEYS.get((condition["type"], condition["status"]))
         if key is not None:
@@ -175,7 +184,7 @@ def _scheduling_keys(node: Obj) -> Iterable[str]:
         yield well_known.UNSCHEDULABLE
 
 
-def _is_ours(key: str, effect: str) -> bool:
+def _is_managed_taint(key: str, effect: str) -> bool:
     return key in _SCHEDULING_KEYS if effect == NO_SCHEDULE else effect == NO_EXECUTE and key in _EXECUTION_KEYS
 
 
@@ -183,14 +192,14 @@ def _is_ours(key: str, effect: str) -> bool:
 
 
 class DrainPlan(NamedTuple):
-    """The pods of a node that a drain evicts, and those that prevent the drain, with the reason."""
+    """The pods of a node that a drain evicts, and the pods that prevent the drain, with reasons."""
 
     evicted: Sequence[Obj]
     refused: Sequence[tuple[Obj, str]]
 
 
 class DrainOptions(NamedTuple):
-    """The options of a drain: kubectl's flags of the same names."""
+    """The options of a drain, named as the flags of kubectl drain."""
 
     force: bool = False
     ignore_daemonsets: bool = False
@@ -198,27 +207,27 @@ class DrainOptions(NamedTuple):
 
 
 def cordoned(node: Obj, unschedulable: bool = True) -> Obj:
-    """Return the node cordoned or uncordoned."""
+    """Return the node with `unschedulable` set or removed."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node
     return with_path(node, ("spec", "unschedulable"), unschedulable or None)
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return the effect of a drain on the pods of a node; a single refused pod prevents the drain."""
+    """Return the effect of a drain on the pods of a node; one refused pod prevents the drain."""
     evicted: list[Obj] = []
     refused: list[tuple[Obj, str]] = []
     for pod in pods:
         reason = None if is_terminal(pod) else _refusal(pod, options)
         if reason is not None:
             refused.append((pod, reason))
-        elif not _stays(pod):
+        elif not _is_skipped(pod):
             evicted.append(pod)
     return DrainPlan(evicted, refused)
 
 
 def _refusal(pod: Obj, options: DrainOptions) -> str | None:
-    """Return why a drain may not evict an unfinished pod; None if it may, or skips it."""
+    """Return why a drain cannot evict a pod; None if it can or if it skips the pod."""
     owner = controller_of(pod)
     if _is_of_daemonset(pod):
         return None if options.ignore_daemonsets else "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"
@@ -231,8 +240,8 @@ def _refusal(pod: Obj, options: DrainOptions) -> str | None:
     return None
 
 
-def _stays(pod: Obj) -> bool:
-    """Report whether a drain skips a pod, because it would not be recreated elsewhere."""
+def _is_skipped(pod: Obj) -> bool:
+    """Report whether a drain skips a pod because it would not be recreated on another node."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_of_daemonset(pod) and not is_terminal(pod)

@@ -1,8 +1,8 @@
-"""Node health: detects nodes without heartbeats, and maintains their taints.
+"""Node health: heartbeats of nodes, taints of unhealthy nodes, and the eviction of pods from tainted nodes.
 
 If the last heartbeat of a kubelet is too old, its node's conditions become Unknown, and its pods unready. Conditions
-become taints: NoSchedule at once, and NoExecute one node after the other, depending on the state of the zone
-(batchyard.nodes.health). Source: pkg/controller/nodelifecycle, which polls every 5 s; here checks are timed.
+lead to taints: NoSchedule without delay, NoExecute at a rate that depends on the state of the zone. Source:
+pkg/controller/nodelifecycle, which polls every 5 s; here checks are timed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,22 +22,17 @@ from batchyard.nodes.pods import PodsByNode
 
 # --- disruption ---
 #
-# The rate of tainting unready nodes, depending on the state of their zone.
+# The state of each zone, and the rate at which its unready nodes get NoExecute taints.
 #
-# If most of a zone is lost, the network is the more likely cause. Nodes are then tainted slowly or not at all.
+# If most nodes of a zone are lost, a network failure is likely. Nodes are then tainted slowly or not at all.
 # Source: pkg/controller/nodelifecycle (ComputeZoneState, handleDisruption) and the defaults of
 # kube-controller-manager's flags.
 
 
-#: The interval between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+#: The interval between two tainted nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
 EVICTION_INTERVAL: Final = 10 * SECOND
-# --- zone disruption ---
-#
-# Zone disruption: the state of each zone, and when its next unready node may be tainted with NoExecute.
-
-
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
-#: In a disrupted zone, up to this size evictions stop; above it they are slow: large-cluster-size-threshold.
+#: The maximum size of a zone whose evictions stop in a disruption; in larger zones they are slow.
 SMALL_ZONE_MAX: Final = 50
 #: The percentage of unready nodes from which a zone is disrupted: unhealthy-zone-threshold.
 UNHEALTHY_PERCENT: Final = 55
@@ -52,7 +47,7 @@ class ZoneState(StrEnum):
 
 
 def zone_state(ready: int, unready: int) -> ZoneState:
-    """Return the state of a zone with these numbers of nodes."""
+    """Return the disruption state of a zone with these numbers of nodes."""
     if unready and not ready:
         return ZoneState.FULL_DISRUPTION
     if unready > 2 and 100 * unready >= UNHEALTHY_PERCENT * (ready + unready):
@@ -61,7 +56,7 @@ def zone_state(ready: int, unready: int) -> ZoneState:
 
 
 def is_everything_lost(states: Iterable[ZoneState]) -> bool:
-    """Report whether no zone has a ready node; then no pods are evicted anywhere."""
+    """Report whether no zone has a ready node; then no pods are evicted."""
     return all(state is ZoneState.FULL_DISRUPTION for state in states)
 
 
@@ -77,27 +72,27 @@ class _NodeRecord(NamedTuple):
 
     zone: str
     is_ready: bool
-    given_up_at: Instant | None
+    tainted_at: Instant | None
 
 
 class _Zone:
-    """The nodes of a zone."""
+    """The ready and unready nodes of a zone, with its disruption state."""
 
-    __slots__ = ("given_up_at", "interval", "ready", "state", "unready")
+    __slots__ = ("interval", "ready", "state", "tainted_at", "unready")
 
     def __init__(self) -> None:
         self.ready = 0
         self.unready: dict[str, None] = {}
-        self.given_up_at: Instant | None = None
+        self.tainted_at: Instant | None = None
         self.state = ZoneState.NORMAL
         self.interval: Duration | None = None
 
-    def give_up(self, at: Instant) -> None:
-        """Record that a node was tainted."""
-        self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
+    def record_taint(self, at: Instant) -> None:
+        """Record the time at which a node of the zone got its NoExecute taint."""
+        self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:
-        """Update the state of the zone. Return whether it changed."""
+        """Update the disruption state of the zone; return whether it changed."""
         before = (self.state, self.interval)
         self.state = zone_state(self.ready, len(self.unready))
         self.interval = eviction_interval(self.state, self.ready + len(self.unready))
@@ -105,7 +100,7 @@ class _Zone:
 
 
 class Zones:
-    """An index of the nodes by zone, built from their events."""
+    """The nodes by zone, with the disruption state of each zone."""
 
     __slots__ = ("_nodes", "_zones")
 
@@ -114,41 +109,41 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a changed node, None if it is deleted. Return whether the state of a zone changed."""
-        before, after = self._nodes.pop(name, None), None if node is None else _known(node)
+        """Process a changed node, or None for a deleted one; return whether the state of a zone changed."""
+        before, after = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if after is not None:
             self._nodes[name] = after
         if before == after:
             return False
-        touched: dict[str, None] = {}
+        changed_zones: dict[str, None] = {}
         if before is not None:
             self._remove(name, before)
-            touched[before.zone] = None
+            changed_zones[before.zone] = None
         if after is not None:
             self._add(name, after)
-            touched[after.zone] = None
-        changes = [self._zones[zone].update_state() for zone in touched]
+            changed_zones[after.zone] = None
+        changes = [self._zones[zone].update_state() for zone in changed_zones]
         return any(changes)
 
     def unready(self) -> list[str]:
         """Return the names of all unready nodes."""
         return [name for zone in self._zones.values() for name in zone.unready]
 
-    def give_up(self, name: str, at: Instant) -> None:
-        """Record that a node is tainted, even before that is written."""
-        self._zones[self._nodes[name].zone].give_up(at)
+    def record_taint(self, name: str, at: Instant) -> None:
+        """Record that a node gets its NoExecute taint, before the taint is written."""
+        self._zones[self._nodes[name].zone].record_taint(at)
 
     def is_everything_lost(self) -> bool:
-        """Report whether no zone with nodes has a ready one."""
+        """Report whether no zone that has nodes has a ready node."""
         return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
 
     def next_at(self, name: str) -> Instant | None:
-        """Return when a node may be tainted; None if it currently may not."""
+        """Return when a node may get its NoExecute taint; None if its zone currently allows none."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.interval is None:
             return None
-        return 0 if zone.given_up_at is None else zone.given_up_at + zone.interval
+        return 0 if zone.tainted_at is None else zone.tainted_at + zone.interval
 
     def _add(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
@@ -156,8 +151,8 @@ class Zones:
             zone.ready += 1
         else:
             zone.unready[name] = None
-        if node.given_up_at is not None:
-            zone.give_up(node.given_up_at)
+        if node.tainted_at is not None:
+            zone.record_taint(node.tainted_at)
 
     def _remove(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones[node.zone]
@@ -167,16 +162,16 @@ class Zones:
             del zone.unready[name]
 
 
-def _known(node: Obj) -> _NodeRecord:
+def _node_record(node: Obj) -> _NodeRecord:
     zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
-    return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.given_up_at(node))
+    return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.tainted_at(node))
 
 
 # --- leases ---
 #
-# Node heartbeats: Leases of nodes, and when a node counts as lost.
+# Heartbeats of nodes in their Leases, and the time at which a node counts as lost.
 #
-# Unchanged heartbeats are not written: a Lease without `renewTime` means that heartbeats continue. When a machine is
+# Heartbeats are not written one by one: a Lease without `renewTime` means that heartbeats continue. When a machine is
 # lost, the time of its last heartbeat is written once. Sources: k8s.io/component-helpers apimachinery/lease and
 # pkg/kubelet (intervals), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
 
@@ -194,7 +189,7 @@ def lease_key(node: str) -> Key:
 
 
 def new_lease(node: Obj, now: Instant) -> Obj:
-    """Build the Lease of a new node, owned by the node."""
+    """Return the Lease of a new node, owned by the node."""
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
@@ -206,31 +201,31 @@ def new_lease(node: Obj, now: Instant) -> Obj:
 
 
 def is_lease_of(lease: Obj, node: Obj) -> bool:
-    """Report whether a Lease belongs to this node, not to an earlier one of the same name."""
+    """Report whether a Lease belongs to this node instead of an earlier node of the same name."""
     owners = lease["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == node["metadata"]["uid"] for owner in owners)
 
 
 def is_beating(lease: Obj) -> bool:
-    """Report whether heartbeats continue."""
+    """Report whether the heartbeats of a Lease's node continue."""
     return "renewTime" not in lease["spec"]
 
 
 def stopped(lease: Obj, at: Instant) -> Obj:
-    """Return the Lease of a lost machine, with the last heartbeat that was due by then."""
+    """Return the Lease of a machine lost at `at`, with the time of its last heartbeat."""
     first = parse_time(lease["spec"]["acquireTime"])
     last = first + max(0, at - first) // BEAT * BEAT
     return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
 
 
 def resumed(lease: Obj, now: Instant) -> Obj:
-    """Return the Lease of a machine that is back."""
+    """Return the Lease of a machine whose heartbeats have resumed."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node counts as lost; None while it has heartbeats."""
+    """Return when a node counts as lost; None while its heartbeats continue."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
     if lease is None or is_beating(lease) or not is_lease_of(lease, node):
@@ -242,7 +237,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class NodeHealth:
-    """Maintains conditions and taints of nodes, with their pods and zones."""
+    """Maintains the conditions and taints of nodes, and sets pods on lost nodes to unready."""
 
     name = "node-health"
     rank = 0
@@ -253,7 +248,7 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node, or that of a Lease; also all unready nodes if the state of a zone changes."""
+        """Return the node or the node of a Lease, and all unready nodes if the state of a zone changed."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -265,45 +260,45 @@ class NodeHealth:
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the conditions of a node, or its taints."""
+        """Update the conditions of a node if it is lost; otherwise update its taints."""
         node = reader.get(key)
         if node is None:
             return ReconcileResult()
-        unheard_from = lost_at(node, reader.get(lease_key(key.name)))
-        if unheard_from is not None and now >= unheard_from:
-            unheard = conditions.with_lost_heartbeats(node, now)
-            if unheard is not node:
-                return ReconcileResult([UpdateStatus(unheard)], _not_ready_events(key, node))
-            unheard_from = None
-        outcome = self._tainted(node, now)
+        lost_time = lost_at(node, reader.get(lease_key(key.name)))
+        if lost_time is not None and now >= lost_time:
+            lost_node = conditions.with_lost_heartbeats(node, now)
+            if lost_node is not node:
+                return ReconcileResult([UpdateStatus(lost_node)], _not_ready_events(key, node))
+            lost_time = None
+        outcome = self._update_taints(node, now)
         if conditions.readiness(node) == "Unknown":
-            self._mark_pods(key.name, reader, now, outcome)
-        waits = [at for at in (unheard_from, outcome.requeue_at) if at is not None]
-        outcome.requeue_at = min(waits, default=None)
+            self._set_pods_unready(key.name, reader, now, outcome)
+        requeue_times = [at for at in (lost_time, outcome.requeue_at) if at is not None]
+        outcome.requeue_at = min(requeue_times, default=None)
         return outcome
 
-    def _tainted(self, node: Obj, now: Instant) -> ReconcileResult:
-        """Update the taints of a node, or requeue for when its NoExecute taint is due."""
-        key, due = self._driven_out_by(node, now)
-        tainted = conditions.with_taints(node, key, now)
-        writes: list[Write] = [Update(tainted)] if tainted is not node else []
-        return ReconcileResult(writes, requeue_at=due)
+    def _update_taints(self, node: Obj, now: Instant) -> ReconcileResult:
+        """Update the taints of a node, or requeue at the time when it may get its NoExecute taint."""
+        key, due_at = self._execution_taint(node, now)
+        tainted_node = conditions.with_taints(node, key, now)
+        writes: list[Write] = [Update(tainted_node)] if tainted_node is not node else []
+        return ReconcileResult(writes, requeue_at=due_at)
 
-    def _driven_out_by(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
-        """Return the key of the NoExecute taint if the node may get it now; else when it may."""
+    def _execution_taint(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
+        """Return the key of the NoExecute taint if the node may get it now, or the time when it may."""
         key, name = conditions.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
         if conditions.has_execution_taint(node):
             return key, None
-        due = self._zones.next_at(name)
-        if due is None or due > now:
-            return None, due
-        self._zones.give_up(name, now)
+        due_at = self._zones.next_at(name)
+        if due_at is None or due_at > now:
+            return None, due_at
+        self._zones.record_taint(name, now)
         return key, None
 
-    def _mark_pods(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        """Set the pods of a node without heartbeats to unready."""
+    def _set_pods_unready(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+        """Set the pods of a lost node to unready."""
         for key in self._pods.on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
@@ -317,12 +312,10 @@ def _not_ready_events(key: Key, before: Obj) -> list[EventRecord]:
     return [EventRecord(key, "Normal", "NodeNotReady", f"Node {key.name} status is now: NodeNotReady")]
 
 
-# --- taint eviction ---
+# --- taint eviction: delete pods that do not tolerate a NoExecute taint of their node ---
 #
-# Deletes pods that no longer tolerate a NoExecute taint of their node.
-#
-# A pod gets its DisruptionTarget condition first, and is then deleted. Source: pkg/controller/tainteviction, which
-# counts from when it observed a taint. Here toleration times count from `timeAdded`, so that a restart does not reset
+# A pod first gets the condition DisruptionTarget, and is then deleted. Source: pkg/controller/tainteviction, which
+# counts from its observation of a taint. Here toleration times count from `timeAdded`, so that a restart does not reset
 # them.
 
 
@@ -335,11 +328,11 @@ class TaintEviction:
 
     def __init__(self) -> None:
         self._pods = PodsByNode()
-        #: The NoExecute taints by node.
+        #: The NoExecute taints by node name.
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods of a node whose taints change, and pods that change on a tainted node."""
+        """Return the pods of a node whose taints changed, or a pod that changed on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -351,16 +344,16 @@ class TaintEviction:
         return self._pods.on(key.name) if list(before) != list(after) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete a pod whose toleration has ended, or requeue for then."""
+        """Delete a pod whose toleration has ended, or requeue at that time."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pods.node_of(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):
             return ReconcileResult()
-        due = pods.driven_out_at(pod, taints)
-        if due is None or due > now:
-            return ReconcileResult(requeue_at=due)
-        marked = pods.disrupted(pod, pods.BY_TAINT, now)
-        if marked is not pod:
-            return ReconcileResult([UpdateStatus(marked)])
+        due_at = pods.driven_out_at(pod, taints)
+        if due_at is None or due_at > now:
+            return ReconcileResult(requeue_at=due_at)
+        marked_pod = pods.disrupted(pod, pods.BY_TAINT, now)
+        if marked_pod is not pod:
+            return ReconcileResult([UpdateStatus(marked_pod)])
         event = EventRecord(key, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {key}")
         return ReconcileResult([Delete(key, uid=pod["metadata"]["uid"])], [event])

@@ -1,9 +1,8 @@
-"""Pod garbage collection: pods whose node is missing or out of service, terminating pods without a node, and old ended
-pods.
+"""Pod garbage collection, and the index of pods by node.
 
-Such a pod is first set to Failed, so that its Job counts it, and then deleted without grace. A missing node has a grace
-period to appear. If there are too many ended pods, the oldest are deleted.
-Source: pkg/controller/podgc.
+The collector deletes pods on missing or out-of-service nodes, terminating pods without a node, and old ended pods. A
+pod is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some
+time to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +18,9 @@ from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus,
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.nodes.conditions import has_taint, readiness
 
-# --- pods by node ---
-#
-# Index of pods by node.
-
 
 class PodsByNode:
-    """The keys of pods by node, in the order of their arrival."""
+    """The keys of pods by node, in the order of their events."""
 
     __slots__ = ("_by_node",)
 
@@ -33,7 +28,7 @@ class PodsByNode:
         self._by_node: dict[str, dict[Key, None]] = {}
 
     def observe(self, key: Key, old: Obj | None, new: Obj | None) -> None:
-        """Process a change of a pod; `old` is None for a new pod, `new` for a deleted one."""
+        """Process a change of a pod; `old` is None for a new pod, `new` is None for a deleted pod."""
         if old is not None and new is not None and new["spec"] is old["spec"]:
             return
         before = "" if old is None else node_of(old)
@@ -46,7 +41,7 @@ class PodsByNode:
             self._by_node.setdefault(after, {})[key] = None
 
     def on(self, node: str) -> Sequence[Key]:
-        """Return the pods of a node."""
+        """Return the keys of the pods on a node."""
         return tuple(self._by_node.get(node, ()))
 
     def _remove(self, node: str, key: Key) -> None:
@@ -58,7 +53,7 @@ class PodsByNode:
             del self._by_node[node]
 
 
-#: How long a node may be missing before its pods are orphans.
+#: How long a node may be missing before its pods are deleted.
 QUARANTINE: Final = 40 * SECOND
 #: The maximum number of ended pods. Source: kube-controller-manager, --terminated-pod-gc-threshold.
 ENDED_MAX: Final = 12_500
@@ -67,7 +62,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class PodGarbageCollector:
-    """Deletes such pods, with an index of pods, nodes and missing nodes."""
+    """Deletes pods that no kubelet can end, and surplus ended pods."""
 
     name = "pod-garbage-collector"
     rank = 0
@@ -77,65 +72,65 @@ class PodGarbageCollector:
         self._pods = PodsByNode()
         self._ended = EndedPods(ended_max)
         self._nodes: dict[str, None] = {}
-        #: Nodes with bound pods that are missing, each with the time since when.
-        self._missed_since: dict[str, Instant] = {}
+        #: By missing node that pods are bound to: the time since when it is missing.
+        self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return pods of a deleted or out-of-service node, terminating pods, and pods on a missing node."""
+        """Return the pods that the event affects: on lost nodes, terminating without node, or surplus ended pods."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            concerned = (key,) if new is not None and self._concerns(new, now) else ()
-            return (*concerned, *self._ended.observe(key, new))
+            own_keys = (key,) if new is not None and self._may_be_lost(new, now) else ()
+            return (*own_keys, *self._ended.observe(key, new))
         if new is None:
             self._nodes.pop(key.name, None)
             orphans = self._pods.on(key.name)
             if orphans:
-                self._missed_since[key.name] = now
+                self._missing_since[key.name] = now
             return orphans
         self._nodes[key.name] = None
-        self._missed_since.pop(key.name, None)
+        self._missing_since.pop(key.name, None)
         return self._pods.on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set a pod to Failed and delete it, if no kubelet can end it."""
+        """Set a pod to Failed and delete it if no kubelet can end it; delete a surplus ended pod."""
         pod = reader.get(key)
         if pod is None or pods.is_gone_but_for_finalizers(pod):
             return ReconcileResult()
-        if self._ended.is_one_too_many(key):
+        if self._ended.is_surplus(key):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         name = pods.node_of(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
-            due = self._missed_since.get(name, now) + QUARANTINE
-            return _removed(pod, pods.BY_POD_GC, now) if due <= now else ReconcileResult(requeue_at=due)
-        is_left = node is None or _is_out_of_service(node)
-        return _removed(pod, None, now) if is_left and pods.is_terminating(pod) else ReconcileResult()
+            due_at = self._missing_since.get(name, now) + QUARANTINE
+            return _remove_pod(pod, pods.BY_POD_GC, now) if due_at <= now else ReconcileResult(requeue_at=due_at)
+        is_unreachable = node is None or _is_out_of_service(node)
+        return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
 
-    def _concerns(self, pod: Obj, now: Instant) -> bool:
-        """Report whether no kubelet may end a pod; record since when its node is missing."""
+    def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
+        """Report whether possibly no kubelet can end a pod; record since when its node is missing."""
         name = pods.node_of(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
-        self._missed_since.setdefault(name, now)
+        self._missing_since.setdefault(name, now)
         return True
 
 
 class EndedPods:
-    """The ended pods, and which of them are surplus: evicted ones first, then the oldest."""
+    """The ended pods, and the surplus among them: evicted pods first, then the oldest."""
 
     def __init__(self, kept_max: int) -> None:
         self._kept_max = kept_max
         self._kept: dict[Key, None] = {}
         self._by_age: list[tuple[bool, str, Key]] = []  # a heap, which includes deleted pods
-        self._leaving: dict[Key, None] = {}
+        self._surplus: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod. Yield the pods that become surplus."""
+        """Record a changed or deleted pod; yield the pods that become surplus."""
         if pod is None:
             self._kept.pop(key, None)
-            self._leaving.pop(key, None)
-        elif key not in self._kept and key not in self._leaving and pods.is_terminal(pod):
+            self._surplus.pop(key, None)
+        elif key not in self._kept and key not in self._surplus and pods.is_terminal(pod):
             self._kept[key] = None
             is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
             heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
@@ -143,23 +138,23 @@ class EndedPods:
             oldest = heappop(self._by_age)[2]
             if oldest in self._kept:
                 del self._kept[oldest]
-                self._leaving[oldest] = None
+                self._surplus[oldest] = None
                 yield oldest
 
-    def is_one_too_many(self, key: Key) -> bool:
+    def is_surplus(self, key: Key) -> bool:
         """Report whether a pod is surplus."""
-        return key in self._leaving
+        return key in self._surplus
 
 
 def _is_out_of_service(node: Obj) -> bool:
     return has_taint(node, well_known.OUT_OF_SERVICE) and readiness(node) != "True"
 
 
-def _removed(pod: Obj, why: pods.Disruption | None, now: Instant) -> ReconcileResult:
-    """Return the next write to remove a pod: first Failed, then deleted."""
-    failed = pods.failed(pod, why, now)
-    if failed is not pod:
-        return ReconcileResult([UpdateStatus(failed)])
+def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> ReconcileResult:
+    """Return the next write that removes a pod: set it to Failed, then delete it."""
+    failed_pod = pods.failed(pod, disruption, now)
+    if failed_pod is not pod:
+        return ReconcileResult([UpdateStatus(failed_pod)])
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
     return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])

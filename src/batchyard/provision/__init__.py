@@ -1,1 +1,1 @@
-"""Platform provisioning from one file: validation, rendering, costs, and steps."""
+"""Platform provisioning from one platform.yaml: validation, rendered files, costs, and create and destroy steps."""

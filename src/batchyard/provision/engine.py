@@ -1,6 +1,6 @@
-"""Engine manifests: our operator, or the releases of Kueue and JobSet.
+"""Engine manifests: the batchyard operator or the releases of Kueue and JobSet, and Kueue's Configuration.
 
-The engine is a kustomization of its own, applied and waited for first: the other manifests need its kinds.
+The engine is a separate kustomization. It is applied first, because the other manifests need its kinds.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.controller_groups import COSTS, ON_KUBERNETES
 from batchyard.operator_manifests import InstallSettings, Scraping, parts
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
-from batchyard.provision.yaml_output import dumped, yaml_text
+from batchyard.provision.yaml_output import dump_yaml, yaml_text
 from batchyard.scheduling.kueue_configuration import decision_fields, ignored_settings, unsupported_field_errors
 from batchyard.scheduling.preemption.fair import BOTH
 
@@ -26,7 +26,7 @@ from batchyard.scheduling.preemption.fair import BOTH
 
 
 _NAMESPACE: Final = "kueue-system"
-_FILE: Final = "controller_manager_config.yaml"
+_CONFIGURATION_FILE: Final = "controller_manager_config.yaml"
 _DIGEST: Final = "platform.batchyard.dev/configuration"
 _FRAMEWORKS: Final = (
     "batch/job",
@@ -42,7 +42,7 @@ _FRAMEWORKS: Final = (
     "statefulset",
     "leaderworkerset.x-k8s.io/leaderworkerset",
 )
-_RELEASED: Final[Mapping[str, Any]] = {
+_RELEASE_CONFIGURATION: Final[Mapping[str, Any]] = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2",
     "kind": "Configuration",
     "health": {"healthProbeBindAddress": ":8081"},
@@ -63,67 +63,69 @@ _RELEASED: Final[Mapping[str, Any]] = {
     "clientConnection": {"qps": 300, "burst": 500},
     "integrations": {"frameworks": list(_FRAMEWORKS)},
 }
-#: Kueue's own default, which must be written when fair sharing is enabled.
-_STRATEGIES: Final = tuple(each.value for each in BOTH)
+#: Kueue's default strategies, which the Configuration must list when fair sharing is enabled.
+_FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH)
 
 
-_HEAD: Final[Mapping[str, Any]] = {field: _RELEASED[field] for field in ("apiVersion", "kind")}
+_TYPE_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
 _PATH: Final = "spec.kueue"
-_KUEUE: Final = "choose engine: kueue"
+_KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
 def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the complete Configuration of Kueue; None if the release's is unchanged."""
+    """Return the complete Configuration for a Kueue release; None if the release's default applies."""
     fields = _kueue_fields(platform)
-    return {**_RELEASED, **fields} if fields else None
+    return {**_RELEASE_CONFIGURATION, **fields} if fields else None
 
 
-def own_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the platform's fields for our operator, `batchyard up` and the simulator; None if there are none."""
-    fields = decision_fields({**_HEAD, **_kueue_fields(platform)})
-    return fields if len(fields) > len(_HEAD) else None
+def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
+    """Return the Configuration for batchyard's operator, `batchyard up` and the simulator; None if no field is set."""
+    fields = decision_fields({**_TYPE_FIELDS, **_kueue_fields(platform)})
+    return fields if len(fields) > len(_TYPE_FIELDS) else None
 
 
 def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield errors: fields that Kueue rejects, or that our operator does not support."""
+    """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
     if not platform.kueue:
         return
-    decoded = decode({**_HEAD, **platform.kueue})
+    decoded = decode({**_TYPE_FIELDS, **platform.kueue})
     for fault in decoded.faults:
         yield fault._replace(path=f"{_PATH}.{fault.path}")
     if decoded.obj is None or platform.engine is PlatformEngine.KUEUE:
         return
     for fault in unsupported_field_errors(decoded.obj):
-        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
+        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
     for feature in ignored_settings(decoded.obj):
-        yield FieldError(_PATH, f"our operator does not support {feature}", f"leave it out, or {_KUEUE}")
+        yield FieldError(
+            _PATH, f"the batchyard operator does not support {feature}", f"remove the setting, or {_KUEUE_REMEDY}"
+        )
 
 
 def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
     fields: dict[str, Any] = dict(platform.kueue)
     if platform.fair_sharing:
-        fields["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
+        fields["fairSharing"] = {"preemptionStrategies": list(_FAIR_SHARING_STRATEGIES)}
     return fields
 
 
 def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
-    """Return the kustomize patches that put it into the release's manifests."""
+    """Return the kustomize patches that insert the platform's Configuration into Kueue's release manifests."""
     config = configuration(platform)
     if config is None:
         return []
-    text = dumped(config)
+    text = dump_yaml(config)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    file = _object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_FILE: text}}
-    restarted = {"template": {"metadata": {"annotations": {_DIGEST: digest}}}}
-    manager = _object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": restarted}
-    return [{"patch": dumped(each)} for each in (file, manager)]
+    config_map = _object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
+    pod_template = {"template": {"metadata": {"annotations": {_DIGEST: digest}}}}
+    manager = _object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
+    return [{"patch": dump_yaml(each)} for each in (config_map, manager)]
 
 
 def _object(version: str, kind: str, name: str) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _NAMESPACE}}
 
 
-#: Default releases, with which platforms are tested: this Kueue serves and stores v1beta2.
+#: The default releases, which the tests use: this Kueue serves and stores v1beta2.
 KUEUE_VERSION: Final = "v0.19.2"
 JOB_SET_VERSION: Final = "v0.12.0"
 _RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
@@ -141,7 +143,7 @@ NAMESPACES: Final[Mapping[PlatformEngine, str]] = {
 }
 
 
-class Deployed(NamedTuple):
+class EngineDeployment(NamedTuple):
     """A Deployment that must be available before the platform's objects are applied."""
 
     namespace: str
@@ -149,58 +151,60 @@ class Deployed(NamedTuple):
 
 
 def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the files of the engine's kustomization by name; `access`: objects for its monitoring."""
-    found = {_ACCESS: yaml_text(access)} if access else {}
+    """Return the files of the engine's kustomization by name; `access` holds RBAC objects for its monitoring."""
+    manifest_files = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is PlatformEngine.KUEUE:
-        more = patches(platform)
-        whole = kustomization([*_releases(platform), *found], **({"patches": more} if more else {}))
-        return {"kustomization.yaml": yaml_text([whole]), **found}
-    own = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
-    found = {**own, **found}
-    return {"kustomization.yaml": yaml_text([kustomization(list(found))]), **found}
+        kueue_patches = patches(platform)
+        kustomized = kustomization(
+            [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
+        )
+        return {"kustomization.yaml": yaml_text([kustomized]), **manifest_files}
+    operator_files = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+    manifest_files = {**operator_files, **manifest_files}
+    return {"kustomization.yaml": yaml_text([kustomization(list(manifest_files))]), **manifest_files}
 
 
 def settings_of(platform: PlatformModel) -> InstallSettings:
-    """Return the settings of our operator; its cost controllers run if a team has a Budget."""
-    kueue_settings = own_configuration(platform)
-    holds = any(team.budget is not None for team in platform.teams)
+    """Return the settings of the batchyard operator; its cost controllers run if a team has a Budget."""
+    kueue_settings = operator_configuration(platform)
+    has_budget = any(team.budget is not None for team in platform.teams)
     return InstallSettings(
         image=image_of(platform),
         namespace=NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
-        controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
+        controllers=(*ON_KUBERNETES, COSTS) if has_budget else ON_KUBERNETES,
         scraping=_SCRAPING[platform.monitoring.collector],
         fair_sharing=platform.fair_sharing and not platform.kueue,
-        configuration=dumped(kueue_settings) if kueue_settings is not None and platform.kueue else "",
+        configuration=dump_yaml(kueue_settings) if kueue_settings is not None and platform.kueue else "",
     )
 
 
 def image_of(platform: PlatformModel) -> str:
-    """Return the configured image, else this version's: on Google Cloud in the platform's repository."""
+    """Return the operator's image: the configured one, or this version's, on GKE in the platform's repository."""
     google, image = platform.google, InstallSettings().image
     if platform.operator.image or google is None:
         return platform.operator.image or image
     return f"{platform.region}-docker.pkg.dev/{google.project}/{google.repository}/{image}"
 
 
-def deployed(platform: PlatformModel) -> list[Deployed]:
-    """Return the engine's Deployments."""
+def engine_deployments(platform: PlatformModel) -> list[EngineDeployment]:
+    """Return the engine's Deployments, which must become available."""
     if platform.engine is PlatformEngine.KUEUE:
         return [
-            Deployed("jobset-system", "jobset-controller-manager"),
-            Deployed(NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
+            EngineDeployment("jobset-system", "jobset-controller-manager"),
+            EngineDeployment(NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
         ]
     settings = settings_of(platform)
-    return [Deployed(settings.namespace, settings.name)]
+    return [EngineDeployment(settings.namespace, settings.name)]
 
 
 def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:
-    """Return a kustomization of these resources."""
+    """Return a Kustomization of these resources, with further fields."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
 
 
-def _releases(platform: PlatformModel) -> list[str]:
-    """Return the releases' manifests. JobSet comes first: Kueue checks for its kinds."""
+def _release_manifests(platform: PlatformModel) -> list[str]:
+    """Return the URLs of the release manifests, JobSet first because Kueue checks for its kinds."""
     return [
         _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
         _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),

@@ -1,4 +1,4 @@
-"""Images of a platform on GKE in its own repositories, and the commands that build or copy them.
+"""Container images of a platform on GKE, the shell commands that build or copy them, and the source archive.
 
 The operator's image is built from the sources of this version, which are rendered as an archive. `spec.google.images`
 adds images of Jobs: copied from another registry, or built from a git repository. Cloud Build and `batchyard platform
@@ -21,14 +21,14 @@ from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 #: The source archive, below the rendered folder.
 SOURCES: Final = "build/operator-image.tar.gz"
 #: The folder of the unpacked archive, below the rendered folder.
-_UNPACKED: Final = "build/.operator-image"
+_SOURCE_FOLDER: Final = "build/.operator-image"
 #: The platform of GKE's nodes; the build machine may differ.
-_NODES: Final = "--platform=linux/amd64"
+_NODE_PLATFORM: Final = "--platform=linux/amd64"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """One image and the shell lines that build or copy it; `$engine` is docker or podman."""
+    """An image, and the shell lines that build or copy and push it; `$engine` is docker or podman."""
 
     reference: str
     #: The action, as a sentence without a subject.
@@ -47,44 +47,48 @@ class ImageRecipe:
 
 
 def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
-    """Return the images for the repositories that Terraform creates; empty if the cluster is not on GKE."""
+    """Return a recipe for each image that the platform builds or copies; empty if the cluster is not on GKE."""
     google = platform.google
     if google is None:
         return []
-    found = [_operator(image_of(platform))] if builds_operator(platform) else []
-    return found + [_of_jobs(platform, google, index) for index in range(len(google.images))]
+    recipes = [_operator_recipe(image_of(platform))] if builds_operator(platform) else []
+    return recipes + [_job_image_recipe(platform, google, index) for index in range(len(google.images))]
 
 
 def builds_operator(platform: PlatformModel) -> bool:
-    """Whether the operator's image is built: our engine on GKE, without a configured image."""
+    """Report whether the operator's image is built: engine batchyard on GKE, without a configured image."""
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
-def _operator(reference: str) -> ImageRecipe:
+def _operator_recipe(reference: str) -> ImageRecipe:
+    recipe_file = f"{_SOURCE_FOLDER}/deploy/image/Containerfile"
     lines = [
-        f"rm -rf {_UNPACKED}",
-        f"mkdir -p {_UNPACKED}",
-        f"tar -xzf {SOURCES} -C {_UNPACKED}",
-        f'"$engine" build {_NODES} --file {_UNPACKED}/deploy/image/Containerfile --tag {reference} {_UNPACKED}',
-        f"rm -rf {_UNPACKED}",
+        f"rm -rf {_SOURCE_FOLDER}",
+        f"mkdir -p {_SOURCE_FOLDER}",
+        f"tar -xzf {SOURCES} -C {_SOURCE_FOLDER}",
+        f'"$engine" build {_NODE_PLATFORM} --file {recipe_file} --tag {reference} {_SOURCE_FOLDER}',
+        f"rm -rf {_SOURCE_FOLDER}",
         f'"$engine" push {reference}',
     ]
     return ImageRecipe(reference, f"build {reference} from {SOURCES}, and push it", lines)
 
 
-def _of_jobs(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:
+def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:
     image = google.images[index]
     location = image.location or platform.region
     repository = image.repository or google.repository
     reference = f"{location}-docker.pkg.dev/{google.project}/{repository}/{image.name}"
     if image.copy_from:
         lines = [
-            f'"$engine" pull {_NODES} {image.copy_from}',
+            f'"$engine" pull {_NODE_PLATFORM} {image.copy_from}',
             f'"$engine" tag {image.copy_from} {reference}',
             f'"$engine" push {reference}',
         ]
         return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
-    lines = [f"\"$engine\" build {_NODES} --tag {reference} '{image.build_from}'", f'"$engine" push {reference}']
+    lines = [
+        f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'",
+        f'"$engine" push {reference}',
+    ]
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
 
 
@@ -99,40 +103,42 @@ def _of_jobs(platform: PlatformModel, google: Google, index: int) -> ImageRecipe
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
 _FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
 #: Compiled files, possibly for another machine.
-_LEFT_OUT: Final = frozenset({".pyc", ".so", ".pyd"})
+_EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
 
 
 def source_archive() -> bytes:
-    """Return a reproducible, compressed tar archive. Raises FileNotFoundError if a part is not installed."""
-    packed = io.BytesIO()
+    """Return a reproducible .tar.gz of the operator's sources. Raises FileNotFoundError if a file is not installed."""
+    buffer = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed,
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, path in sorted(_members()):
+        for name, path in sorted(_archive_members()):
             content = path.read_bytes()
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o644
             archive.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
+    return buffer.getvalue()
 
 
-def _members() -> Iterator[tuple[str, Path]]:
-    """Yield the names in the archive, and the files."""
+def _archive_members() -> Iterator[tuple[str, Path]]:
+    """Yield the archive name and the path of each file of the source archive."""
     for name in _FILES:
-        yield name, _required(name, find_file(name))
-    yield from _below("src/batchyard", Path(__file__).parents[1])
+        yield name, _require_path(name, find_file(name))
+    yield from _files_below("src/batchyard", Path(__file__).parents[1])
     for name in _FOLDERS:
-        yield from _below(name, _required(name, find_folder(name)))
+        yield from _files_below(name, _require_path(name, find_folder(name)))
 
 
-def _required(name: str, found: Path | None) -> Path:
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "not installed with this version of batchyard", name)
-    return found
+def _require_path(name: str, path: Path | None) -> Path:
+    if path is None:
+        raise FileNotFoundError(
+            errno.ENOENT, "not installed with this version of batchyard: reinstall the package", name
+        )
+    return path
 
 
-def _below(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+def _files_below(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
     for path in folder.rglob("*"):
-        if path.is_file() and path.suffix not in _LEFT_OUT:
+        if path.is_file() and path.suffix not in _EXCLUDED_SUFFIXES:
             yield f"{name}/{path.relative_to(folder).as_posix()}", path

@@ -1,4 +1,4 @@
-"""Platform loader: decodes a platform.yaml by its field tables, then checks the rules between fields (`rules`).
+"""Platform loader: decodes a platform.yaml to its model, checks the rules between fields, and locates errors.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
@@ -39,23 +39,23 @@ from batchyard.provision.model import (
     Queue,
     Topology,
 )
-from batchyard.provision.rules import faults_of
+from batchyard.provision.rules import platform_faults
 from batchyard.provision.yaml_output import RenderedObject
 
 # --- completion ---
 #
-# Conversion of a valid Platform spec to the model: dependent defaults, and queue classes merged into teams' queues.
+# Convert a valid Platform spec to the model: set dependent defaults, and merge queue classes into teams' queues.
 
 
 PROVISIONING_CONTROLLER: Final = "kueue.x-k8s.io/provisioning-request"
-#: Fields copied to a ClusterQueue's spec.
-_TAKEN: Final = ("queueingStrategy", "preemption", "flavorFungibility", "fairSharing", "stopPolicy")
+#: The fields of a queue that are copied to the ClusterQueue's spec.
+_QUEUE_SPEC_FIELDS: Final = ("queueingStrategy", "preemption", "flavorFungibility", "fairSharing", "stopPolicy")
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-_NOTHING: Final[Part] = {}
+_EMPTY: Final[Part] = {}
 
 
 def platform_of(name: str, spec: Part, cluster: Part | None) -> PlatformModel:
-    """Return the model of a structurally valid spec; the rules between fields are not checked yet."""
+    """Return the model of a Platform spec with a valid structure; `rules` checks the rules between fields later."""
     google = _google(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
     return PlatformModel(
@@ -82,10 +82,10 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> PlatformModel:
 
 
 def _has_weights(spec: Part) -> bool:
-    """Whether a fair sharing weight is set, which enables fair sharing by default."""
-    rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
-    rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
-    return any("fairSharing" in row for row in rows)
+    """Report whether any queue, class or cohort sets a fair sharing weight; this enables fair sharing by default."""
+    entries = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
+    entries += [row for team in spec["teams"] for row in team.get("queues") or ()]
+    return any("fairSharing" in row for row in entries)
 
 
 def _google(name: str, row: Part) -> Google:
@@ -170,17 +170,17 @@ def _cohort(row: Part) -> Cohort:
     return Cohort(row["name"], row.get("parentName", ""), row.get("fairSharing"), _quotas(row.get("flavors") or ()))
 
 
-def _quotas(rows: Sequence[Part]) -> Sequence[FlavorQuotas]:
-    return [FlavorQuotas(row["name"], row["resources"]) for row in rows]
+def _quotas(entries: Sequence[Part]) -> Sequence[FlavorQuotas]:
+    return [FlavorQuotas(row["name"], row["resources"]) for row in entries]
 
 
 def _monitoring(spec: Part, google: Google | None) -> Monitoring:
-    """Return the monitoring settings. The default collector is Google's managed Prometheus if the cluster has it."""
-    row, usual = spec["monitoring"], MetricsCollector.NONE
+    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has it."""
+    row, default_collector = spec["monitoring"], MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
-        usual = MetricsCollector.POD_MONITORING
+        default_collector = MetricsCollector.POD_MONITORING
     return Monitoring(
-        MetricsCollector(row.get("collector", usual)), row["rules"], row["dashboards"], _stack(row["stack"])
+        MetricsCollector(row.get("collector", default_collector)), row["rules"], row["dashboards"], _stack(row["stack"])
     )
 
 
@@ -203,7 +203,7 @@ def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
     namespace, account = row.get("namespace", name), row["serviceAccount"]
     classes = {each["name"]: each for each in spec.get("queueClasses") or ()}
     queues = [
-        _queue_of_class(f"{path}.queues[{index}]", row, each, classes.get(each["class"], _NOTHING))
+        _queue_of_class(f"{path}.queues[{index}]", row, each, classes.get(each["class"], _EMPTY))
         for index, each in enumerate(row.get("queues") or ())
     ]
     return PlatformTeam(
@@ -211,8 +211,8 @@ def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_people(row.get("members") or _NOTHING),
-        admins=_people(row.get("admins") or _NOTHING),
+        members=_create_people(row.get("members") or _EMPTY),
+        admins=_create_people(row.get("admins") or _EMPTY),
         identity=Identity(
             name=account.get("name", f"{name}-ksa"),
             google_name=account.get("googleName", f"wi-{name}"),
@@ -227,46 +227,50 @@ def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
     )
 
 
-def _people(row: Part) -> People:
+def _create_people(row: Part) -> People:
     return People(row.get("users") or (), row.get("groups") or ())
 
 
-def _queue_of_class(path: str, team: Part, own: Part, of_class: Part) -> Queue:
-    """Return a team's queue of a class; the team's fields override the class's."""
-    name, namespace = f"{team['name']}-{own['class']}", team.get("namespace", team["name"])
-    row = {**of_class, **own, "flavors": _merged(of_class.get("flavors") or (), own.get("flavors") or ())}
+def _queue_of_class(path: str, team: Part, team_queue: Part, class_row: Part) -> Queue:
+    """Return a team's queue of a queue class; fields of the team override fields of the class."""
+    name, namespace = f"{team['name']}-{team_queue['class']}", team.get("namespace", team["name"])
+    row = {
+        **class_row,
+        **team_queue,
+        "flavors": _merge_quotas(class_row.get("flavors") or (), team_queue.get("flavors") or ()),
+    }
     return Queue(
         path=path,
-        name=own.get("clusterQueue", f"cq-{name}"),
-        of_class=own["class"],
+        name=team_queue.get("clusterQueue", f"cq-{name}"),
+        of_class=team_queue["class"],
         cohort=row.get("cohortName") or team.get("cohortName") or "",
         flavors=_quotas(row["flavors"]),
-        local_queues=[LocalQueue(namespace, own.get("localQueue", f"lq-{name}"))],
+        local_queues=[LocalQueue(namespace, team_queue.get("localQueue", f"lq-{name}"))],
         namespace_selector={"matchLabels": {_NAMESPACE_NAME: namespace}},
         admission_checks=row.get("admissionChecks") or (),
-        spec=_taken(row),
+        spec=_queue_spec(row),
     )
 
 
-def _merged(of_class: Sequence[Part], own: Sequence[Part]) -> Sequence[Part]:
-    """Merge a class's quotas with a team's, resource by resource; new flavors come last."""
-    rows: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in of_class}
-    for row in own:
-        known: Mapping[str, Any] = rows.get(row["name"], _NOTHING)
-        rows[row["name"]] = {**row, "resources": {**known.get("resources", _NOTHING), **row["resources"]}}
-    return list(rows.values())
+def _merge_quotas(class_rows: Sequence[Part], team_rows: Sequence[Part]) -> Sequence[Part]:
+    """Merge the flavor quotas of a class and a team, resource by resource; flavors new in the team come last."""
+    entries: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
+    for row in team_rows:
+        known: Mapping[str, Any] = entries.get(row["name"], _EMPTY)
+        entries[row["name"]] = {**row, "resources": {**known.get("resources", _EMPTY), **row["resources"]}}
+    return list(entries.values())
 
 
-def _shared_queues(rows: Sequence[Part], teams: Sequence[PlatformTeam]) -> Iterator[Queue]:
-    """Yield the shared queues; without named teams all teams share a queue."""
-    for index, row in enumerate(rows):
+def _shared_queues(entries: Sequence[Part], teams: Sequence[PlatformTeam]) -> Iterator[Queue]:
+    """Yield the shared queues; a queue that names no teams is shared by all teams."""
+    for index, row in enumerate(entries):
         names = row.get("teams")
         sharing = [team for team in teams if names is None or team.name in names]
         namespaces = list(dict.fromkeys(team.namespace for team in sharing))
         selector = row.get("namespaceSelector")
         if selector is None:
-            within = {"key": _NAMESPACE_NAME, "operator": "In", "values": namespaces}
-            selector = {"matchExpressions": [within]}
+            requirement = {"key": _NAMESPACE_NAME, "operator": "In", "values": namespaces}
+            selector = {"matchExpressions": [requirement]}
         yield Queue(
             path=f"spec.queues[{index}]",
             name=row["name"],
@@ -276,17 +280,15 @@ def _shared_queues(rows: Sequence[Part], teams: Sequence[PlatformTeam]) -> Itera
             local_queues=[LocalQueue(namespace, row.get("localQueue", row["name"])) for namespace in namespaces],
             namespace_selector=selector,
             admission_checks=row.get("admissionChecks") or (),
-            spec=_taken(row),
+            spec=_queue_spec(row),
         )
 
 
-def _taken(row: Part) -> Part:
-    return {field: row[field] for field in _TAKEN if field in row}
+def _queue_spec(row: Part) -> Part:
+    return {field: row[field] for field in _QUEUE_SPEC_FIELDS if field in row}
 
 
-# --- places ---
-#
-# Mapping of an object's fields to the platform's fields, for errors in generated objects.
+# --- error locations: map fields of generated objects to fields of the platform file ---
 
 
 #: Paths in resourceGroups: group, flavor, resource and the rest.
@@ -305,73 +307,81 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
 _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
-def placed(made: RenderedObject, fault: FieldError, spec: Part) -> FieldError:
-    """Map an error of an object to the platform field it comes from; by default to the part the object is made from."""
-    path = _place(made, fault.path, spec)
+def locate_error(rendered: RenderedObject, fault: FieldError, spec: Part) -> FieldError:
+    """Map an error of a generated object to its field in the platform file, or to the section that it comes from."""
+    path = _platform_path(rendered, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
-    name = f"{made.obj['kind']} {made.obj['metadata'].get('name', '')}"
+    name = f"{rendered.obj['kind']} {rendered.obj['metadata'].get('name', '')}"
     problem = f"{name}: {fault.path}: {fault.problem}" if fault.path else f"{name}: {fault.problem}"
-    return FieldError(made.path, problem, fault.remedy)
+    return FieldError(rendered.path, problem, fault.remedy)
 
 
-def _place(made: RenderedObject, path: str, spec: Part) -> str | None:
-    group, rows = _GROUP.fullmatch(path), list(_rows(made, spec))
+def _platform_path(rendered: RenderedObject, path: str, spec: Part) -> str | None:
+    group, entries = _GROUP.fullmatch(path), list(_sections(rendered, spec))
     if path == "metadata.name":
-        whole, row = rows[0]
-        return next((f"{whole}.{field}" for field in _NAMES.get(made.obj["kind"], ("name",)) if field in row), None)
-    wanted = path.removeprefix("spec.")
-    for whole, row in rows:
-        found = _quota(made.obj, group, row) if group else wanted if wanted and _has(row, wanted) else ""
-        if found:
-            return f"{whole}.{found}"
+        section_path, row = entries[0]
+        return next(
+            (f"{section_path}.{field}" for field in _NAMES.get(rendered.obj["kind"], ("name",)) if field in row), None
+        )
+    field_path = path.removeprefix("spec.")
+    for section_path, row in entries:
+        relative_path = (
+            _quota_path(rendered.obj, group, row)
+            if group
+            else field_path
+            if field_path and _has_field(row, field_path)
+            else ""
+        )
+        if relative_path:
+            return f"{section_path}.{relative_path}"
     return None
 
 
-def _rows(made: RenderedObject, spec: Part) -> Iterator[tuple[str, Part]]:
-    """Yield the parts of the file that an object is made from, with their paths; the overriding part comes first."""
-    path = made.path
-    own = _at({"spec": spec}, path)
-    field = _SPECS.get(made.obj["kind"])
+def _sections(rendered: RenderedObject, spec: Part) -> Iterator[tuple[str, Part]]:
+    """Yield the sections of the platform file that an object comes from, with their paths, overriding ones first."""
+    path = rendered.path
+    section = _section_at({"spec": spec}, path)
+    field = _SPECS.get(rendered.obj["kind"])
     if field is not None:
-        path, own = f"{path}.{field}", own.get(field) or {}
-    yield path, own
+        path, section = f"{path}.{field}", section.get(field) or {}
+    yield path, section
     for index, row in enumerate(spec.get("queueClasses") or ()):
-        if made.obj["kind"] == "ClusterQueue" and row["name"] == own.get("class"):
+        if rendered.obj["kind"] == "ClusterQueue" and row["name"] == section.get("class"):
             yield f"spec.queueClasses[{index}]", row
 
 
-def _quota(obj: Mapping[str, Any], found: re.Match[str], row: Part) -> str:
-    """Return the path of a flavor's quotas, or of one resource's quota, in a part; '' if it has none."""
-    group, flavor, resource = (int(number or 0) for number in found.groups()[:3])
+def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: Part) -> str:
+    """Return the path of the quotas of a flavor, or of one resource, within a section; '' if it has none."""
+    group, flavor, resource = (int(number or 0) for number in group_match.groups()[:3])
     entry = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
-    name = entry["resources"][resource]["name"] if found[3] else ""
+    name = entry["resources"][resource]["name"] if group_match[3] else ""
     for index, each in enumerate(row.get("flavors") or ()):
         if each["name"] == entry["name"] and (not name or name in each["resources"]):
-            return f"flavors[{index}].resources" + (f"[{name}]{found[4]}" if name else "")
+            return f"flavors[{index}].resources" + (f"[{name}]{group_match[4]}" if name else "")
     return ""
 
 
-def _has(row: Part, path: str) -> bool:
-    """Whether a part has the field, or the first field of its path."""
+def _has_field(row: Part, path: str) -> bool:
+    """Report whether a section has the field, or the first field of a nested path."""
     first = _PATH.match(path)
     return first is not None and first[1] in row
 
 
-def _at(value: Any, path: str) -> Part:
-    """Return the part at a path such as `spec.teams[0].queues[1]`."""
+def _section_at(value: Any, path: str) -> Part:
+    """Return the mapping at a path such as `spec.teams[0].queues[1]`."""
     for name, index in _PATH.findall(path):
         value = value[name] if name else value[int(index)]
-    found: Part = value if isinstance(value, Mapping) else {}
-    return found
+    section: Part = value if isinstance(value, Mapping) else {}
+    return section
 
 
 API_VERSION: Final = scheme.kind_info(scheme.PLATFORM).api_version
-_EXAMPLE: Final = "write one with `batchyard platform init`"
+_EXAMPLE: Final = "create a platform file with `batchyard platform init`"
 
 
 class PlatformFault(NamedTuple):
-    """An error with its file and line; line 0 means the whole file."""
+    """An error in a platform file, with the file name and line; line 0 means the whole file."""
 
     source: str
     line: int
@@ -383,7 +393,7 @@ class PlatformFault(NamedTuple):
 
 
 class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
-    """The file is not a valid platform; `faults` lists all errors."""
+    """Raised if a file is not a valid platform; `faults` lists all errors."""
 
     def __init__(self, faults: Sequence[PlatformFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
@@ -398,7 +408,7 @@ class PlatformSource(NamedTuple):
 
 
 def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
-    """Parse a platform; raise InvalidPlatform with all errors.
+    """Parse and check the text of a platform file; raise InvalidPlatform with all errors.
 
     `project` sets or overrides the Google Cloud project.
     """
@@ -409,12 +419,12 @@ def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
     document = documents[0]
     platform, errors = _read(document, project)
     if platform is None or errors:
-        raise InvalidPlatform([_placed(source.name, document, error) for error in errors])
+        raise InvalidPlatform([_locate_line(source.name, document, error) for error in errors])
     return platform
 
 
 def _read(document: Document, project: str) -> tuple[PlatformModel | None, Sequence[FieldError]]:
-    """Return the platform of a document, and the errors."""
+    """Return the platform model of a YAML document, or None, and the errors."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -428,47 +438,51 @@ def _read(document: Document, project: str) -> tuple[PlatformModel | None, Seque
     if errors:
         return None, errors
     platform = with_project(platform_of(name, spec, cluster), project)
-    errors = list(faults_of(platform, spec))
+    errors = list(platform_faults(platform, spec))
     if not errors:
-        errors = list(dict.fromkeys(placed(made, fault, spec) for made, fault in manifests.faults(platform)))
+        errors = list(
+            dict.fromkeys(locate_error(rendered, fault, spec) for rendered, fault in manifests.faults(platform))
+        )
     return platform, errors
 
 
 def with_project(platform: PlatformModel, project: str) -> PlatformModel:
-    """Return the platform with a Google Cloud project; '' changes nothing."""
+    """Return the platform with this Google Cloud project; '' leaves the project unchanged."""
     if platform.google is None or not project:
         return platform
     return replace(platform, google=replace(platform.google, project=project))
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """Return the error of a document of another kind."""
+    """Return an error if the document is not an object of kind Platform; otherwise None."""
     if not isinstance(value, dict):
-        return FieldError("", "this is not an object", _EXAMPLE)
+        return FieldError("", "the document is not a YAML mapping", _EXAMPLE)
     kind = value.get("kind")
     if kind != "Platform" and isinstance(kind, str):
-        return FieldError("kind", f"this is a {kind}, not a Platform", f"write kind: Platform of {API_VERSION}")
+        return FieldError(
+            "kind", f"the document is of kind {kind}, not Platform", f"use kind: Platform and apiVersion: {API_VERSION}"
+        )
     return None
 
 
 def _cluster(name: str, spec: Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the complete Cluster of a platform, or its errors with the platform's paths."""
+    """Return the complete Cluster of a platform, or its errors with paths in the platform file."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
-    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
-    decoded = decode(wanted)
+    cluster_object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
+    decoded = decode(cluster_object)
     faults = decoded.faults if decoded.obj is None else catalog_faults(decoded.obj)
-    return decoded.obj, [_of_cluster(fault) for fault in faults]
+    return decoded.obj, [_relocate_cluster_error(fault) for fault in faults]
 
 
-def _of_cluster(fault: FieldError) -> FieldError:
-    """Map an error of the Cluster to the platform's path."""
+def _relocate_cluster_error(fault: FieldError) -> FieldError:
+    """Return an error of the Cluster with its path in the platform file."""
     path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
     return fault._replace(path=path, remedy=remedy)
 
 
-def _placed(source: str, document: Document | None, error: FieldError) -> PlatformFault:
+def _locate_line(source: str, document: Document | None, error: FieldError) -> PlatformFault:
     number = error.path.removeprefix("line ")
     if number != error.path and number.isdecimal():
         return PlatformFault(source, int(number), error._replace(path=""))

@@ -1,7 +1,7 @@
-"""Model of a platform.yaml after defaulting: every default is set, every queue has its own name.
+"""Data model of a platform.yaml after defaulting: every default is set, and every queue has a unique name.
 
-Terms are those of Kueue, Kubernetes and our Cluster. Parts that are objects of these (a Cluster, a preemption, a
-selector) are plain dicts in the storage version of their kinds.
+Objects of Kubernetes, Kueue and the cloud inside the model, such as a Cluster or a selector, are plain dicts in the
+storage version of their kinds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ Part: TypeAlias = Mapping[str, Any]
 
 
 class PlatformEngine(StrEnum):
-    """The engine: our operator, or the releases of Kueue and JobSet."""
+    """The engine of a platform: batchyard's operator, or the releases of Kueue and JobSet."""
 
     BATCHYARD = "batchyard"
     KUEUE = "kueue"
 
 
 class MetricsCollector(StrEnum):
-    """The metrics collector: Google's managed Prometheus, the Prometheus Operator, or none."""
+    """The metrics collector of a platform: Google's managed Prometheus, the Prometheus Operator, or none."""
 
     POD_MONITORING = "PodMonitoring"
     SERVICE_MONITOR = "ServiceMonitor"
@@ -29,7 +29,7 @@ class MetricsCollector(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Which pods may connect to a team's pods: those of its own namespace, or all."""
+    """Whether only pods of the same namespace, or all pods, may connect to a team's pods."""
 
     ISOLATED = "Isolated"
     OPEN = "Open"
@@ -50,7 +50,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class JobImage:
-    """An image of Jobs for the platform's repository: exactly one of `copy_from` and `build_from` is set."""
+    """An image for Jobs in the platform's repository; exactly one of `copy_from` and `build_from` is set."""
 
     #: With its tag: pytorch-mnist:v1.
     name: str
@@ -65,9 +65,9 @@ class JobImage:
 
 @dataclass(frozen=True, slots=True)
 class Google:
-    """Settings of a cluster that is created on GKE."""
+    """Settings of a platform whose cluster Terraform creates on GKE."""
 
-    #: '' while unknown: see `with_project`.
+    #: '' while unknown; `with_project` sets it.
     project: str
     network: Network
     release_channel: str
@@ -100,7 +100,7 @@ class Google:
 
 @dataclass(frozen=True, slots=True)
 class PlatformFlavor:
-    """A ResourceFlavor: its pools, node labels, taints and tolerations."""
+    """A ResourceFlavor of the platform: its pools, node labels, taints, tolerations and topology."""
 
     name: str
     pools: Sequence[str]
@@ -112,7 +112,7 @@ class PlatformFlavor:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A Topology: its levels as node labels, widest first."""
+    """A Topology: its levels as node label keys, widest level first."""
 
     name: str
     levels: Sequence[str]
@@ -120,7 +120,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass, or a WorkloadPriorityClass (with only name, value and description)."""
+    """A PriorityClass; for a WorkloadPriorityClass only name, value and description apply."""
 
     name: str
     value: int
@@ -131,7 +131,7 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """An AdmissionCheck; `provisioning` is the spec of its ProvisioningRequestConfig, if it has one."""
+    """An AdmissionCheck; `provisioning` is the spec of its ProvisioningRequestConfig, or None."""
 
     name: str
     controller: str
@@ -150,7 +150,7 @@ class FlavorQuotas:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A Cohort, optionally with its own quotas."""
+    """A Cohort, optionally with quotas."""
 
     name: str
     parent: str
@@ -160,7 +160,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueue:
-    """A LocalQueue: name and namespace."""
+    """The namespace and name of a LocalQueue."""
 
     namespace: str
     name: str
@@ -168,12 +168,12 @@ class LocalQueue:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A ClusterQueue with its LocalQueues; flavors in the order in which they are tried."""
+    """A ClusterQueue with its LocalQueues, and its flavors in the order in which they are tried."""
 
-    #: Its path in the file: `spec.teams[0].queues[1]`.
+    #: The path of the queue in the file: `spec.teams[0].queues[1]`.
     path: str
     name: str
-    #: Its queue class; '' for a shared queue.
+    #: The name of the queue class; '' for a shared queue.
     of_class: str
     cohort: str
     flavors: Sequence[FlavorQuotas]
@@ -185,13 +185,13 @@ class Queue:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the file stops it, so that it admits nothing and is not Active."""
+        """Whether the file sets a stopPolicy: the queue admits nothing and does not become Active."""
         return bool(self.spec.get("stopPolicy", "None") != "None")
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Users and groups as the API server knows them."""
+    """Names of users and groups, as the API server authenticates them."""
 
     users: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -199,7 +199,7 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a team's pods: their ServiceAccount, and on GKE its Google service account."""
+    """The identity of a team's pods: their ServiceAccount, and on GKE the Google service account."""
 
     name: str
     #: The account's ID, before the @.
@@ -212,9 +212,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PlatformTeam:
-    """A tenant: namespace, members, identity, queues and limits."""
+    """A tenant of the platform: namespace, members, identity, queues and limits."""
 
-    #: Its path in the file: `spec.teams[0]`.
+    #: The path of the team in the file: `spec.teams[0]`.
     path: str
     name: str
     namespace: str
@@ -223,7 +223,7 @@ class PlatformTeam:
     admins: People
     identity: Identity
     queues: Sequence[Queue]
-    #: The specs of its ResourceQuota, LimitRange and Budget; None: it has none.
+    #: The specs of the ResourceQuota, LimitRange and Budget; None: the team has none.
     resource_quota: Part | None
     limit_range: Part | None
     budget: Part | None
@@ -232,7 +232,7 @@ class PlatformTeam:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringStack:
-    """Prometheus and Grafana in the cluster: their images and the retention of metrics."""
+    """The images of Prometheus, Grafana and kube-state-metrics, and the retention of metrics."""
 
     prometheus_image: str
     grafana_image: str
@@ -242,7 +242,7 @@ class MonitoringStack:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """The metrics collector, and whether rules and dashboards are installed."""
+    """The metrics collector, whether rules and dashboards are installed, and the optional monitoring stack."""
 
     collector: MetricsCollector
     rules: bool
@@ -253,7 +253,7 @@ class Monitoring:
 
 @dataclass(frozen=True, slots=True)
 class OperatorImage:
-    """Our operator. Image '' is this version's image in the platform's repository."""
+    """The image and the replica count of batchyard's operator; image '' means this version's image."""
 
     image: str
     replicas: int
@@ -261,7 +261,7 @@ class OperatorImage:
 
 @dataclass(frozen=True, slots=True)
 class PlatformModel:
-    """A platform.yaml."""
+    """The content of a platform.yaml after defaulting."""
 
     name: str
     engine: PlatformEngine
@@ -291,12 +291,12 @@ class PlatformModel:
 
     @property
     def queues(self) -> Sequence[Queue]:
-        """All ClusterQueues: the teams' own, then the shared ones."""
+        """All ClusterQueues: the queues of teams, then the shared queues."""
         return [*(queue for team in self.teams for queue in team.queues), *self.shared_queues]
 
     @property
     def region(self) -> str:
-        """The cluster's region, by default that of its first zone; '' without a cluster."""
+        """The region of the cluster, by default the region of its first zone; '' without a cluster."""
         if self.cluster is None:
             return ""
         spec = self.cluster["spec"]
@@ -305,5 +305,5 @@ class PlatformModel:
 
     @property
     def node_pools(self) -> Sequence[Part]:
-        """The node pools of the cluster, as rows of the Cluster's spec."""
+        """The node pools of the cluster, as rows of its spec."""
         return [] if self.cluster is None else self.cluster["spec"].get("nodePools") or []

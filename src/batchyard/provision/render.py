@@ -1,9 +1,10 @@
-"""Renders a platform to files: Terraform, manifests, and the cluster file of the embedded platform.
+"""Renders a platform to files: Terraform, manifests, monitoring, and the input files of `batchyard up`.
 
-terraform/, build/          Google Cloud resources, and Cloud Build files for them manifests/00-engine/        the
-engine: applied first, and waited for manifests/                  everything else, in the order of the kustomization
-cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster` configuration.yaml for
-`batchyard up --config`, with settings that no object has
+- terraform/, build/: Google Cloud resources, and the Cloud Build files that create them
+- manifests/00-engine/: the engine, which is applied first
+- manifests/: all other objects, in the order of the kustomization
+- cluster.yaml: for `batchyard up --cluster` and `batchyard simulate --cluster`
+- configuration.yaml: the scheduler settings, for `batchyard up --config`
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.prices import machine_of
 from batchyard.package_data import read_folder
 from batchyard.provision import engine
-from batchyard.provision.engine import NAMESPACES, kustomization, own_configuration
+from batchyard.provision.engine import NAMESPACES, kustomization, operator_configuration
 from batchyard.provision.manifests import made
 from batchyard.provision.manifests.stack import stack_access
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
@@ -27,8 +28,8 @@ from batchyard.provision.yaml_output import labels_of, yaml_text
 #
 # Monitoring manifests: rules, dashboards, and scraping of Kueue; our operator's scraping is part of its installation.
 #
-# Rules are those of `deploy/monitoring`, in the collector's own kind. Dashboards are ConfigMaps with the label of
-# Grafana's sidecar.
+# The rules of `deploy/monitoring` are written as objects of the collector's kind, and dashboards as ConfigMaps with the
+# label of Grafana's sidecar.
 
 
 _RULES: Final = "deploy/monitoring/prometheus"
@@ -37,13 +38,13 @@ _DASHBOARDS: Final = "deploy/monitoring/grafana/dashboards"
 #: Evaluation interval of rules; managed Prometheus requires one.
 _INTERVAL: Final = "30s"
 #: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
-_READER: Final = "kueue-metrics-collector"
+_METRICS_READER: Final = "kueue-metrics-collector"
 _KUEUE_METRICS_PORT: Final = 8443
 _SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def files(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the files of a kustomization by name; empty without a collector."""
+    """Return the files of the monitoring kustomization by name; empty without a collector."""
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
     objects = []
@@ -52,9 +53,9 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
     if platform.monitoring.rules:
         objects.append(_rules(platform))
     dashboards = read_folder(_DASHBOARDS, ".json") if platform.monitoring.dashboards else {}
-    found = {"monitoring.yaml": yaml_text(objects)} if objects else {}
-    found |= {f"dashboards/{name}": text for name, text in dashboards.items()}
-    if not found:
+    texts_by_name = {"monitoring.yaml": yaml_text(objects)} if objects else {}
+    texts_by_name |= {f"dashboards/{name}": text for name, text in dashboards.items()}
+    if not texts_by_name:
         return {}
     fields: dict[str, object] = {"namespace": NAMESPACES[platform.engine]}
     if dashboards:
@@ -64,64 +65,68 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
         labels = {**labels_of(platform.name), **_SIDECAR}
         fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
     resources = ["monitoring.yaml"] if objects else []
-    return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **found}
+    return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **texts_by_name}
 
 
 def _rules(platform: PlatformModel) -> Mapping[str, Any]:
-    texts = read_folder(_RULES, _RULES_SUFFIX).values()
-    groups = [group for text in texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
+    rule_texts = read_folder(_RULES, _RULES_SUFFIX).values()
+    groups = [group for text in rule_texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
-        head = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
+        type_fields = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
         metadata = {"name": "batchyard", "namespace": NAMESPACES[platform.engine], "labels": labels_of(platform.name)}
-        return {**head, "metadata": metadata, "spec": {"groups": groups}}
-    head = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "ClusterRules"}
-    timed = [{"name": group["name"], "interval": _INTERVAL, "rules": group["rules"]} for group in groups]
+        return {**type_fields, "metadata": metadata, "spec": {"groups": groups}}
+    type_fields = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "ClusterRules"}
+    groups_with_interval = [{"name": group["name"], "interval": _INTERVAL, "rules": group["rules"]} for group in groups]
     metadata = {"name": "batchyard", "labels": labels_of(platform.name)}
-    return {**head, "metadata": metadata, "spec": {"groups": timed}}
+    return {**type_fields, "metadata": metadata, "spec": {"groups": groups_with_interval}}
 
 
 def _kueue_scraping(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return the objects with which the collector reads Kueue's metrics: over TLS, with a reader's token."""
+    """Return the objects with which the collector reads Kueue's metrics, over TLS with a ServiceAccount token."""
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
 
 
 def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return a reader of Kueue's metrics, its token, and the right of Google's collector to read the token.
+    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and the collector's RBAC for it.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
-    metadata = {"name": _READER, "namespace": NAMESPACES[PlatformEngine.KUEUE], "labels": labels_of(platform.name)}
-    rights, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _READER}
-    of_account = {"kubernetes.io/service-account.name": _READER}
+    metadata = {
+        "name": _METRICS_READER,
+        "namespace": NAMESPACES[PlatformEngine.KUEUE],
+        "labels": labels_of(platform.name),
+    }
+    rbac_group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
+    token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {**metadata, "annotations": of_account},
+            "metadata": {**metadata, "annotations": token_annotation},
             "type": "kubernetes.io/service-account-token",
         },
         {
-            "apiVersion": f"{rights}/v1",
+            "apiVersion": f"{rbac_group}/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"{platform.name}-{_READER}", "labels": labels_of(platform.name)},
-            "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
+            "metadata": {"name": f"{platform.name}-{_METRICS_READER}", "labels": labels_of(platform.name)},
+            "roleRef": {"apiGroup": rbac_group, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
             "subjects": [{**account, "namespace": NAMESPACES[PlatformEngine.KUEUE]}],
         },
         {
-            "apiVersion": f"{rights}/v1",
+            "apiVersion": f"{rbac_group}/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": [{**secrets, "resourceNames": [_READER]}],
+            "rules": [{**secrets, "resourceNames": [_METRICS_READER]}],
         },
         {
-            "apiVersion": f"{rights}/v1",
+            "apiVersion": f"{rbac_group}/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
-            "roleRef": {"apiGroup": rights, "kind": "Role", "name": _READER},
+            "roleRef": {"apiGroup": rbac_group, "kind": "Role", "name": _METRICS_READER},
             "subjects": [{"kind": "ServiceAccount", "name": "collector", "namespace": "gmp-system"}],
         },
     ]
@@ -134,7 +139,7 @@ def _kueue_pod_monitoring(platform: PlatformModel) -> Mapping[str, Any]:
         "scheme": "https",
         "interval": _INTERVAL,
         "tls": {"insecureSkipVerify": True},
-        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": _READER, "key": "token"}}},
+        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": _METRICS_READER, "key": "token"}}},
     }
     selector = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
     return {
@@ -172,9 +177,7 @@ def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
 
 # --- drivers ---
 #
-# GPU drivers. By default GKE installs the version that fits its nodes.
-#
-# If that is disabled, Google's DaemonSet installs them, in the version that was current for this release.
+# GPU drivers: GKE installs them by default. If gpuDriver is `disabled`, a pinned version of Google's DaemonSet does.
 
 
 _INSTALLER: Final = (
@@ -184,13 +187,13 @@ _INSTALLER: Final = (
 
 
 def driver_resources(platform: PlatformModel) -> list[str]:
-    """Return the driver installer as kustomization resources."""
+    """Return the URL of the GPU driver installer as a kustomization resource, if the platform needs it."""
     google = platform.google
     return [_INSTALLER] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
 def has_gpus(platform: PlatformModel) -> bool:
-    """Whether a node may have GPUs: of a pool, or by auto-provisioning."""
+    """Report whether any node pool or node auto-provisioning can create nodes with GPUs."""
     cluster = platform.cluster
     if cluster is None:
         return False
@@ -211,24 +214,26 @@ CONFIGURATION: Final = "configuration.yaml"
 
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of every file by path, sorted."""
-    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()}
-    found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
-    found |= terraform.files(platform)
+    """Return the text of every rendered file, sorted by path."""
+    texts_by_path = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()}
+    texts_by_path |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
+    texts_by_path |= terraform.files(platform)
     if platform.cluster is not None:
-        found[CLUSTER] = yaml_text([platform.cluster])
-    kueue_settings = own_configuration(platform)
+        texts_by_path[CLUSTER] = yaml_text([platform.cluster])
+    kueue_settings = operator_configuration(platform)
     if kueue_settings is not None:
-        found[CONFIGURATION] = yaml_text([kueue_settings])
-    return dict(sorted(found.items()))
+        texts_by_path[CONFIGURATION] = yaml_text([kueue_settings])
+    return dict(sorted(texts_by_path.items()))
 
 
 def _manifests(platform: PlatformModel) -> Mapping[str, str]:
-    found = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in made(platform).items()}
-    resources = list(found)
-    watched = files(platform)
-    if watched:
-        found |= {f"{MONITORING}/{name}": text for name, text in watched.items()}
+    texts_by_name = {
+        f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in made(platform).items()
+    }
+    resources = list(texts_by_name)
+    monitoring_files = files(platform)
+    if monitoring_files:
+        texts_by_name |= {f"{MONITORING}/{name}": text for name, text in monitoring_files.items()}
         resources.append(MONITORING)
     resources += driver_resources(platform)
-    return {"kustomization.yaml": yaml_text([engine.kustomization(resources)]), **found}
+    return {"kustomization.yaml": yaml_text([engine.kustomization(resources)]), **texts_by_name}

@@ -1,4 +1,4 @@
-"""System pods: checks that the engine and the monitoring stack fit on the nodes of a cluster on GKE.
+"""Machines, prices and Compute Engine quotas that a platform needs, and a check that the system pods fit on its nodes.
 
 If the untainted pools are too small, the engine's pods stay Pending and no Job is admitted.
 """
@@ -19,11 +19,10 @@ from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
 # --- machine supply ---
 #
-# Minimum and maximum number of machines of a platform, and their hourly price.
+# The minimum and maximum number of machines of a platform, and their hourly prices.
 #
-# Pools that scale have their lower and upper bounds. Auto-provisioned machines are estimated from the quotas of
-# flavors that name an accelerator but no pool, within the limits of auto-provisioning, on the cheapest machines with
-# one of them.
+# Autoscaled pools use their bounds. Auto-provisioned machines are estimated from the quotas of flavors that name an
+# accelerator but no pool, within the limits of auto-provisioning, on the cheapest machine type with this accelerator.
 
 
 #: Name prefix of auto-provisioned machines.
@@ -36,145 +35,147 @@ _RESOURCES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Machines of one type and provisioning model."""
+    """The minimum and maximum number of machines of one type and provisioning model, and their price."""
 
     name: str
     machine: MachineType
     #: standard, spot, flex-start or queued.
     provisioning: str
     reserved: bool
-    least: int
-    most: int
-    #: Hourly price of one machine.
+    minimum: int
+    maximum: int
+    #: The hourly price of one machine.
     price: MicroDollars
 
     @property
     def idle(self) -> MicroDollars:
-        """Hourly price with the minimum number of machines."""
-        return self.least * self.price
+        """The hourly price of the minimum number of machines."""
+        return self.minimum * self.price
 
     @property
     def full(self) -> MicroDollars:
-        """Hourly price with the maximum number of machines."""
-        return self.most * self.price
+        """The hourly price of the maximum number of machines."""
+        return self.maximum * self.price
 
 
 def supplies(platform: PlatformModel) -> Sequence[Supply]:
-    """Return the pools in order, then the auto-provisioned machines; empty without a cluster."""
+    """Return the machines of each node pool, then the auto-provisioned machines; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
         return []
     catalog = catalog_of(cluster)
-    pools = [_of_pool(row, cluster, catalog) for row in platform.node_pools]
-    return [*pools, *_auto_provisioned(platform, catalog)]
+    pools = [_pool_supply(row, cluster, catalog) for row in platform.node_pools]
+    return [*pools, *_auto_provisioned_supplies(platform, catalog)]
 
 
-def _of_pool(row: Part, cluster: Part, catalog: Catalog) -> Supply:
+def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> Supply:
     pool = {"metadata": {"name": row["name"]}, "spec": row}
-    least, most = pool_bounds(pool, cluster)
+    minimum, maximum = pool_bounds(pool, cluster)
     return Supply(
         name=row["name"],
         machine=machine_of(pool, catalog),
         provisioning=row.get("provisioning", "standard"),
         reserved=bool(row.get("reservation")),
-        least=least,
-        most=most,
+        minimum=minimum,
+        maximum=maximum,
         price=pool_price(pool, cluster),
     )
 
 
 def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
-    """Return the minimum and maximum number of machines."""
+    """Return the minimum and maximum number of machines of a node pool over all zones."""
     spec, zones = pool["spec"], len(zones_of(pool, cluster))
-    bounds = spec.get("autoscaling")
-    if bounds is None:
+    scaling = spec.get("autoscaling")
+    if scaling is None:
         count = zones * spec.get("nodeCount", 0)
         return count, count
-    if "totalMax" in bounds:
-        return bounds.get("totalMin", 0), bounds["totalMax"]
-    return zones * bounds.get("min", 0), zones * bounds.get("max", 0)
+    if "totalMax" in scaling:
+        return scaling.get("totalMin", 0), scaling["totalMax"]
+    return zones * scaling.get("min", 0), zones * scaling.get("max", 0)
 
 
 # --- auto-provisioned ---
 
 
-def _auto_provisioned(platform: PlatformModel, catalog: Catalog) -> Iterator[Supply]:
-    """Yield for each accelerator and provisioning model as many machines as its flavors have quota for."""
-    limits = _limits(platform)
-    wanted: dict[tuple[str, str], int] = {}
+def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[Supply]:
+    """Yield the machines that auto-provisioning can create, as many as the flavors have quota for."""
+    limits = _accelerator_limits(platform)
+    quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
         accelerator = _accelerator(flavor)
         if flavor.pools or accelerator is None or accelerator not in limits:
             continue
-        terms = flavor.node_labels.get(well_known.PROVISIONING, "standard")
-        wanted[accelerator, terms] = wanted.get((accelerator, terms), 0) + _quota(flavor, platform)
-    for (accelerator, terms), count in wanted.items():
-        machine = _cheapest(accelerator, terms, catalog)
+        provisioning = flavor.node_labels.get(well_known.PROVISIONING, "standard")
+        quota_by_type[accelerator, provisioning] = quota_by_type.get(
+            (accelerator, provisioning), 0
+        ) + _accelerator_quota(flavor, platform)
+    for (accelerator, provisioning), count in quota_by_type.items():
+        machine = _cheapest_machine(accelerator, provisioning, catalog)
         if machine is not None and machine.accelerator is not None and count:
-            most = -(-min(count, limits[accelerator]) // machine.accelerator.count)
-            price = hourly_price(machine, terms)
-            yield Supply(f"{AUTO_PROVISIONED}-{accelerator}", machine, terms, False, 0, most, price)
+            maximum = -(-min(count, limits[accelerator]) // machine.accelerator.count)
+            price = hourly_price(machine, provisioning)
+            yield Supply(f"{AUTO_PROVISIONED}-{accelerator}", machine, provisioning, False, 0, maximum, price)
 
 
-def _limits(platform: PlatformModel) -> Mapping[str, int]:
+def _accelerator_limits(platform: PlatformModel) -> Mapping[str, int]:
     assert platform.cluster is not None
     scaling = platform.cluster["spec"].get("autoscaling") or {}
-    rows = (scaling.get("autoProvisioning") or {}).get("limits") or ()
-    return {row["resource"]: row["max"] for row in rows}
+    entries = (scaling.get("autoProvisioning") or {}).get("limits") or ()
+    return {row["resource"]: row["max"] for row in entries}
 
 
 def _accelerator(flavor: PlatformFlavor) -> str | None:
     return next((flavor.node_labels[key] for key in _RESOURCES if key in flavor.node_labels), None)
 
 
-def _quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
-    """Return the nominal quota of a flavor's accelerators over all queues and cohorts."""
+def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
+    """Return the sum of a flavor's nominal accelerator quotas over all queues and cohorts."""
     resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
-    rows = [row for queue in platform.queues for row in queue.flavors] + [
+    entries = [row for queue in platform.queues for row in queue.flavors] + [
         row for cohort in platform.cohorts for row in cohort.flavors
     ]
-    quotas = [row.resources[resource] for row in rows if row.name == flavor.name and resource in row.resources]
+    quotas = [row.resources[resource] for row in entries if row.name == flavor.name and resource in row.resources]
     return sum(meta.amount(resource, quota["nominalQuota"]) for quota in quotas)
 
 
-def _cheapest(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Return the cheapest machine type with the smallest count of an accelerator; None if no type has it."""
-    having = [
+def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
+    """Return the cheapest machine type with the fewest chips of an accelerator; None if no type has it."""
+    candidates = [
         machine
         for machine in catalog.machines.values()
         if machine.accelerator is not None and machine.accelerator.type == accelerator
     ]
     return min(
-        having,
+        candidates,
         key=lambda m: (m.accelerator.count if m.accelerator else 0, hourly_price(m, provisioning), m.name),
         default=None,
     )
 
 
-#: The field of the errors.
+#: The field path that errors name.
 NODE_POOLS: Final = "spec.cluster.nodePools"
 _MIB: Final = 1 << 20
 #: Requests of the managers of Kueue and JobSet, as in their releases.
-_KUEUE: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "512Mi"}
-_JOB_SET: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "128Mi"}
+_KUEUE_REQUESTS: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "512Mi"}
+_JOB_SET_REQUESTS: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "128Mi"}
 #: Estimated requests of GKE's DaemonSets per node (logs, metrics, DNS cache, CSI drivers, proxy).
-_DAEMON_SETS: Final[Mapping[str, str]] = {"cpu": "250m", "memory": "300Mi"}
+_DAEMON_SET_REQUESTS: Final[Mapping[str, str]] = {"cpu": "250m", "memory": "300Mi"}
 #: Estimated requests of GKE's Deployments: two of kube-dns, and metrics-server with the other agents.
-_GKE_PODS: Final[Sequence[Mapping[str, str]]] = (
+_GKE_POD_REQUESTS: Final[Sequence[Mapping[str, str]]] = (
     {"cpu": "260m", "memory": "110Mi"},
     {"cpu": "260m", "memory": "110Mi"},
     {"cpu": "100m", "memory": "200Mi"},
 )
-_REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
-_AUTO_PROVISIONED: Final = frozenset({"cpu", "memory"})
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_AUTO_PROVISIONED_RESOURCES: Final = frozenset({"cpu", "memory"})
 _REMEDY: Final = (
-    "give a pool without taints larger machines (machineType: e2-standard-4 has room for the engine) or more nodes, "
-    "or allow node auto-provisioning (cluster.autoscaling.autoProvisioning)"
+    "use larger machines (such as machineType: e2-standard-4) or more nodes in a pool without taints, "
+    "or enable node auto-provisioning (cluster.autoscaling.autoProvisioning)"
 )
 
 
 class SystemPod(NamedTuple):
-    """The pods of a Deployment: replicas, and requests as quantities by resource."""
+    """The pods of one Deployment: the replica count, and the requested quantities by resource."""
 
     name: str
     replicas: int
@@ -183,13 +184,13 @@ class SystemPod(NamedTuple):
 
 @dataclass(slots=True)
 class _FreeNode:
-    """Free resources of a node: CPU in millicores, memory in bytes."""
+    """The free resources of a node: CPU in millicores, memory in bytes."""
 
     cpu: int
     memory: int
 
-    def take(self, pod: "_Need") -> bool:
-        """Place the pod here if it fits."""
+    def try_place(self, pod: "_PodRequests") -> bool:
+        """Subtract the pod's requests and return True if the pod fits; otherwise return False."""
         if pod.cpu > self.cpu or pod.memory > self.memory:
             return False
         self.cpu -= pod.cpu
@@ -197,18 +198,18 @@ class _FreeNode:
         return True
 
 
-class _Need(NamedTuple):
+class _PodRequests(NamedTuple):
     cpu: int
     memory: int
 
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
-    """Return the pods of the engine, then those of the monitoring stack."""
+    """Return the engine's pods, then the pods of the monitoring stack."""
     stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue, job_set = (
-            SystemPod("kueue-controller-manager", 1, _KUEUE),
-            SystemPod("jobset-controller-manager", 1, _JOB_SET),
+            SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS),
+            SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS),
         )
         return [kueue, job_set, *stack]
     settings = settings_of(platform)
@@ -216,77 +217,78 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
 
 
 def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error if these pods and GKE's own do not fit on the untainted nodes."""
+    """Yield an error if the system pods and GKE's pods do not fit on the untainted nodes."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return
-    wanted = system_pods(platform)
-    needs = [_need(requests) for requests in _GKE_PODS]
-    needs += [_need(pod.requests) for pod in wanted for _ in range(pod.replicas)]
-    free = _free_nodes(platform, cluster, len(needs))
-    placed = sum(_place(need, free) for need in sorted(needs, reverse=True))
-    if placed < len(needs):
-        problem = f"{_described(wanted)} do not fit on the nodes without taints ({_described_pools(platform, cluster)})"
+    system_pod_list = system_pods(platform)
+    all_requests = [_parse_requests(requests) for requests in _GKE_POD_REQUESTS]
+    all_requests += [_parse_requests(pod.requests) for pod in system_pod_list for _ in range(pod.replicas)]
+    nodes = _free_nodes(platform, cluster, len(all_requests))
+    placed_count = sum(_place_on_any(pod_requests, nodes) for pod_requests in sorted(all_requests, reverse=True))
+    if placed_count < len(all_requests):
+        pools = _describe_pools(platform, cluster)
+        problem = f"{_describe_pods(system_pod_list)} do not fit on the nodes without taints ({pools})"
         yield FieldError(NODE_POOLS, f"{problem} beside GKE's own pods", _REMEDY)
 
 
 def _provisions_nodes(cluster: Part) -> bool:
-    """Whether GKE provisions nodes for unschedulable pods."""
+    """Report whether node auto-provisioning can create nodes for unschedulable system pods."""
     limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
-    return {row["resource"] for row in limits} >= _AUTO_PROVISIONED
+    return {row["resource"] for row in limits} >= _AUTO_PROVISIONED_RESOURCES
 
 
-def _free_nodes(platform: PlatformModel, cluster: Part, most: int) -> list[_FreeNode]:
-    """Return the untainted nodes without the requests of GKE's DaemonSets; of a pool at most as many as pods."""
-    daemons = _need(_DAEMON_SETS)
-    found = []
-    for pool, node in _untainted(platform, cluster):
-        has = _need(node["status"]["allocatable"])
-        count = min(pool_bounds(pool, cluster)[1], most)
-        found += [_FreeNode(has.cpu - daemons.cpu, has.memory - daemons.memory) for _ in range(count)]
-    return found
+def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[_FreeNode]:
+    """Return the free resources of untainted nodes, at most `count_max` nodes of each pool."""
+    daemons = _parse_requests(_DAEMON_SET_REQUESTS)
+    nodes = []
+    for pool, node in _untainted_pools(platform, cluster):
+        allocatable = _parse_requests(node["status"]["allocatable"])
+        count = min(pool_bounds(pool, cluster)[1], count_max)
+        nodes += [_FreeNode(allocatable.cpu - daemons.cpu, allocatable.memory - daemons.memory) for _ in range(count)]
+    return nodes
 
 
-def _untainted(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
-    """Yield the pools that accept pods without tolerations, each with a node."""
+def _untainted_pools(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
+    """Yield the pools that accept pods without tolerations, each with a template Node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
         node = node_template(pool, zones_of(pool, cluster)[0], cluster)
-        if not any(taint["effect"] in _REPELLING for taint in node["spec"]["taints"]):
+        if not any(taint["effect"] in _REPELLING_EFFECTS for taint in node["spec"]["taints"]):
             yield pool, node
 
 
-def _place(need: _Need, free: Sequence[_FreeNode]) -> bool:
-    return any(node.take(need) for node in free)
+def _place_on_any(requests: _PodRequests, nodes: Sequence[_FreeNode]) -> bool:
+    return any(node.try_place(requests) for node in nodes)
 
 
-def _need(resources: Mapping[str, str]) -> _Need:
-    return _Need(meta.amount("cpu", resources["cpu"]), meta.amount("memory", resources["memory"]))
+def _parse_requests(resources: Mapping[str, str]) -> _PodRequests:
+    return _PodRequests(meta.amount("cpu", resources["cpu"]), meta.amount("memory", resources["memory"]))
 
 
-def _described(wanted: Sequence[SystemPod]) -> str:
+def _describe_pods(pods: Sequence[SystemPod]) -> str:
     return " and ".join(
-        f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in wanted
+        f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in pods
     )
 
 
-def _described_pools(platform: PlatformModel, cluster: Part) -> str:
-    daemons = _need(_DAEMON_SETS)
-    texts = []
-    for pool, node in _untainted(platform, cluster):
-        free = _need(node["status"]["allocatable"])
+def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
+    daemons = _parse_requests(_DAEMON_SET_REQUESTS)
+    descriptions = []
+    for pool, node in _untainted_pools(platform, cluster):
+        free = _parse_requests(node["status"]["allocatable"])
         count, machine = pool_bounds(pool, cluster)[1], pool["spec"]["machineType"]
-        each = f"{free.cpu - daemons.cpu}m CPU and {(free.memory - daemons.memory) // _MIB}Mi free on each"
-        texts.append(f"{pool['metadata']['name']}: {count} x {machine}, {each}")
-    return "; ".join(texts) or "there are none"
+        free_text = f"{free.cpu - daemons.cpu}m CPU and {(free.memory - daemons.memory) // _MIB}Mi free on each"
+        descriptions.append(f"{pool['metadata']['name']}: {count} x {machine}, {free_text}")
+    return "; ".join(descriptions) or "the platform has none"
 
 
 # --- quotas ---
 #
-# Compute Engine quotas that a platform needs with its maximum number of machines, by metric.
+# Compute Engine quotas that a platform needs at its maximum number of machines, by metric.
 #
-# Spot machines and those of the Dynamic Workload Scheduler (flex-start, queued) count against preemptible quotas,
-# reserved machines against the others. Accelerator families without a CPU quota here are limited by their accelerator
+# Spot machines and machines of the Dynamic Workload Scheduler (flex-start, queued) use preemptible quotas, and reserved
+# machines use the other quotas. Accelerator families without a CPU quota here are limited by their accelerator
 # quota. CPUs of other families that are not listed count against a per-family quota. Sources: the metrics of the API's
 # Region resource, and the documents of Compute Engine on allocation quotas, of Cloud TPU on its quotas, and of GKE on
 # flex-start.
@@ -337,7 +339,7 @@ _DISKS: Final[Mapping[str, str]] = {
 
 
 class ComputeQuota(NamedTuple):
-    """The needed amount of a quota, and its users."""
+    """The amount that the platform needs of a Compute Engine quota, and the pools that need it."""
 
     region: str
     metric: str
@@ -347,20 +349,23 @@ class ComputeQuota(NamedTuple):
 
 
 def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
-    """Return the needed quotas, sorted; empty if the cluster is not on Google Cloud."""
+    """Return the needed Compute Engine quotas, sorted; empty if the cluster is not on Google Cloud."""
     if platform.google is None:
         return []
     needed: dict[tuple[str, str], dict[str, int]] = {}
     for supply in supplies(platform):
-        if supply.most:
-            for region, metric, each in _needs(supply, platform):
-                needed.setdefault((region, metric), {})[supply.name] = each * supply.most
-    rows = [ComputeQuota(region, metric, sum(by.values()), list(by)) for (region, metric), by in needed.items()]
-    return sorted(rows, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
+        if supply.maximum:
+            for region, metric, per_machine in _quota_needs(supply, platform):
+                needed.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
+    entries = [
+        ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
+        for (region, metric), amounts_by_pool in needed.items()
+    ]
+    return sorted(entries, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
 
 
-def _needs(supply: Supply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
-    """Yield the region, metric and amount that one machine needs."""
+def _quota_needs(supply: Supply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
+    """Yield the region, metric and amount of each quota that one machine uses."""
     machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
     accelerator = machine.accelerator
     if accelerator is not None and accelerator.resource == well_known.GPU:

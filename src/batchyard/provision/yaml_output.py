@@ -1,4 +1,4 @@
-"""YAML output of rendered files: readable and byte-for-byte reproducible."""
+"""YAML output of rendered files, reproducible byte for byte, and the common metadata of rendered objects."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -12,18 +12,18 @@ HEADER: Final = "# Made by `batchyard platform render`: change the platform's fi
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Return documents as YAML, with fields in their given order."""
-    return HEADER + "---\n".join(dumped(document) for document in documents)
+    """Return documents as one YAML text, with fields in the given order."""
+    return HEADER + "---\n".join(dump_yaml(document) for document in documents)
 
 
-def dumped(document: Mapping[str, Any]) -> str:
-    """Return one document as YAML."""
+def dump_yaml(document: Mapping[str, Any]) -> str:
+    """Return one document as YAML, with fields in the given order."""
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML without aliases for shared parts; list items are indented."""
+    """A YAML dumper that writes no aliases for repeated values and indents list items."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -40,9 +40,7 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-# --- rendered ---
-#
-# A rendered object and its origin.
+# --- rendered objects ---
 
 
 PART_OF: Final = "app.kubernetes.io/part-of"
@@ -50,14 +48,14 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class RenderedObject(NamedTuple):
-    """A rendered object, and the platform field it comes from."""
+    """A rendered object, and the path of the platform field from which it is rendered."""
 
     obj: Obj
     path: str
 
 
 def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
-    """Return an object in the storage version of its kind, with the platform's labels."""
+    """Return an object in the storage version of its kind, with the labels of the platform."""
     info = scheme.kind_info(kind)
     metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
     if namespace:
@@ -66,5 +64,5 @@ def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: A
 
 
 def labels_of(platform: str) -> Mapping[str, str]:
-    """Return the labels by which a platform's objects are found."""
+    """Return the labels that identify the objects of a platform."""
     return {MANAGED_BY: "batchyard", PART_OF: platform}

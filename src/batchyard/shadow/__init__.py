@@ -1,1 +1,1 @@
-"""Shadow mode: predicts the decisions of a running Kueue with our scheduler and reports divergences."""
+"""Shadow mode: predicts the decisions of a running Kueue with batchyard's scheduler and reports each divergence."""

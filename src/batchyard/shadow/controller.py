@@ -1,4 +1,4 @@
-"""Shadow controller: feeds watch events to the followers after the initial list, and schedules their checks.
+"""Shadow controller: feeds watch events to one follower for each cohort tree, and compares evictions and requeues.
 
 A watch that restarts with a list has a gap: the changes meanwhile and their order are unknown. A kind that is listed
 before other kinds are complete has one too. After a gap, the followers restart with the current objects.
@@ -23,76 +23,77 @@ from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, where_to_look
 from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
-from batchyard.shadow.observed import Signature, changes_of
+from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
 
-# --- contradictions ---
+# --- lifecycle check ---
 #
-# Compare the messages that Kueue writes for a decision with the decision itself. No check depends on the order of
-# changes.
+# Compare evictions and requeues, which follow from specs, queues and checks without any scheduling, and the messages
+# of decisions.
 #
-# Sources: Kueue's pkg/scheduler/preemption (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation,
-# UpdateRequeueState).
-
-
-_RESERVED: Final = "Quota reserved in ClusterQueue "
-# --- steps ---
-#
-# Lifecycle check: evictions and requeues that follow from specs, queues and checks, without any scheduling.
-#
-# Our Workload controller computes what it would do for a Workload, given the current objects. If Kueue has not done it
+# Our Workload controller computes what it would do for a Workload, given the current objects. If Kueue has not done so
 # within `patience`, a finding reports that. If Kueue evicts for a reason that the objects show, our controller must
 # evict too, given the state after `settle`. The same holds for a requeue within `patience`. Actions that depend on
-# Kueue's own settings, such as the PodsReady timeout, are not checked. The messages of Kueue's decisions are compared
-# with what it did (`contradictions`).
+# Kueue's own settings, such as the PodsReady timeout, are not checked. Sources: Kueue's pkg/scheduler/preemption
+# (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation, UpdateRequeueState).
 
 
-_DUE_TO: Final = " due to "
+_RESERVATION_PREFIX: Final = "Quota reserved in ClusterQueue "
+_REASON_SEPARATOR: Final = " due to "
 
 
 class Contradiction(NamedTuple):
-    """The text that Kueue wrote, and the correct one."""
+    """A text that Kueue wrote in a condition of a Workload, and the expected text."""
 
-    parting: DivergenceType
+    divergence_type: DivergenceType
     written: str
-    true: str
+    expected_text: str
 
 
 def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
-    """Yield the statements in a change of a Workload that contradict its fields."""
+    """Yield each text in the changed status of a Workload that contradicts the other fields of the Workload."""
     if event.old is None or event.type is EventType.DELETED:
         return
-    for kind, check in ((lifecycle.PREEMPTED, _preempted), (lifecycle.QUOTA_RESERVED, _reserved)):
+    for kind, check in (
+        (lifecycle.PREEMPTED, _check_preemption_message),
+        (lifecycle.QUOTA_RESERVED, _check_reservation_message),
+    ):
         condition = find_condition(event.obj, kind)
         if condition is not None and condition["status"] == "True" and not is_true(event.old, kind):
             yield from check(event.obj, condition)
-    yield from _counted(event.obj, event.old)
+    yield from _check_requeue_count(event.obj, event.old)
 
 
-def _preempted(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
-    words = PreemptionReason.WORDS.get(condition["reason"], "")
-    written = str(condition.get("message") or "").partition(_DUE_TO)[2].partition(";")[0].strip()
-    if words and written and written != words:
+def _check_preemption_message(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+    expected = PreemptionReason.WORDS.get(condition["reason"], "")
+    written = str(condition.get("message") or "").partition(_REASON_SEPARATOR)[2].partition(";")[0].strip()
+    if expected and written and written != expected:
         yield Contradiction(
-            DivergenceType.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {words}"
+            DivergenceType.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {expected}"
         )
 
 
-def _reserved(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
-    queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
+def _check_reservation_message(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+    queue_name = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
     message = str(condition.get("message") or "")
-    if queue and message.startswith(_RESERVED) and message.removeprefix(_RESERVED).split(",")[0] != queue:
-        yield Contradiction(DivergenceType.MESSAGE, message, f"its admission is in {queue}")
+    if (
+        queue_name
+        and message.startswith(_RESERVATION_PREFIX)
+        and message.removeprefix(_RESERVATION_PREFIX).split(",")[0] != queue_name
+    ):
+        yield Contradiction(DivergenceType.MESSAGE, message, f"its admission is in {queue_name}")
 
 
-def _counted(obj: Obj, old: Obj) -> Iterator[Contradiction]:
-    before, now = _count(old), _count(obj)
+def _check_requeue_count(obj: Obj, old: Obj) -> Iterator[Contradiction]:
+    before, now = _requeue_count(old), _requeue_count(obj)
     if now and now not in (before, before + 1):
         written = f"requeueState.count goes from {before} to {now}"
-        yield Contradiction(DivergenceType.REQUEUED, written, "it grows by one with each counted eviction, or is reset")
+        yield Contradiction(
+            DivergenceType.REQUEUED, written, "each counted eviction must increase it by 1, or Kueue resets it"
+        )
 
 
-def _count(obj: Obj) -> int:
+def _requeue_count(obj: Obj) -> int:
     return int(((obj.get("status") or {}).get("requeueState") or {}).get("count") or 0)
 
 
@@ -102,39 +103,39 @@ _OBJECT_EVICTIONS: Final = (
     lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED,
     lifecycle.DEACTIVATED,
 )
-#: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
-_CLAIMS: Final = {
+#: By checked condition: the verb for a message, and the divergence type.
+_CHECKED_CONDITIONS: Final = {
     lifecycle.EVICTED: ("evicted", DivergenceType.EVICTED),
     evictions.REQUEUED: ("queued again", DivergenceType.REQUEUED),
 }
-#: Conditions that become True, and the action that each stands for.
-_DONE: Final = {
+#: By condition: the action that sets it to True.
+_ACTION_TEXTS: Final = {
     lifecycle.EVICTED: "evict it",
     evictions.REQUEUED: "queue it again",
-    lifecycle.ADMITTED: "admit it, for its checks are passed",
+    lifecycle.ADMITTED: "admit it because its checks are Ready",
 }
 
 
 class _Transition(NamedTuple):
-    """A condition that became True: the Workload before, the reason, the arrival time, our controller's deadline."""
+    """A condition that Kueue set to True: the Workload before, the reason, the arrival time, and when it is checked."""
 
     before: Obj
     reason: str
-    came: Instant
+    arrived_at: Instant
     due: Instant
 
 
 @dataclass(slots=True)
 class CurrentObjects:
-    """The current objects, as the reader for our Workload controller."""
+    """The current objects, which the Workload controller of batchyard reads."""
 
     objects: dict[Key, Obj] = field(default_factory=dict)
-    #: At most one object in its earlier state; it takes precedence over `objects`.
-    instead: dict[Key, Obj] = field(default_factory=dict)
+    #: At most one object in its previous state; it takes precedence over `objects`.
+    overrides: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """Return an object, or None."""
-        return self.instead.get(key) or self.objects.get(key)
+        """Return the object with this key, or None."""
+        return self.overrides.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Return nothing: the Workload controller does not call this."""
@@ -148,171 +149,186 @@ class CurrentObjects:
 
 
 class LifecycleCheck:
-    """Compares Kueue's evictions and requeues with those of our Workload controller."""
+    """Compares Kueue's evictions and requeues with those of batchyard's Workload controller."""
 
-    def __init__(self, terms: ShadowSettings, knows: Callable[[Instant], bool]) -> None:
-        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
+    def __init__(self, settings: ShadowSettings, has_arrived: Callable[[Instant], bool]) -> None:
+        """`has_arrived` reports whether all watch events before an instant have arrived."""
         self.counts = ComparisonCounts()
-        self._terms = terms
-        self._knows = knows
+        self._settings = settings
+        self._has_arrived = has_arrived
         self._now: Instant = 0
-        self._seen = CurrentObjects()
-        self._ours = WorkloadLifecycle()
-        #: Workloads to check, each with the time of the check.
-        self._due: dict[Key, Instant] = {}
-        #: Workloads on which our controller would act: the actions as text, and the time since when.
-        self._wanted: dict[Key, tuple[str, Instant]] = {}
+        self._current = CurrentObjects()
+        self._workload_controller = WorkloadLifecycle()
+        #: By Workload: the time of its next check.
+        self._check_times: dict[Key, Instant] = {}
+        #: By Workload on which our controller would act: the actions as text, and since when.
+        self._expected_actions: dict[Key, tuple[str, Instant]] = {}
         #: Evictions and requeues that Kueue wrote, by Workload and condition.
-        self._claimed: dict[tuple[Key, str], _Transition] = {}
-        self._contradicted: list[Divergence] = []
-        #: The actions reported as not done, by Workload.
-        self._reported: dict[Key, str] = {}
+        self._transitions: dict[tuple[Key, str], _Transition] = {}
+        self._contradictions: list[Divergence] = []
+        #: By Workload: the actions already reported as missing.
+        self._reported_actions: dict[Key, str] = {}
 
-    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Restart from the given objects; drop all earlier state."""
-        for table in (self._seen.objects, self._due, self._wanted, self._claimed):
+    def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Drop all state and load the given objects."""
+        for table in (self._current.objects, self._check_times, self._expected_actions, self._transitions):
             table.clear()
         for event in events:
-            self._note(event, now)
+            self._record(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
-        """Process changes, and yield the findings that are due by now."""
+        """Process watch events, and yield the divergences whose waiting time has passed."""
         self._now = now
         for event in events:
-            self._note(event, now)
-        contradicted, self._contradicted = self._contradicted, []
+            self._record(event, now)
+        contradicted, self._contradictions = self._contradictions, []
         yield from contradicted
-        yield from self._unfounded(now)
-        yield from self._undone(now)
+        yield from self._find_unexpected_actions(now)
+        yield from self._find_missing_actions(now)
 
-    def next_look(self) -> Instant | None:
-        """Return the time of the next check if no change comes before."""
-        times = [*self._due.values(), *(each.due for each in self._claimed.values())]
+    def next_check_at(self) -> Instant | None:
+        """Return the time of the next check if no watch event arrives earlier."""
+        times = [*self._check_times.values(), *(each.due for each in self._transitions.values())]
         return min((time for time in times if time > self._now), default=None)
 
-    def _note(self, event: WatchEvent, now: Instant) -> None:
+    def _record(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
-            for table in (self._seen.objects, self._due, self._wanted, self._reported):
+            for table in (self._current.objects, self._check_times, self._expected_actions, self._reported_actions):
                 table.pop(event.key, None)
-            for kind in _CLAIMS:
-                self._claimed.pop((event.key, kind), None)
+            for kind in _CHECKED_CONDITIONS:
+                self._transitions.pop((event.key, kind), None)
         else:
-            self._seen.objects[event.key] = event.obj
+            self._current.objects[event.key] = event.obj
         if event.key.kind == scheme.WORKLOAD and event.old is not None and event.type is not EventType.DELETED:
-            self._note_claims(event, event.old, now)
-            self._contradicted += [self._contradiction(event.key, each, now) for each in contradictions(event)]
-        if event.key.kind in self._ours.kinds:
-            for key in self._ours.keys_for(event, now):
-                self._due[key] = now
-            if event.key in self._wanted:
-                self._due[event.key] = now
+            self._record_transitions(event, event.old, now)
+            self._contradictions += [self._report_contradiction(event.key, each, now) for each in contradictions(event)]
+        if event.key.kind in self._workload_controller.kinds:
+            for key in self._workload_controller.keys_for(event, now):
+                self._check_times[key] = now
+            if event.key in self._expected_actions:
+                self._check_times[event.key] = now
 
-    def _note_claims(self, event: WatchEvent, old: Obj, now: Instant) -> None:
-        evicted, requeued = (find_condition(event.obj, kind) for kind in _CLAIMS)
+    def _record_transitions(self, event: WatchEvent, old: Obj, now: Instant) -> None:
+        evicted, requeued = (find_condition(event.obj, kind) for kind in _CHECKED_CONDITIONS)
         is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, lifecycle.EVICTED)
         if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
-            due = now + self._terms.settle
-            self._claimed[event.key, lifecycle.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
-        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, evictions.REQUEUED):
+            due = now + self._settings.settle
+            self._transitions[event.key, lifecycle.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
+        if requeued is not None and requeued["status"] == "True" and _has_visible_effect(old, evictions.REQUEUED):
             # Kueue's clock may differ from the local one.
-            due = now + self._terms.patience
-            self._claimed[event.key, evictions.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
+            due = now + self._settings.patience
+            self._transitions[event.key, evictions.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
 
-    def _unfounded(self, now: Instant) -> Iterator[Divergence]:
-        """Yield evictions and requeues for which our controller finds no reason."""
-        for (key, kind), seen in list(self._claimed.items()):
-            wanted = self._asked(key, now, seen.before).get(kind)
-            if wanted == seen.reason or (wanted is not None and kind == evictions.REQUEUED):
-                del self._claimed[key, kind]
+    def _find_unexpected_actions(self, now: Instant) -> Iterator[Divergence]:
+        """Yield each eviction and requeue by Kueue that batchyard's controller would not make."""
+        for (key, kind), transition in list(self._transitions.items()):
+            expected_reason = self._expected_conditions(key, now, transition.before).get(kind)
+            if expected_reason == transition.reason or (expected_reason is not None and kind == evictions.REQUEUED):
+                del self._transitions[key, kind]
                 if kind == lifecycle.EVICTED:
                     self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
-            elif now >= seen.due and self._knows(seen.due):
-                del self._claimed[key, kind]
-                did, parting = _CLAIMS[kind]
-                ours = "we leave it" if wanted is None else f"we evict it for {wanted}"
-                ours += self._standing(key)
-                theirs = {"decision": did, "reason": seen.reason}
-                message = f"{did} for {seen.reason}; {ours}"
-                yield self._finding(parting, seen.came, key, message, theirs, {"decision": ours})
+            elif now >= transition.due and self._has_arrived(transition.due):
+                del self._transitions[key, kind]
+                action, divergence_type = _CHECKED_CONDITIONS[kind]
+                model_action = "we take no action" if expected_reason is None else f"we evict it for {expected_reason}"
+                model_action += self._describe_state(key)
+                kueue_document = {"decision": action, "reason": transition.reason}
+                message = f"{action} for {transition.reason}; {model_action}"
+                yield self._create_divergence(
+                    divergence_type, transition.arrived_at, key, message, kueue_document, {"decision": model_action}
+                )
 
-    def _standing(self, key: Key) -> str:
-        """Describe the fields that decide an eviction or a requeue."""
-        workload = self._seen.objects.get(key)
-        local = workload and self._seen.get(
+    def _describe_state(self, key: Key) -> str:
+        """Describe the Workload and queue fields that decide about an eviction or a requeue."""
+        workload = self._current.objects.get(key)
+        local = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
         )
-        queue = local and self._seen.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
+        queue = local and self._current.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
         if not workload or not local or not queue:
             return ": its queue does not exist"
-        stops = (
+        stop_policies = (
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
             for obj in (local, queue)
         )
         until = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
-        waits = f", it is to wait until {until}" if until else ""
-        return (
-            f": it is {'active' if workload['spec'].get('active', True) else 'not active'}, {', '.join(stops)}{waits}"
-        )
+        wait_text = f", requeueAt is {until}" if until else ""
+        active = "active" if workload["spec"].get("active", True) else "not active"
+        return f": it is {active}, {', '.join(stop_policies)}{wait_text}"
 
-    def _undone(self, now: Instant) -> Iterator[Divergence]:
-        """Yield the actions that our controller would have taken long ago."""
-        for key in [key for key, when in self._due.items() if when <= now]:
-            del self._due[key]
-            wanted = self._asked(key, now)
-            actions = ", ".join(f"{_DONE[kind]} ({reason})" for kind, reason in wanted.items())
-            before, since = self._wanted.pop(key, ("", now))
-            if not actions or self._reported.get(key) == actions:
+    def _find_missing_actions(self, now: Instant) -> Iterator[Divergence]:
+        """Yield each action that batchyard's controller would have taken and Kueue has not taken within `patience`."""
+        for key in [key for key, when in self._check_times.items() if when <= now]:
+            del self._check_times[key]
+            expected_conditions = self._expected_conditions(key, now)
+            actions = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
+            before, since = self._expected_actions.pop(key, ("", now))
+            if not actions or self._reported_actions.get(key) == actions:
                 continue
             since = since if before == actions else now
-            due = since + self._terms.patience
-            if now < due or not self._knows(due):
-                self._wanted[key] = actions, since
-                self._due[key] = due
+            due = since + self._settings.patience
+            if now < due or not self._has_arrived(due):
+                self._expected_actions[key] = actions, since
+                self._check_times[key] = due
                 continue
-            self._reported[key] = actions
-            ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
-            message = f"left as it is; we {actions}{self._standing(key)}"
-            yield self._finding(DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, ours)
+            self._reported_actions[key] = actions
+            model_document = {
+                "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
+                "reasons": list(expected_conditions.values()),
+            }
+            message = f"Kueue took no action; we {actions}{self._describe_state(key)}"
+            yield self._create_divergence(
+                DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, model_document
+            )
 
-    def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
-        """Return what our controller would do: the conditions that it would set to True, each with its reason."""
-        workload = self._seen.objects.get(key) if before is None else before
+    def _expected_conditions(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
+        """Return the conditions that batchyard's controller would set to True now, each with its reason."""
+        workload = self._current.objects.get(key) if before is None else before
         if workload is None:
             return {}
         if before is not None:
-            current = self._seen.objects.get(key) or before
-            self._seen.instead[key] = {**before, "spec": current["spec"]}
-        outcome: ReconcileResult = self._ours.reconcile(key, self._seen, now)
-        self._seen.instead.clear()
+            current = self._current.objects.get(key) or before
+            self._current.overrides[key] = {**before, "spec": current["spec"]}
+        outcome: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
+        self._current.overrides.clear()
         if outcome.requeue_at is not None and before is None:
-            self._due[key] = max(outcome.requeue_at, now + 1)
+            self._check_times[key] = max(outcome.requeue_at, now + 1)
         written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
-        found: dict[str, str] = {}
-        for kind in _DONE if written and before is None else _CLAIMS if written else ():
-            if before is None and not _may_be_missed(workload, kind):
+        reasons: dict[str, str] = {}
+        for kind in _ACTION_TEXTS if written and before is None else _CHECKED_CONDITIONS if written else ():
+            if before is None and not _has_visible_effect(workload, kind):
                 continue
             condition = find_condition(written[-1], kind)
             if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
-                found[kind] = str(condition["reason"])
-        return found
+                reasons[kind] = str(condition["reason"])
+        return reasons
 
-    def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Divergence:
-        message = f"it says: {found.written}; {found.true}"
-        return self._finding(found.parting, now, key, message, {"message": found.written}, {"message": found.true})
+    def _report_contradiction(self, key: Key, contradiction: Contradiction, now: Instant) -> Divergence:
+        message = f"Kueue wrote: {contradiction.written}; {contradiction.expected_text}"
+        return self._create_divergence(
+            contradiction.divergence_type,
+            now,
+            key,
+            message,
+            {"message": contradiction.written},
+            {"message": contradiction.expected_text},
+        )
 
-    def _finding(
-        self, parting: DivergenceType, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
+    def _create_divergence(
+        self, divergence_type: DivergenceType, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
     ) -> Divergence:
-        self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
-        theirs, ours = documents
-        look = where_to_look(parting, str(key), "", since)
-        return Divergence(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
+        self.counts.parted[divergence_type.value] = self.counts.parted.get(divergence_type.value, 0) + 1
+        kueue_document, model_document = documents
+        look_hints = where_to_look(divergence_type, str(key), "", since)
+        return Divergence(
+            divergence_type, self._now, str(key), message, kueue_document, model_document, since=since, look=look_hints
+        )
 
 
-def _may_be_missed(workload: Obj, kind: str) -> bool:
-    """Report whether it has an effect that a condition does not become True."""
+def _has_visible_effect(workload: Obj, kind: str) -> bool:
+    """Report whether the Workload's state changes visibly when this condition becomes True."""
     if kind == lifecycle.EVICTED:
-        return is_true(workload, lifecycle.QUOTA_RESERVED)  # else it holds no quota that could be released
+        return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if kind != evictions.REQUEUED:
         return True
     before = find_condition(workload, kind)
@@ -341,150 +357,152 @@ def _is_stuck(reason: str) -> bool:
 
 
 class Followers:
-    """The followers by cohort tree, the objects that affect all trees, and the lifecycle check."""
+    """The followers by cohort tree, the objects that affect all trees, and the check of evictions and requeues."""
 
     def __init__(
         self,
         policy: SchedulingPolicy,
-        terms: ShadowSettings,
+        settings: ShadowSettings,
         report: Callable[[Divergence], None],
-        knows: Callable[[Instant], bool],
+        has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
-        self._new = partial(TreeFollower, policy, terms, report, knows)
-        self._steps = LifecycleCheck(terms, knows)
-        self._held_back = terms.held_back
-        self._patience = terms.patience
+        """`has_arrived` reports whether all watch events before an instant have arrived."""
+        self._follower_factory = partial(TreeFollower, policy, settings, report, has_arrived)
+        self._lifecycle_check = LifecycleCheck(settings, has_arrived)
+        self._held_back = settings.held_back
+        self._patience = settings.patience
         self._report = report
         self._trees = CohortTrees()
         self._followers: dict[int, TreeFollower] = {}
         #: Objects that affect all trees.
         self._shared: dict[Key, WatchEvent] = {}
-        #: Trees that may have split, each with the time since when.
-        self._may_part: dict[int, Instant] = {}
-        #: The batching time found by earlier followers; new followers start with it.
-        self._requeue_batch_period = terms.requeue_batch_period
+        #: By tree that may have split: the time of the change.
+        self._possible_splits: dict[int, Instant] = {}
+        #: The requeue batching time found by earlier followers; new followers start with it.
+        self._requeue_batch_period = settings.requeue_batch_period
         #: The counts of removed followers.
-        self._past = ComparisonCounts()
-        self._past_reordered = 0
+        self._removed_counts = ComparisonCounts()
+        self._removed_reordered = 0
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of the comparison so far."""
-        counts = self._past.plus(self._steps.counts)
+        """The counts of agreed, diverging and uncompared decisions so far."""
+        counts = self._removed_counts.plus(self._lifecycle_check.counts)
         for follower in self._followers.values():
             counts = counts.plus(follower.counts)
         return counts
 
     @property
     def waiting(self) -> int:
-        """The number of changes that are not yet compared."""
+        """The number of watch events that wait for comparison."""
         return sum(follower.waiting for follower in self._followers.values())
 
     @property
     def reordered(self) -> int:
-        """How often another order made both agree."""
-        return self._past_reordered + sum(follower.reordered for follower in self._followers.values())
+        """The number of times when another order of the watch events removed a divergence."""
+        return self._removed_reordered + sum(follower.reordered for follower in self._followers.values())
 
     @property
     def trees(self) -> int:
-        """The number of trees."""
+        """The number of cohort trees."""
         return len(self._followers)
 
-    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Restart with these objects, at the start or after a gap in a watch; they contain no decision to compare."""
+    def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Replace all followers, after the initial list or a gap in a watch; quota already held is not compared."""
         if self._held_back is not None:
-            self._held_back.recall(_workloads(events), now)
+            self._held_back.reset(_workloads(events), now)
         missed: dict[str, Signature] = {}
         for tree in list(self._followers):
             follower = self._remove(tree)
             missed |= follower.missed
-            self._past.unseen += follower.undecided
+            self._removed_counts.unseen += follower.uncompared_decisions
         self._trees = CohortTrees()
-        self._steps.recall(events, now)
+        self._lifecycle_check.reset(events, now)
         self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
-        self._begin(events, missed, now)
+        self._create_followers(events, missed, now)
 
-    def unseen(self, count: int) -> None:
-        """Count decisions that are not compared."""
-        self._past.unseen += count
+    def count_uncompared(self, count: int) -> None:
+        """Add to the count of Kueue's decisions that the shadow could not compare."""
+        self._removed_counts.unseen += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process changes of one kind in order of arrival; none if only time has passed or a watch has caught up."""
+        """Process watch events of one kind in order of arrival, and run the checks due at `now`."""
         if self._held_back is not None:
             self._held_back.observe(_workloads(events), now)
-        given = self._given(events, now)
+        events_by_tree = self._group_events(events, now)
         for tree, follower in list(self._followers.items()):
-            if tree in given or follower.is_due(now):
-                follower.observe(given.get(tree, ()), now)
-                self._split_if_parted(tree, now)
-        for finding in self._steps.observe(events, now):
+            if tree in events_by_tree or follower.is_due(now):
+                follower.observe(events_by_tree.get(tree, ()), now)
+                self._split_tree(tree, now)
+        for finding in self._lifecycle_check.observe(events, now):
             self._report(finding)
 
-    def next_look(self) -> Instant | None:
-        """Return the time of the next check if no change comes before."""
-        times = (self._steps.next_look(), *(follower.look_at for follower in self._followers.values()))
+    def next_check_at(self) -> Instant | None:
+        """Return the time of the next check if no watch event arrives earlier."""
+        times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 
-    def _given(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
-        """Group changes by tree, joining trees and adding followers as needed."""
+    def _group_events(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
+        """Group watch events by cohort tree; merge trees that an event joins, and add followers for new trees."""
         if events and not nodes_of(events[0].key, events[0].obj):
-            self._note(events)
+            self._record_shared(events)
             return dict.fromkeys(self._followers, events)
-        given: dict[int, list[WatchEvent]] = {}
+        events_by_tree: dict[int, list[WatchEvent]] = {}
         for event in events:
-            tree, others = self._trees.join(nodes_of(event.key, event.obj))
-            for other in others:
-                given.setdefault(tree, []).extend(given.pop(other, ()))
-                self._join(other, tree, now)
+            tree, merged_trees = self._trees.join(nodes_of(event.key, event.obj))
+            for merged_tree in merged_trees:
+                events_by_tree.setdefault(tree, []).extend(events_by_tree.pop(merged_tree, ()))
+                self._merge_trees(merged_tree, tree, now)
             if tree not in self._followers:
-                self._followers[tree] = self._begun((), {}, now)
+                self._followers[tree] = self._create_follower((), {}, now)
             if may_split(event):
-                self._may_part[tree] = now
-            given.setdefault(tree, []).append(event)
-        return {**given}
+                self._possible_splits[tree] = now
+            events_by_tree.setdefault(tree, []).append(event)
+        return {**events_by_tree}
 
-    def _note(self, events: Sequence[WatchEvent]) -> None:
+    def _record_shared(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
             self._shared.pop(event.key, None)
             if event.type is not EventType.DELETED:
                 self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
 
-    def _begin(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
-        """Add a follower for each tree of these objects."""
-        for tree, own in group_by_tree(events, self._trees).items():
-            self._followers[tree] = self._begun(own, missed, now)
+    def _create_followers(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
+        """Create a follower for each cohort tree of these objects."""
+        for tree, objects in group_by_tree(events, self._trees).items():
+            self._followers[tree] = self._create_follower(objects, missed, now)
 
-    def _begun(self, own: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> TreeFollower:
-        follower = self._new()
+    def _create_follower(
+        self, objects: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant
+    ) -> TreeFollower:
+        follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.recall([*self._shared.values(), *own], missed, now)
+        follower.reset([*self._shared.values(), *objects], missed, now)
         return follower
 
-    def _join(self, part: int, tree: int, now: Instant) -> None:
-        """Merge the follower of one tree into that of another."""
-        if part in self._may_part:
-            self._may_part[tree] = now
-        self._followers[tree].take_over(self._remove(part), now)
+    def _merge_trees(self, source: int, target: int, now: Instant) -> None:
+        """Merge the follower of the first tree into that of the second."""
+        if source in self._possible_splits:
+            self._possible_splits[target] = now
+        self._followers[target].take_over(self._remove(source), now)
 
-    def _split_if_parted(self, tree: int, now: Instant) -> None:
-        """Replace a follower by one for each part of its tree, if the tree has split and no change is pending."""
-        since, follower = self._may_part.get(tree), self._followers[tree]
-        if since is None or now - since < self._patience or not follower.is_level:
+    def _split_tree(self, tree: int, now: Instant) -> None:
+        """If a tree has split and none of its events is pending, replace its follower by one for each new tree."""
+        since, follower = self._possible_splits.get(tree), self._followers[tree]
+        if since is None or now - since < self._patience or not follower.is_agreed:
             return
-        del self._may_part[tree]
-        own = follower.shown()
-        if len(group_by_tree(own, CohortTrees())) != 1:
+        del self._possible_splits[tree]
+        objects = follower.current_objects()
+        if len(group_by_tree(objects, CohortTrees())) != 1:
             self._remove(tree)
             self._trees.forget(tree)
-            self._begin(own, follower.missed, now)
+            self._create_followers(objects, follower.missed, now)
 
     def _remove(self, tree: int) -> TreeFollower:
         """Remove and return the follower of a tree; keep its counts."""
         follower = self._followers.pop(tree)
-        self._may_part.pop(tree, None)
-        self._past = self._past.plus(follower.counts)
-        self._past_reordered += follower.reordered
+        self._possible_splits.pop(tree, None)
+        self._removed_counts = self._removed_counts.plus(follower.counts)
+        self._removed_reordered += follower.reordered
         self._requeue_batch_period = follower.requeue_batch_period
         return follower
 
@@ -494,84 +512,85 @@ def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
 
 
 class ShadowController:
-    """The followers and their clients. Informers must call `heard`; the controller does the rest."""
+    """Runs the followers on the watch events of a client, and schedules their checks. Informers must call `heard`."""
 
     def __init__(
         self,
         client: RestClient,
         transport: Transport,
         timers: Kernel,
-        how: tuple[SchedulingPolicy, ShadowSettings],
+        policy_and_settings: tuple[SchedulingPolicy, ShadowSettings],
         *,
         report: Callable[[Divergence], None],
     ) -> None:
         self._client = client
         self._timers = timers
-        self._caught_up = StalenessCheck(client, transport, timers, self._look)
-        self.followers = Followers(*how, report, self._knows)
+        self._staleness_check = StalenessCheck(client, transport, timers, self._check)
+        self.followers = Followers(*policy_and_settings, report, self._has_arrived)
         self.has_begun = False
         #: Whether it is stopped.
         self.is_over = False
         #: The highest revision of the initial lists.
-        self._begun_at = 0
-        #: The number of lists by kind.
+        self._initial_revision = 0
+        #: By kind: the number of complete lists.
         self._listings: dict[str, int] = {}
-        self._wakes_at: Instant | None = None
+        self._check_at: Instant | None = None
         self._ticket: Ticket | None = None
         client.subscribe(self._observe)
 
     def heard(self, informer: Informer) -> None:
-        """Process a report of an informer: a list or a watch event has arrived."""
+        """Process the notification of an informer that a list or a watch event has arrived."""
         if self.is_over:
             return
         if not self.has_begun and self._client.is_synced:
             self.has_begun = True
-            self._begin()
+            self._load_current_objects()
         self._listings[informer.info.constant] = informer.listings
-        self._caught_up.heard(informer)
+        self._staleness_check.heard(informer)
 
-    def _begin(self) -> None:
-        """Load the current objects as the initial state."""
-        self._begun_at = max(informer.revision or 0 for informer in self._client.informers.values())
-        self.followers.recall(self._client.everything(), self._timers.now())
-        self._look()
+    def _load_current_objects(self) -> None:
+        """Restart the followers from the objects in the client's cache."""
+        self._initial_revision = max(informer.revision or 0 for informer in self._client.informers.values())
+        self.followers.reset(self._client.everything(), self._timers.now())
+        self._check()
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         if not self.has_begun or self.is_over:
             return
         if self._has_gap(events):
-            self.followers.unseen(sum(each.decision is not None for event in events for each in changes_of(event)))
-            self._begin()
+            changes = [change for event in events for change in split_event(event)]
+            self.followers.count_uncompared(sum(change.decision is not None for change in changes))
+            self._load_current_objects()
         else:
             self.followers.observe(events, self._timers.now())
-            self._wake_later()
+            self._schedule_check()
 
     def _has_gap(self, events: Sequence[WatchEvent]) -> bool:
-        """Report whether changes before these are missing; all of them are of one kind."""
+        """Report whether events before these may be missing; `events` are of one kind."""
         kind = events[0].key.kind
         is_listed = self._client.informers[kind].listings != self._listings.get(kind)
-        return is_listed or any(event.revision <= self._begun_at for event in events)
+        return is_listed or any(event.revision <= self._initial_revision for event in events)
 
-    def _knows(self, instant: Instant) -> bool:
-        if self._caught_up.known_to >= instant:
+    def _has_arrived(self, instant: Instant) -> bool:
+        if self._staleness_check.known_to >= instant:
             return True
-        self._caught_up.ask()
+        self._staleness_check.ask()
         return False
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self.is_over:
             return
         self._ticket = None
         self.followers.observe((), self._timers.now())
-        self._wake_later()
+        self._schedule_check()
 
-    def _wake_later(self) -> None:
-        when = self.followers.next_look()
-        if self._ticket is not None and self._wakes_at == when:
+    def _schedule_check(self) -> None:
+        when = self.followers.next_check_at()
+        if self._ticket is not None and self._check_at == when:
             return
         if self._ticket is not None:
             self._timers.cancel(self._ticket)
             self._ticket = None
         if when is not None:
-            self._wakes_at = when
-            self._ticket = self._timers.call_at(when, self._look)
+            self._check_at = when
+            self._ticket = self._timers.call_at(when, self._check)

@@ -1,4 +1,4 @@
-"""Divergence reports: what Kueue did, what the model would have done, why, and where to look."""
+"""Divergence detection: compares Kueue's decisions with those of the model, and describes each divergence."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,9 +14,9 @@ from batchyard.scheduling.workload import lifecycle
 from batchyard.shadow.findings import (
     Divergence,
     DivergenceType,
+    fair_sharing_hint_for,
     flavors_in_words,
     observed_document,
-    other_sharing,
     ours_in_words,
     predicted_document,
     where_to_look,
@@ -26,7 +26,7 @@ from batchyard.shadow.observed import (
     ObservedAdmission,
     ObservedPreemption,
     Signature,
-    predicted_of,
+    predicted_admission,
     signature_of,
 )
 from batchyard.shadow.replay import (
@@ -36,7 +36,7 @@ from batchyard.shadow.state import SchedulerModel
 
 
 class ObservedDecision(NamedTuple):
-    """An observed decision."""
+    """A decision of Kueue and the time when the shadow received it."""
 
     decision: Observed
     #: The time of arrival.
@@ -44,213 +44,258 @@ class ObservedDecision(NamedTuple):
 
 
 def unpredicted_decision(
-    seen: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
+    kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> Divergence:
-    """Report a decision of Kueue that the model would not make in the current state; `names` maps uids to Workloads."""
-    observed = seen.decision
+    """Return the divergence for a decision of Kueue that the model would not make; `names` maps uids to Workloads."""
+    observed = kueue_decision.decision
     if isinstance(observed, ObservedAdmission):
-        return _admitted(observed, seen.at, model, names, now)
-    by = names.get(observed.by, "")
-    ours = model.opinion(by) if by else None
-    documents = observed_document(observed, names), predicted_document(ours)
-    words = f"preempted for {by or 'a Workload that is not known'} ({observed.reason})"
-    held = model.index.snapshot.holder(observed.workload)
-    queue = "" if held is None else held.queue.name
-    if isinstance(ours, Preempt):
-        parting, rest = DivergenceType.VICTIMS, _other_victims(observed, ours, model)
-        foreseen = [target.reason for target in ours.targets]
+        return _unpredicted_admission(observed, kueue_decision.at, model, names, now)
+    preemptor = names.get(observed.preemptor_uid, "")
+    prediction = model.decide_alone(preemptor) if preemptor else None
+    documents = observed_document(observed, names), predicted_document(prediction)
+    kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed.reason})"
+    admitted = model.index.snapshot.holder(observed.workload)
+    queue = "" if admitted is None else admitted.queue.name
+    if isinstance(prediction, Preempt):
+        divergence_type, model_text = DivergenceType.VICTIMS, _describe_other_victims(observed, prediction, model)
+        predicted_reasons = [target.reason for target in prediction.targets]
     else:
-        parting, rest, foreseen = DivergenceType.PREEMPTED, _no_preemption(ours, by, model), []
-    sharing = other_sharing(observed.reason, foreseen, is_fair=model.shares_fairly)
-    look = where_to_look(parting, observed.workload, queue, seen.at, sharing)
-    return Divergence(parting, now, observed.workload, f"{words}; {rest}", *documents, since=seen.at, look=look)
+        divergence_type, model_text, predicted_reasons = (
+            DivergenceType.PREEMPTED,
+            _explain_no_preemption(prediction, preemptor, model),
+            [],
+        )
+    fair_sharing_hint = fair_sharing_hint_for(observed.reason, predicted_reasons, is_fair=model.has_fair_sharing)
+    look_hints = where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, fair_sharing_hint)
+    return Divergence(
+        divergence_type,
+        now,
+        observed.workload,
+        f"{kueue_text}; {model_text}",
+        *documents,
+        since=kueue_decision.at,
+        look=look_hints,
+    )
 
 
-def _admitted(
+def _unpredicted_admission(
     observed: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> Divergence:
-    ours = model.opinion(observed.workload)
-    words = f"admitted in {observed.queue} with {flavors_in_words(observed.pod_sets)}"
-    parting, rest, predicted = DivergenceType.ADMITTED, ours_in_words(ours), predicted_document(ours)
-    if isinstance(ours, Admit) and predicted_of(ours) != observed:
-        parting = DivergenceType.FLAVORS
-        if ours.queue.name != observed.queue:
-            rest = f"it waits in {ours.queue.name}, and {rest} there"
-    elif isinstance(ours, Admit):
-        before = _before(observed, model)
-        rest = f"it is not its turn: {before}"
-        predicted = {"decision": "wait", "reason": "NotItsTurn", "message": before}
-    elif ours is None:
-        rest = _why_not(observed.workload, model)
-    look = where_to_look(parting, observed.workload, observed.queue, at)
+    prediction = model.decide_alone(observed.workload)
+    kueue_text = f"admitted in {observed.queue} with {flavors_in_words(observed.pod_sets)}"
+    divergence_type, model_text, predicted = (
+        DivergenceType.ADMITTED,
+        ours_in_words(prediction),
+        predicted_document(prediction),
+    )
+    if isinstance(prediction, Admit) and predicted_admission(prediction) != observed:
+        divergence_type = DivergenceType.FLAVORS
+        if prediction.queue.name != observed.queue:
+            model_text = f"it waits in {prediction.queue.name}, and {model_text} there"
+    elif isinstance(prediction, Admit):
+        order_text = _describe_queue_order(observed, model)
+        model_text = f"the model admits others first: {order_text}"
+        predicted = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
+    elif prediction is None:
+        model_text = _explain_no_decision(observed.workload, model)
+    look_hints = where_to_look(divergence_type, observed.workload, observed.queue, at)
     documents = observed_document(observed, names), predicted
-    return Divergence(parting, now, observed.workload, f"{words}; {rest}", *documents, since=at, look=look)
+    return Divergence(
+        divergence_type, now, observed.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=look_hints
+    )
 
 
-def _before(observed: ObservedAdmission, model: SchedulerModel) -> str:
-    """Describe the Workloads before a head that fits but is not first."""
-    place = model.index.place_of(observed.queue, observed.workload)
-    first, view = model.index.first_pending(observed.queue, 1), model.index.book.view(observed.workload)
-    if not place or not first or view is None:
-        return "others of its cohort go before it"
-    return f"{place} before it in {observed.queue}, {first[0].key} first ({_place(first[0])}; it: {_place(view)})"
+def _describe_queue_order(observed: ObservedAdmission, model: SchedulerModel) -> str:
+    """Describe the Workloads that are ahead of an admitted Workload in the model's queue."""
+    position = model.index.place_of(observed.queue, observed.workload)
+    first_pending_views, view = model.index.first_pending(observed.queue, 1), model.index.book.view(observed.workload)
+    if not position or not first_pending_views or view is None:
+        return "Workloads of other queues in its cohort are ahead of it"
+    head = first_pending_views[0]
+    order_fields = f"{_describe_order_fields(head)}; {observed.workload}: {_describe_order_fields(view)}"
+    return f"{position} Workloads are ahead of it in {observed.queue}, the first is {head.key} ({order_fields})"
 
 
-def _place(view: WorkloadView) -> str:
+def _describe_order_fields(view: WorkloadView) -> str:
     return f"priority {view.priority}, queued {format_time(view.queued)}"
 
 
-def _why_not(workload: str, model: SchedulerModel) -> str:
-    """Explain why the model decides nothing about a Workload."""
-    held, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
-    if held is not None:
-        return f"{workload} holds quota in {held.queue.name} already, and waits for nothing"
+def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
+    """Explain why the model makes no decision about a Workload."""
+    admitted, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
+    if admitted is not None:
+        return f"{workload} already holds quota in {admitted.queue.name}"
     if view is None:
-        return f"{workload} is over, or gone"
+        return f"{workload} is finished or deleted"
     if not view.active:
         return f"{workload} is not active"
     queue = model.queue_of(view)
-    return f"{workload} waits in no existing queue" if queue is None else f"{workload} waits in {queue}"
+    return f"{workload} names a LocalQueue that does not exist" if queue is None else f"{workload} waits in {queue}"
 
 
-def _no_preemption(ours: Decision | None, by: str, model: SchedulerModel) -> str:
+def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: SchedulerModel) -> str:
     """Explain why the model preempts no victims for a Workload."""
-    if not by:
-        return "so we know of no reason for it"
-    return _why_not(by, model) if ours is None else ours_in_words(ours)
+    if not preemptor:
+        return "the model knows no reason for this preemption"
+    return _explain_no_decision(preemptor, model) if prediction is None else ours_in_words(prediction)
 
 
-def _other_victims(observed: ObservedPreemption, ours: Preempt, model: SchedulerModel) -> str:
-    targets = {each.workload.key: each for each in ours.targets}
-    own = targets.pop(observed.workload, None)
-    others = ", ".join(_victim(targets[key]) for key in sorted(targets))
-    if own is not None and own.reason != observed.reason:
-        return f"we preempt it as {own.reason}" + (f", and with it {others}" if others else "")
-    if own is not None:
-        return f"we preempt with it {others}"
-    held = model.index.snapshot.holder(observed.workload)
-    instead = "a Workload without quota" if held is None else _victim(PreemptionTarget(held, observed.reason))
-    return f"we preempt {others}, not {instead}"
+def _describe_other_victims(observed: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
+    targets = {each.workload.key: each for each in prediction.targets}
+    predicted_victim = targets.pop(observed.workload, None)
+    other_victims = ", ".join(_describe_victim(targets[key]) for key in sorted(targets))
+    if predicted_victim is not None and predicted_victim.reason != observed.reason:
+        return f"we preempt it as {predicted_victim.reason}" + (
+            f", and with it {other_victims}" if other_victims else ""
+        )
+    if predicted_victim is not None:
+        return f"we preempt with it {other_victims}"
+    admitted = model.index.snapshot.holder(observed.workload)
+    observed_victim = (
+        "a Workload without quota"
+        if admitted is None
+        else _describe_victim(PreemptionTarget(admitted, observed.reason))
+    )
+    return f"we preempt {other_victims}, not {observed_victim}"
 
 
-def _victim(target: PreemptionTarget) -> str:
-    """Describe a victim with the fields that order candidates."""
-    held = target.workload
-    since = format_time(held.reserved_at)
-    return f"{held.key} ({held.queue.name}, priority {held.priority}, quota since {since}: {target.reason})"
+def _describe_victim(target: PreemptionTarget) -> str:
+    """Describe a victim with the fields that determine the order of preemption candidates."""
+    victim = target.workload
+    since = format_time(victim.reserved_at)
+    return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {since}: {target.reason})"
 
 
 def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, now: Instant) -> Divergence:
-    """Report a decision of the model that Kueue has not done since then."""
+    """Return the divergence for a decision that the model made at `since` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
-    waits = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
-    theirs = str((waits or {}).get("message") or "")
-    parting = DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else DivergenceType.NOT_PREEMPTED
+    condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
+    kueue_message = str((condition or {}).get("message") or "")
+    divergence_type = DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else DivergenceType.NOT_PREEMPTED
     queue = decision.head.queue
     message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {ours_in_words(decision)}"
-    if theirs:
-        message += f"; Kueue reports: {theirs}"
-    theirs_document = {"decision": "wait", "reason": (waits or {}).get("reason", ""), "message": theirs}
-    look = where_to_look(parting, view.key, queue, since)
+    if kueue_message:
+        message += f"; Kueue reports: {kueue_message}"
+    kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}
+    look_hints = where_to_look(divergence_type, view.key, queue, since)
     return Divergence(
-        parting, now, view.key, message, theirs_document, predicted_document(decision), since=since, look=look
+        divergence_type,
+        now,
+        view.key,
+        message,
+        kueue_document,
+        predicted_document(decision),
+        since=since,
+        look=look_hints,
     )
 
 
 class DivergenceDetector(DecisionReplay):
-    """A replay that also detects and reports divergences."""
+    """A replay of one cohort tree that also detects and reports divergences."""
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a decision of either side has been unmatched for too long."""
-        return self._overdue_theirs() is not None or self._overdue_ours() is not None
+        """Whether a decision of Kueue or of the model has been unmatched for too long."""
+        return self._overdue_kueue_decision() is not None or self._overdue_model_decision() is not None
 
     def overdue_since(self) -> Instant:
-        """Return the time from which the first divergence counts, unless changes before it are still missing."""
-        theirs, ours = self._overdue_theirs(), self._overdue_ours()
-        if theirs is not None:
-            return self._due(theirs)
-        if ours is None:
+        """Return when the first divergence became due; the caller must have all watch events up to that time."""
+        kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
+        if kueue_decision is not None:
+            return self._deadline(kueue_decision)
+        if model_decision is None:
             return self._now
-        return self._since(self._stuck[ours[0]].first[signature_of(ours[1])]) + self._terms.patience
+        return (
+            self._counts_from(self._unmatched[model_decision[0]].first_made_at[signature_of(model_decision[1])])
+            + self._settings.patience
+        )
 
-    def overdue(self) -> Signature | None:
-        """Return the decision of the model that Kueue has not done for too long, or None."""
-        found = self._overdue_ours()
-        return None if found is None else signature_of(found[1])
+    def overdue_signature(self) -> Signature | None:
+        """Return the signature of the model's decision that Kueue has not made in time, or None."""
+        overdue_decision = self._overdue_model_decision()
+        return None if overdue_decision is None else signature_of(overdue_decision[1])
 
     def awaits(self, signature: Signature) -> bool:
-        """Report whether the model has made this decision and Kueue has yet to do it."""
-        return any(signature in stuck.first for stuck in self._stuck.values())
+        """Report whether the model has made this decision and Kueue has not made it yet."""
+        return any(signature in unmatched.first_made_at for unmatched in self._unmatched.values())
 
-    def part(self) -> None:
-        """Report the first divergence, and continue from what Kueue did."""
-        theirs, ours = self._overdue_theirs(), self._overdue_ours()
-        cause = None if theirs is None else self._cause_of(theirs)
+    def report_divergence(self) -> None:
+        """Add the first divergence to the findings, and continue the replay from Kueue's state."""
+        kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
+        cause = None if kueue_decision is None else self._find_cause(kueue_decision)
         if cause is not None:
-            self._part_by_ours(*cause)
-        elif theirs is not None:
-            self._part_by_theirs(theirs)
-        elif ours is not None:
-            self._part_by_ours(*ours)
+            self._report_missing_decision(*cause)
+        elif kueue_decision is not None:
+            self._report_unpredicted_decision(kueue_decision)
+        elif model_decision is not None:
+            self._report_missing_decision(*model_decision)
 
-    def _cause_of(self, number: int) -> tuple[str, Decision] | None:
-        """Return an earlier decision that Kueue left undone: the unpredicted one may result from it."""
+    def _find_cause(self, number: int) -> tuple[str, Decision] | None:
+        """Return an earlier decision of the model that Kueue has not made and that may have caused this divergence."""
         item = self.backlog.items[number]
         tree, observed = self._tree_of(item), item.change.decision
-        stuck = self._stuck.get(tree)
-        for decision in stuck.decisions if stuck is not None else ():
-            first = stuck.first.get(signature_of(decision)) if stuck is not None else None
-            about = decision.head.workload
-            is_same = observed is not None and (observed.workload == about.key or observed[-1] == about.uid)
-            since = None if first is None else self._terms.since(first, item.came)
-            if since is not None and since < item.came - self._terms.settle and not is_same:
+        unmatched = self._unmatched.get(tree)
+        for decision in unmatched.decisions if unmatched is not None else ():
+            first_made_at = unmatched.first_made_at.get(signature_of(decision)) if unmatched is not None else None
+            head_workload = decision.head.workload
+            is_same = observed is not None and (
+                observed.workload == head_workload.key or observed[-1] == head_workload.uid
+            )
+            first_made = None if first_made_at is None else self._settings.since(first_made_at, item.arrived_at)
+            if first_made is not None and first_made < item.arrived_at - self._settings.settle and not is_same:
                 return None if self._done(decision) is not None else (tree, decision)
         return None
 
-    def _overdue_theirs(self) -> int | None:
-        """Return the number of a decision of Kueue that the model has not made for too long."""
+    def _overdue_kueue_decision(self) -> int | None:
+        """Return the number of the first decision of Kueue that the model has not made in time, or None."""
         for number in self.backlog.decided:
-            if self.backlog.is_front(number) and self._now >= self._due(number):
+            if self.backlog.is_first_of_object(number) and self._now >= self._deadline(number):
                 return number
         return None
 
-    def _overdue_ours(self) -> tuple[str, Decision] | None:
-        """Return a decision of the model, with its tree, that Kueue has not done for too long."""
-        for tree, stuck in self._stuck.items():
-            for decision in stuck.decisions:
-                first = stuck.first.get(signature_of(decision))
-                is_late = first is not None and self._now - self._since(first) >= self._terms.patience
+    def _overdue_model_decision(self) -> tuple[str, Decision] | None:
+        """Return the first decision of the model, with its tree, that Kueue has not made in time, or None."""
+        for tree, unmatched in self._unmatched.items():
+            for decision in unmatched.decisions:
+                first_made_at = unmatched.first_made_at.get(signature_of(decision))
+                is_late = (
+                    first_made_at is not None
+                    and self._now - self._counts_from(first_made_at) >= self._settings.patience
+                )
                 if is_late and self._done(decision) is None:
                     return tree, decision
         return None
 
-    def _part_by_theirs(self, number: int) -> None:
-        """Report a decision of Kueue that the model would not make."""
+    def _report_unpredicted_decision(self, number: int) -> None:
+        """Record the divergence for a decision of Kueue that the model would not make."""
         item = self.backlog.items[number]
         observed, tree = item.change.decision, self._tree_of(item)
-        assert observed is not None, "it is one of those with a decision"
-        finding = unpredicted_decision(ObservedDecision(observed, item.came), self.model, self._names, self._now)
+        assert observed is not None, "every number in backlog.decided has a decision"
+        finding = unpredicted_decision(ObservedDecision(observed, item.arrived_at), self.model, self._names, self._now)
         numbers = [number]
-        if isinstance(observed, ObservedPreemption):  # one divergence, for all victims
-            numbers = [each for each in self.backlog.decided if self._is_of_same(each, observed)]
+        if isinstance(observed, ObservedPreemption):  # report all victims of one preemptor as one divergence
+            numbers = [each for each in self.backlog.decided if self._has_same_preemptor(each, observed)]
         for each in numbers:
-            self._show(each)
-        self._found(finding)
-        self._stuck.pop(tree, None)
+            self._apply_change(each)
+        self._add_finding(finding)
+        self._unmatched.pop(tree, None)
 
-    def _is_of_same(self, number: int, observed: ObservedPreemption) -> bool:
+    def _has_same_preemptor(self, number: int, observed: ObservedPreemption) -> bool:
         other = self.backlog.items[number].change.decision
-        return isinstance(other, ObservedPreemption) and other.by == observed.by and self.backlog.is_front(number)
+        return (
+            isinstance(other, ObservedPreemption)
+            and other.preemptor_uid == observed.preemptor_uid
+            and self.backlog.is_first_of_object(number)
+        )
 
-    def _part_by_ours(self, tree: str, decision: Decision) -> None:
-        """Report a decision of the model that Kueue has not done."""
+    def _report_missing_decision(self, tree: str, decision: Decision) -> None:
+        """Record the divergence for a decision of the model that Kueue has not made."""
         key = decision.head.workload.key
         self.missed[key] = signature_of(decision)
-        since = self._stuck.pop(tree).first.get(self.missed[key], self._now)
-        self._found(missing_decision(decision, self.model, since, self._now))
+        first_made = self._unmatched.pop(tree).first_made_at.get(self.missed[key], self._now)
+        self._add_finding(missing_decision(decision, self.model, first_made, self._now))
 
-    def _found(self, finding: Divergence) -> None:
-        self.counts.parted[finding.parting.value] = self.counts.parted.get(finding.parting.value, 0) + 1
+    def _add_finding(self, finding: Divergence) -> None:
+        self.counts.parted[finding.divergence_type.value] = self.counts.parted.get(finding.divergence_type.value, 0) + 1
         self.findings.append(finding)

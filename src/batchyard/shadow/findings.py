@@ -1,4 +1,4 @@
-"""Findings: the divergences that the shadow reports, with reasons and places to look."""
+"""Findings: the divergences and counts that the shadow reports, as text and JSON, with commands that show the cause."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from typing import Any, Final
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
-from batchyard.shadow.observed import Observed, ObservedAdmission, PodSets, predicted_of
+from batchyard.shadow.observed import Observed, ObservedAdmission, PodSets, predicted_admission
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 
 
 class DivergenceType(StrEnum):
-    """The types of divergence."""
+    """The types of divergence between Kueue and the model."""
 
-    #: Both admit, but with other flavors or another number of pods.
+    #: Both admit, but with different flavors or pod counts.
     FLAVORS = "Flavors"
     #: Kueue admits, the model does not.
     ADMITTED = "Admitted"
     #: The model admits, Kueue does not.
     NOT_ADMITTED = "NotAdmitted"
-    #: Both preempt for the same Workload, but other victims.
+    #: Both preempt for the same Workload, but choose different victims.
     VICTIMS = "Victims"
     #: Kueue preempts, the model does not.
     PREEMPTED = "Preempted"
@@ -36,15 +36,15 @@ class DivergenceType(StrEnum):
     MESSAGE = "Message"
     #: The model evicts, requeues or admits, and Kueue does not.
     NOT_DONE = "NotDone"
-    #: Kueue did a decision that was reported as not done.
+    #: Kueue made a decision that was reported as missing.
     LATE = "Late"
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One divergence."""
+    """One divergence between Kueue and the model, or a decision that Kueue made late."""
 
-    parting: DivergenceType
+    divergence_type: DivergenceType
     at: Instant
     #: The Workload, as namespace/name.
     workload: str
@@ -52,15 +52,20 @@ class Divergence:
     #: What Kueue did, and what the model would have done.
     upstream: Mapping[str, Any] = field(default_factory=dict)
     predicted: Mapping[str, Any] = field(default_factory=dict)
-    #: When Kueue did it, or since when the model would have; None: the time of the report.
+    #: When Kueue decided, or when the model first did; None: the time of the report.
     since: Instant | None = None
-    #: Places to look for the cause.
+    #: Hints and commands that help to find the cause.
     look: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        kind = "Late" if self.parting is DivergenceType.LATE else "Divergence"
-        header = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
+        """Return the divergence as a JSON document."""
+        kind = "Late" if self.divergence_type is DivergenceType.LATE else "Divergence"
+        header = {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "time": format_time(self.at),
+            "type": self.divergence_type.value,
+        }
         return {
             **header,
             "since": format_time(self.at if self.since is None else self.since),
@@ -72,13 +77,13 @@ class Divergence:
         }
 
     def why(self) -> str:
-        """Return our message, unless the finding's message contains it."""
+        """Return the model's reason; '' if the finding's message already contains it."""
         why = str(self.predicted.get("message") or "")
         return "" if why in self.message else why
 
     def text(self) -> str:
-        """Return the text form: the divergence, the reason, and where to look."""
-        lines = [f"{format_time(self.at)} {self.parting.value} {self.workload}: {self.message}"]
+        """Return the divergence as text: what differs, the model's reason, and commands to find the cause."""
+        lines = [f"{format_time(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
         if self.since is not None:
             lines.append(f"since: {format_time(self.since)}")
         if why := self.why():
@@ -89,7 +94,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class ComparisonCounts:
-    """The counts of comparisons and their results."""
+    """Counts of compared decisions by result: agreed, diverging, late, and not compared."""
 
     #: Agreed decisions by type (`admission`, `preemption`, `eviction`).
     agreed: dict[str, int] = field(default_factory=dict)
@@ -107,17 +112,17 @@ class ComparisonCounts:
         return sum(self.parted.values())
 
     def plus(self, other: "ComparisonCounts") -> "ComparisonCounts":
-        """Return the sum of both."""
+        """Return the sum of these counts and `other`."""
         agreed, parted = (
-            {name: one.get(name, 0) + two.get(name, 0) for name in {**one, **two}}
-            for one, two in ((self.agreed, other.agreed), (self.parted, other.parted))
+            {name: first_counts.get(name, 0) + second_counts.get(name, 0) for name in {**first_counts, **second_counts}}
+            for first_counts, second_counts in ((self.agreed, other.agreed), (self.parted, other.parted))
         )
         return ComparisonCounts(
             agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form."""
+        """Return the counts as a JSON document."""
         return {
             "apiVersion": API_VERSION,
             "kind": "ShadowSummary",
@@ -134,7 +139,11 @@ def observed_document(observed: Observed, names: Mapping[str, str]) -> dict[str,
     """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
     if isinstance(observed, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
-    return {"decision": "preempt", "reason": observed.reason, "by": names.get(observed.by, observed.by)}
+    return {
+        "decision": "preempt",
+        "reason": observed.reason,
+        "by": names.get(observed.preemptor_uid, observed.preemptor_uid),
+    }
 
 
 def predicted_document(decision: Decision | None) -> dict[str, Any]:
@@ -143,8 +152,8 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
         case None:
             return {"decision": "none"}
         case Admit():
-            found = predicted_of(decision)
-            return {"decision": "admit", "clusterQueue": found.queue, "podSets": _pod_sets(found.pod_sets)}
+            admission = predicted_admission(decision)
+            return {"decision": "admit", "clusterQueue": admission.queue, "podSets": _pod_sets(admission.pod_sets)}
         case Preempt():
             targets = [{"workload": each.workload.key, "reason": each.reason} for each in decision.targets]
             return {"decision": "preempt", "targets": targets, "message": decision.why.message}
@@ -153,7 +162,7 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
 
 
 def flavors_in_words(pod_sets: PodSets) -> str:
-    """Format the flavors and the pod count of each pod set."""
+    """Format the pod count and the flavors of each pod set as text."""
     parts = []
     for name, count, flavors in pod_sets:
         chosen = dict.fromkeys(flavor for _, flavor in flavors)
@@ -162,12 +171,12 @@ def flavors_in_words(pod_sets: PodSets) -> str:
 
 
 def ours_in_words(decision: Decision | None) -> str:
-    """Describe in a few words what the model would do."""
+    """Describe the model's decision in one clause for a message."""
     match decision:
         case None:
-            return "we know of nothing that it waits for"
+            return "the model finds it neither pending nor ready to schedule"
         case Admit():
-            return f"we admit it with {flavors_in_words(predicted_of(decision).pod_sets)}"
+            return f"we admit it with {flavors_in_words(predicted_admission(decision).pod_sets)}"
         case Preempt():
             return f"we preempt {', '.join(sorted(each.workload.key for each in decision.targets))} for it"
         case StayPending():
@@ -183,44 +192,46 @@ def _pod_sets(pod_sets: PodSets) -> Sequence[Mapping[str, Any]]:
 # Where to look for the cause of a divergence: the objects, the fields that decide, and Kueue's log of that time.
 
 
-#: How much of the log before the divergence is worth reading.
-_BEFORE: Final = 10 * SECOND
+#: The length of Kueue's log to read before the divergence.
+_LOG_PERIOD: Final = 10 * SECOND
 FAIR_SHARING: Final = "InCohortFairSharing"
 
-#: By divergence type, the fields that decide.
-_PREEMPTION: Final = "preemption; in Kueue's configuration fairSharing; priorities of the Workloads"
-_STOPS: Final = "stopPolicy, of its LocalQueue too; spec.active, status.requeueState of the Workload"
-_DECIDES: Final[Mapping[DivergenceType, str]] = {
-    DivergenceType.FLAVORS: "order of flavors, flavorFungibility; of the Workload nodeSelector, tolerations, minCount",
+#: By divergence type: the fields that affect the decision.
+_PREEMPTION_FIELDS: Final = "preemption; fairSharing in Kueue's configuration; priorities of the Workloads"
+_STOP_FIELDS: Final = "stopPolicy, also of the LocalQueue; spec.active and status.requeueState of the Workload"
+_RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
+    DivergenceType.FLAVORS: "order of flavors, flavorFungibility; the Workload's nodeSelector, tolerations, minCount",
     DivergenceType.ADMITTED: "quotas, borrowingLimit, queueingStrategy, admissionScope; lendingLimits of the cohort",
     DivergenceType.NOT_ADMITTED: "stopPolicy, quotas, admissionScope; in Kueue's configuration waitForPodsReady",
-    DivergenceType.VICTIMS: _PREEMPTION,
-    DivergenceType.PREEMPTED: _PREEMPTION,
-    DivergenceType.NOT_PREEMPTED: _PREEMPTION,
-    DivergenceType.EVICTED: _STOPS,
-    DivergenceType.REQUEUED: _STOPS,
-    DivergenceType.NOT_DONE: f"{_STOPS}; its admissionChecks",
-    DivergenceType.MESSAGE: "whether something other than Kueue writes the status of Workloads; which version Kueue is",
+    DivergenceType.VICTIMS: _PREEMPTION_FIELDS,
+    DivergenceType.PREEMPTED: _PREEMPTION_FIELDS,
+    DivergenceType.NOT_PREEMPTED: _PREEMPTION_FIELDS,
+    DivergenceType.EVICTED: _STOP_FIELDS,
+    DivergenceType.REQUEUED: _STOP_FIELDS,
+    DivergenceType.NOT_DONE: f"{_STOP_FIELDS}; its admissionChecks",
+    DivergenceType.MESSAGE: "whether a client other than Kueue writes Workload status; the version of Kueue",
 }
 
 
-def where_to_look(parting: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """Return commands, each with the fields that decide, `hint` first. `at` is when it was seen or began."""
+def where_to_look(
+    divergence_type: DivergenceType, workload: str, queue: str, at: Instant, hint: str = ""
+) -> Sequence[str]:
+    """Return kubectl commands, each with the fields to check, after `hint`; logs are read from shortly before `at`."""
     namespace, _, name = workload.rpartition("/")
     queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
-    since = format_time((at - _BEFORE) // SECOND * SECOND)
+    since = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
     return [
         *([hint] if hint else []),
-        f"kubectl get {queues} -o yaml  # {_DECIDES[parting]}",
+        f"kubectl get {queues} -o yaml  # {_RELEVANT_FIELDS[divergence_type]}",
         f"kubectl get workload -n {namespace} {name} -o yaml",
         f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={since} | grep {name}",
     ]
 
 
-def other_sharing(reason: str, foreseen: Sequence[str], *, is_fair: bool) -> str:
-    """Return a hint if Kueue's fair sharing setting seems to differ from the shadow's; else ''."""
+def fair_sharing_hint_for(reason: str, predicted_reasons: Sequence[str], *, is_fair: bool) -> str:
+    """Return a hint if Kueue's fair sharing setting seems to differ from the shadow's; otherwise ''."""
     if reason == FAIR_SHARING and not is_fair:
-        return "this Kueue shares fairly: begin the shadow with --fair-sharing"
-    if is_fair and FAIR_SHARING in foreseen and reason != FAIR_SHARING:
-        return "if this Kueue does not share fairly, begin the shadow without --fair-sharing"
+        return "Kueue uses fair sharing: start the shadow with --fair-sharing"
+    if is_fair and FAIR_SHARING in predicted_reasons and reason != FAIR_SHARING:
+        return "if Kueue does not use fair sharing, start the shadow without --fair-sharing"
     return ""

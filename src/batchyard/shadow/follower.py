@@ -40,10 +40,10 @@ from batchyard.shadow.observed import (
 from batchyard.shadow.replay import (
     EventBatch,
     ReplayOrder,
+    arrange_batches,
     by_revision,
-    by_revision_within,
-    ordered,
-    orders_of,
+    group_by_revision,
+    replay_orders,
 )
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
@@ -58,50 +58,50 @@ from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 
 class CohortTrees:
-    """Numbered cohort trees (union-find over nodes). Trees merge; they split only through `forget`."""
+    """Cohort trees by number, as sets of nodes that can be merged; only `forget` splits a tree."""
 
     def __init__(self) -> None:
-        self._of: dict[str, int] = {}
+        self._tree_by_node: dict[str, int] = {}
         self._nodes: dict[int, list[str]] = {}
-        self._made = 0
+        self._created_count = 0
 
     def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
-        """Merge the trees of these nodes, at least one; return the tree and the trees merged into it."""
-        found = list(dict.fromkeys(self._of[node] for node in nodes if node in self._of))
-        if not found:
-            self._made += 1
-            found = [self._made]
-            self._nodes[self._made] = []
-        into, *others = sorted(found, key=lambda tree: len(self._nodes[tree]), reverse=True)
-        for other in others:
-            self._take(into, self._nodes.pop(other))
-        self._take(into, [node for node in nodes if node not in self._of])
-        return into, others
+        """Merge the trees of one or more nodes; return the resulting tree and the trees merged into it."""
+        trees = list(dict.fromkeys(self._tree_by_node[node] for node in nodes if node in self._tree_by_node))
+        if not trees:
+            self._created_count += 1
+            trees = [self._created_count]
+            self._nodes[self._created_count] = []
+        target, *merged_trees = sorted(trees, key=lambda tree: len(self._nodes[tree]), reverse=True)
+        for merged_tree in merged_trees:
+            self._assign_nodes(target, self._nodes.pop(merged_tree))
+        self._assign_nodes(target, [node for node in nodes if node not in self._tree_by_node])
+        return target, merged_trees
 
     def forget(self, tree: int) -> None:
-        """Remove a tree and its nodes."""
+        """Remove a tree and all its nodes."""
         for node in self._nodes.pop(tree):
-            del self._of[node]
+            del self._tree_by_node[node]
 
-    def _take(self, tree: int, nodes: Iterable[str]) -> None:
+    def _assign_nodes(self, tree: int, nodes: Iterable[str]) -> None:
         for node in nodes:
-            self._of[node] = tree
+            self._tree_by_node[node] = tree
             self._nodes[tree].append(node)
 
 
 def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
-    """Group objects by tree; omit those that affect all trees."""
-    of_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
-    for _, nodes in of_nodes:
+    """Group objects by cohort tree; omit the objects that affect all trees, such as ResourceFlavors."""
+    events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
+    for _, nodes in events_with_nodes:
         trees.join(nodes)
-    found: dict[int, list[WatchEvent]] = {}
-    for event, nodes in of_nodes:
-        found.setdefault(trees.join(nodes)[0], []).append(event)
-    return found
+    events_by_tree: dict[int, list[WatchEvent]] = {}
+    for event, nodes in events_with_nodes:
+        events_by_tree.setdefault(trees.join(nodes)[0], []).append(event)
+    return events_by_tree
 
 
 def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """Return the nodes of an object: itself and the objects that it names. Empty for objects that affect all trees."""
+    """Return the tree nodes that an object belongs to or names; empty for objects that affect all trees."""
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -112,13 +112,16 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
         case scheme.LOCAL_QUEUE:
             return [f"local/{key.namespace}/{key.name}", f"queue/{spec['clusterQueue']}"]
         case scheme.WORKLOAD:
-            held = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
-            return [f"local/{key.namespace}/{spec.get('queueName', '')}", *([f"queue/{held}"] if held else [])]
+            cluster_queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
+            return [
+                f"local/{key.namespace}/{spec.get('queueName', '')}",
+                *([f"queue/{cluster_queue}"] if cluster_queue else []),
+            ]
     return ()
 
 
 def may_split(event: WatchEvent) -> bool:
-    """Report whether a change may have split a tree."""
+    """Report whether a watch event may have split a cohort tree."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
@@ -126,54 +129,52 @@ def may_split(event: WatchEvent) -> bool:
     return event.old is not None and not {*nodes_of(event.key, event.old)} <= {*nodes_of(event.key, event.obj)}
 
 
-# --- copies ---
-#
-# Copies of a replay, to continue it in another order.
+# --- copies of a replay, to continue it in another order ---
 
 
 class ReplayCopy:
-    """A pickled copy of a replay. Immutable objects are shared."""
+    """A pickled copy of a replay; the copy shares immutable objects with the original."""
 
-    def __init__(self, pursuit: DivergenceDetector) -> None:
+    def __init__(self, original: DivergenceDetector) -> None:
         self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
-        self._places = {id(each): place for place, each in enumerate(self._shared)}
+        self._indexes = {id(each): index for index, each in enumerate(self._shared)}
         buffer = io.BytesIO()
         pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = self._place  # type: ignore[method-assign]
-        pickler.dump(pursuit)
+        pickler.persistent_id = self._shared_index  # type: ignore[method-assign]
+        pickler.dump(original)
         self._bytes = buffer.getvalue()
 
-    def again(self) -> DivergenceDetector:
-        """Return a new replay in the copied state."""
+    def restore(self) -> DivergenceDetector:
+        """Return a new replay that starts from the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        found: DivergenceDetector = unpickler.load()
-        return found
+        replay: DivergenceDetector = unpickler.load()
+        return replay
 
-    def _place(self, value: Any) -> int | None:
-        """Return the index of a shared object, or None for an object that is copied."""
-        place = self._places.get(id(value))
-        if place is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
-            place = self._places[id(value)] = len(self._shared)
+    def _shared_index(self, value: Any) -> int | None:
+        """Return the index of an object that the copy shares, or None if pickle must copy the object."""
+        index = self._indexes.get(id(value))
+        if index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
+            index = self._indexes[id(value)] = len(self._shared)
             self._shared.append(value)
-        return place
+        return index
 
 
-#: The minimum number of calls between two copies; the number of Workloads if that is greater.
-KEPT_MIN: Final = 200
-#: The maximum number of calls between two copies.
-KEPT_MAX: Final = 20_000
-#: After so many failed attempts in a row, fewer orders are tried.
-IN_VAIN_MAX: Final = 10
+#: The minimum number of `observe` calls between two copies; the number of Workloads if that is greater.
+COPY_INTERVAL_MIN: Final = 200
+#: The maximum number of `observe` calls between two copies.
+COPY_INTERVAL_MAX: Final = 20_000
+#: After this number of failed attempts in a row, the follower tries fewer orders.
+FAILED_ATTEMPTS_MAX: Final = 10
 #: The number of copies that are kept.
-BASES: Final = 3
-#: The maximum number of calls that are replayed step by step, and of steps in other orders before both agree again.
+BASES_MAX: Final = 3
+#: The maximum number of calls replayed step by step, and of steps in other orders before both agree again.
 STEPS_MAX: Final = 1000
-APART_MAX: Final = 12
+REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay before the call with this number."""
+    """A copy of the replay as it was before the `observe` call with this number."""
 
     copy: ReplayCopy
     number: int
@@ -182,256 +183,264 @@ class ReplayBase(NamedTuple):
 
 
 class TrialStart(NamedTuple):
-    """The start of a trial: calls before this number are replayed in the order of arrival."""
+    """The start of a trial replay; `observe` calls before this number are replayed in the order of arrival."""
 
     base: ReplayBase
     number: int
     #: Whether to assume that Kueue has tried all pending Workloads.
-    is_settled: bool = False
+    has_tried_all: bool = False
 
 
 class TreeFollower:
-    """Follows Kueue in one cohort tree: the replay, recent calls, and copies of the replay to retry them from."""
+    """Follows Kueue in one cohort tree; keeps the replay, recent calls, and earlier copies of the replay."""
 
     def __init__(
         self,
         policy: SchedulingPolicy,
-        terms: ShadowSettings,
+        settings: ShadowSettings,
         report: Callable[[Divergence], None],
-        knows: Callable[[Instant], bool],
+        has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
-        self._terms = terms
-        self._pursuit = DivergenceDetector(policy, terms)
+        """`has_arrived` reports whether all watch events before an instant have arrived."""
+        self._settings = settings
+        self._replay = DivergenceDetector(policy, settings)
         self._report = report
-        self._knows = knows
-        self._orders = orders_of(terms.settle)
+        self._has_arrived = has_arrived
+        self._orders = replay_orders(settings.settle)
         self._calls: list[EventBatch] = []
-        #: The number of calls before the first of `_calls`.
-        self._gone = 0
+        #: The number of calls that are no longer in `_calls`.
+        self._dropped_calls = 0
         #: States from which calls can be replayed, latest first.
-        self._bases: deque[ReplayBase] = deque(maxlen=BASES)
-        #: Numbers of calls since the latest base before which both agreed.
-        self._levels: list[int] = []
-        #: Whether the changes since then were processed in another order than that of arrival.
+        self._bases: deque[ReplayBase] = deque(maxlen=BASES_MAX)
+        #: The numbers of the calls, since the latest base, before which both schedulers agreed.
+        self._agreements: list[int] = []
+        #: Whether the calls since the latest base were processed in another order than that of arrival.
         self._is_reordered = False
         #: The number of failed attempts in a row to find an order.
-        self._in_vain = 0
-        #: How often another order made both agree.
+        self._failed_attempts = 0
+        #: How often another order removed a divergence.
         self.reordered = 0
-        #: The time of the next check if no change comes before.
-        self.look_at: Instant | None = None
+        #: The time of the next check if no watch event arrives earlier.
+        self.check_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
         self._is_overdue = False
         self._restart_bases()
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of the comparison so far."""
-        return self._pursuit.counts
+        """The counts of agreed, diverging and uncompared decisions so far."""
+        return self._replay.counts
 
     @property
     def waiting(self) -> int:
-        """The number of changes that are not yet compared."""
-        return len(self._pursuit.backlog.items)
+        """The number of watch events that wait for comparison."""
+        return len(self._replay.backlog.items)
 
     @property
-    def undecided(self) -> int:
-        """The number of decisions among the changes that are not yet compared."""
-        return self._pursuit.backlog.undecided
+    def uncompared_decisions(self) -> int:
+        """The number of Kueue's decisions that wait for comparison."""
+        return self._replay.backlog.uncompared_decisions
 
     @property
     def missed(self) -> dict[str, Signature]:
-        """Workloads reported because Kueue has not done what the model decided, each with that decision."""
-        return self._pursuit.missed
+        """By Workload: the model's decision that was reported because Kueue has not made it."""
+        return self._replay.missed
 
     @property
     def requeue_batch_period(self) -> Duration:
-        """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
-        return self._pursuit.requeue_batch_period
+        """The assumed time for which Kueue batches changes before it activates inadmissible Workloads."""
+        return self._replay.requeue_batch_period
 
     @requeue_batch_period.setter
     def requeue_batch_period(self, requeue_batch_period: Duration) -> None:
-        self._pursuit.requeue_batch_period = requeue_batch_period
+        self._replay.requeue_batch_period = requeue_batch_period
 
     @property
-    def is_level(self) -> bool:
-        """Whether no change and no decision is pending."""
-        return self._pursuit.is_level
+    def is_agreed(self) -> bool:
+        """Whether no watch event and no decision waits for comparison."""
+        return self._replay.is_agreed
 
-    def recall(self, events: Sequence[WatchEvent], missed: Mapping[str, Signature], now: Instant) -> None:
-        """Load the objects at the start or after a gap in a watch; they contain no decision to compare."""
-        self._pursuit.recall(events, now)
-        self._pursuit.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
+    def reset(self, events: Sequence[WatchEvent], missed: Mapping[str, Signature], now: Instant) -> None:
+        """Load the current objects, after the initial list or a gap in a watch; quota already held is not compared."""
+        self._replay.reset(events, now)
+        self._replay.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
         self._restart_bases(is_beginning=True)
-        self.look_at = now
+        self.check_at = now
 
-    def shown(self) -> list[WatchEvent]:
-        """Return the tree's own objects as the model last processed them."""
-        return _own(self._pursuit.model.shown())
+    def current_objects(self) -> list[WatchEvent]:
+        """Return the objects of this tree as the model last processed them, as watch events."""
+        return _events_in_tree(self._replay.model.current_objects())
 
     def take_over(self, other: "TreeFollower", now: Instant) -> None:
-        """Merge another tree: process the objects that its follower has processed, then its pending changes."""
-        self._pursuit.missed |= other.missed
-        to_show = [item.change.event for item in other._pursuit.backlog.items.values()]
-        self.observe([*other.shown(), *_own(to_show)], now)
+        """Take over the tree of another follower: process its objects, then its pending watch events."""
+        self._replay.missed |= other.missed
+        pending_events = [item.change.event for item in other._replay.backlog.items.values()]
+        self.observe([*other.current_objects(), *_events_in_tree(pending_events)], now)
         if other.missed:
-            self._restart_bases()  # so that they are not reported again
+            self._restart_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
-        """Report whether a check is due."""
-        return self._is_overdue or (self.look_at is not None and self.look_at <= now)
+        """Report whether the follower must run a check at `now`."""
+        return self._is_overdue or (self.check_at is not None and self.check_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process changes in the order of arrival; none if only time has passed or a watch has caught up."""
+        """Process watch events in the order of arrival, and report due divergences; `events` may be empty."""
         self._calls.append(EventBatch(events, now))
-        self._pursuit.take_in(events, now)
-        self._pursuit.go_on(now)
+        self._replay.add_events(events, now)
+        self._replay.advance(now)
         while (
-            self._pursuit.is_overdue
-            and self._knows(self._pursuit.overdue_since())
+            self._replay.is_overdue
+            and self._has_arrived(self._replay.overdue_since())
             and not self._is_agreed_in_another_order(now)
         ):
-            self._pursuit.part()
-            self._pursuit.go_on(now)
+            self._replay.report_divergence()
+            self._replay.advance(now)
             self._restart_bases()
-        findings, self._pursuit.findings = self._pursuit.findings, []
+        findings, self._replay.findings = self._replay.findings, []
         for finding in findings:
             self._report(finding)
-        self._keep()
-        self.look_at, self._is_overdue = self._pursuit.next_look(), self._pursuit.is_overdue
+        self._record_agreement()
+        self.check_at, self._is_overdue = self._replay.next_check_at(), self._replay.is_overdue
 
-    def _keep(self) -> None:
-        """Record where both agree, and make a copy of the replay from time to time."""
-        number = self._gone + len(self._calls)
+    def _record_agreement(self) -> None:
+        """Record the call if both schedulers agree, and copy the replay periodically."""
+        number = self._dropped_calls + len(self._calls)
         since = number - self._bases[0].number
-        if self._pursuit.is_level:
-            if self._is_reordered or since >= max(KEPT_MIN, self._pursuit.size):
+        if self._replay.is_agreed:
+            if self._is_reordered or since >= max(COPY_INTERVAL_MIN, self._replay.size):
                 self._add_base()
             else:
-                self._levels.append(number)
-        elif since >= KEPT_MAX:
+                self._agreements.append(number)
+        elif since >= COPY_INTERVAL_MAX:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
-        """Make the current state a start for later trials."""
-        self._bases.appendleft(ReplayBase(ReplayCopy(self._pursuit), self._gone + len(self._calls), is_beginning))
-        self._levels, self._is_reordered = [], False
+        """Copy the current replay as a start for later trials, and drop calls before the oldest copy."""
+        self._bases.appendleft(
+            ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
+        )
+        self._agreements, self._is_reordered = [], False
         first = self._bases[-1].number
-        self._calls, self._gone = self._calls[first - self._gone :], first
+        self._calls, self._dropped_calls = self._calls[first - self._dropped_calls :], first
 
     def _restart_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
         self._add_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Find another order of the changes since the last agreement in which both agree, and adopt it."""
-        ours = self._pursuit.overdue()
+        """Search an order of the recent events in which both schedulers agree; continue from it if one exists."""
+        missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
-        starts = 1 if self._in_vain >= IN_VAIN_MAX else None
-        for start in islice(self._starts(), starts):
-            for trial in self._trials(start):
-                trial.go_on(now)
-                if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
-                    trial.shows_first = False
-                    trial.findings = self._pursuit.findings  # findings reported before are not reported again
-                    self._pursuit = trial
+        starts = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
+        for start in islice(self._trial_starts(), starts):
+            for trial in self._run_trials(start):
+                trial.advance(now)
+                if not trial.is_overdue and (missing_signature is None or not trial.awaits(missing_signature)):
+                    trial.changes_first = False
+                    trial.findings = self._replay.findings  # findings reported before are not reported again
+                    self._replay = trial
                     self.reordered += 1
                     self._is_reordered = True
-                    self._in_vain = 0
+                    self._failed_attempts = 0
                     return True
-        self._in_vain += 1
+        self._failed_attempts += 1
         return False
 
-    def _trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
-        """Yield the present state under each other order."""
-        calls = self._calls[start.number - self._gone :]
+    def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
+        """Yield the replay that results from each other order of the calls."""
+        calls = self._calls[start.number - self._dropped_calls :]
         for requeue_batch_period in dict.fromkeys(
-            (self._pursuit.requeue_batch_period, self._terms.requeue_batch_period, 0)
+            (self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)
         ):
             for order in self._orders:
-                trial = self._begun(start, requeue_batch_period)
-                for together in ordered(calls, order):
-                    _take(trial, together, order)
+                trial = self._create_trial(start, requeue_batch_period)
+                for batch in arrange_batches(calls, order):
+                    _apply_calls(trial, batch, order)
                 yield trial
-            yield self._lazily(self._begun(start, requeue_batch_period), calls)
+            yield self._replay_lazily(self._create_trial(start, requeue_batch_period), calls)
             if len(calls) <= STEPS_MAX:
-                yield self._in_steps(self._begun(start, requeue_batch_period), calls)
+                yield self._replay_in_steps(self._create_trial(start, requeue_batch_period), calls)
 
-    def _begun(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
-        """Return the state at the start of a trial."""
-        base, number, is_settled = start
-        trial = base.copy.again()
+    def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
+        """Return a replay in the state at the start of a trial."""
+        base, number, has_tried_all = start
+        trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
-        if is_settled:
-            trial.recall_settled()
-        for call in self._calls[base.number - self._gone : number - self._gone]:
-            trial.take_in(call.events, call.now)
-            trial.go_on(call.now)
+        if has_tried_all:
+            trial.assume_all_tried()
+        for call in self._calls[base.number - self._dropped_calls : number - self._dropped_calls]:
+            trial.add_events(call.events, call.now)
+            trial.advance(call.now)
         return trial
 
-    def _lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Return the state by revision, with a cycle of the model only where a decision of Kueue needs an explanation.
+    def _replay_lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
+        """Replay the calls by revision, and run a model cycle only where a decision of Kueue needs an explanation.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
         between them.
         """
-        for together in by_revision_within(calls, self._terms.settle):
+        for batch in group_by_revision(calls, self._settings.settle):
             trial.is_lazy = True
-            for call in together:
-                _take(trial, [call], self._orders[0])
+            for call in batch:
+                _apply_calls(trial, [call], self._orders[0])
             trial.is_lazy = False
-            trial.go_on(together[-1].now)
+            trial.advance(batch[-1].now)
         return trial
 
-    def _in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Return the state by revision, choosing an order for each section between two agreements."""
-        level, since = ReplayCopy(trial), 0
+    def _replay_in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
+        """Replay the calls by revision, and choose an order for each section between two agreements."""
+        agreed_copy, section_start = ReplayCopy(trial), 0
         steps = list(by_revision(calls))
-        for place, step in enumerate(steps):
-            _take(trial, step, self._orders[0])
-            ways = self._orders if place - since < APART_MAX else ()
-            others = (_taken(level, steps[since : place + 1], order) for order in ways if not trial.is_level)
-            trial = next((each for each in others if each.is_level), trial)
-            if trial.is_level:
-                level, since = ReplayCopy(trial), place + 1
+        for position, step in enumerate(steps):
+            _apply_calls(trial, step, self._orders[0])
+            orders = self._orders if position - section_start < REORDERED_STEPS_MAX else ()
+            candidates = (
+                _replay_steps(agreed_copy, steps[section_start : position + 1], order)
+                for order in orders
+                if not trial.is_agreed
+            )
+            trial = next((each for each in candidates if each.is_agreed), trial)
+            if trial.is_agreed:
+                agreed_copy, section_start = ReplayCopy(trial), position + 1
         return trial
 
-    def _starts(self) -> Iterator[TrialStart]:
-        """Yield starts of trials: the last agreement, an agreement a second earlier, and each base."""
+    def _trial_starts(self) -> Iterator[TrialStart]:
+        """Yield the starts of trials: the last agreement, an agreement over a second earlier, and each copy."""
         last = self._bases[0]
-        levels = [] if self._is_reordered else self._levels
-        if levels:
-            yield TrialStart(last, levels[-1])
-            before = self._calls[levels[-1] - self._gone - 1].now - SECOND
-            earlier = [number for number in levels if self._calls[number - self._gone - 1].now < before]
+        agreements = [] if self._is_reordered else self._agreements
+        if agreements:
+            yield TrialStart(last, agreements[-1])
+            before = self._calls[agreements[-1] - self._dropped_calls - 1].now - SECOND
+            earlier = [number for number in agreements if self._calls[number - self._dropped_calls - 1].now < before]
             if earlier:
                 yield TrialStart(last, earlier[-1])
         for base in self._bases:
-            if base.number < self._gone + len(self._calls):
+            if base.number < self._dropped_calls + len(self._calls):
                 yield TrialStart(base, base.number)
                 if base.is_beginning:
-                    yield TrialStart(base, base.number, is_settled=True)
+                    yield TrialStart(base, base.number, has_tried_all=True)
 
 
-def _own(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    """Filter the tree's own objects; objects that affect all trees are omitted."""
+def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
+    """Return the events of objects in this tree, without objects that affect all trees."""
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
-def _take(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Process calls together in a trial."""
-    trial.shows_first = order.shows_first
+def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
+    """Apply the calls to a trial replay, and let the model decide once after them."""
+    trial.changes_first = order.changes_first
     for events, at in calls:
-        trial.take_in(events, at)
-    trial.go_on(calls[-1].now)
+        trial.add_events(events, at)
+    trial.advance(calls[-1].now)
 
 
-def _taken(level: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
-    """Return the state after some steps, with the changes of a step grouped by the order."""
-    trial = level.again()
+def _replay_steps(
+    base_copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder
+) -> DivergenceDetector:
+    """Return a replay of the steps from a copy, with the calls of each step grouped as the order requires."""
+    trial = base_copy.restore()
     for step in steps:
-        for together in [step] if order.by_revision else [[call] for call in step]:
-            _take(trial, together, order)
+        for batch in [step] if order.by_revision else [[call] for call in step]:
+            _apply_calls(trial, batch, order)
     return trial

@@ -1,4 +1,4 @@
-"""Observed decisions: extracts Kueue's decisions from changes of Workloads, and matches them with those of the model.
+"""Observed decisions: extracts Kueue's decisions from watch events of Workloads, and matches them with the model's.
 
 A quota reservation and an eviction for a preemptor are decisions; all other changes are inputs. A Workload that already
 holds quota when first seen yields two changes: its creation without quota, and the reservation.
@@ -23,12 +23,11 @@ from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.pending_reason import VERDICTS
 
-#: Parts of Kueue's message for a head that waits for its victims, and for one that fits once victims of others are
-#: gone.
+#: Parts of Kueue's message for a head that waits for its victims or for the victims of other Workloads.
 _FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
 
 #: All fields of a Workload that affect decisions.
-_ALL_THAT_MATTERS: Final = attrgetter(
+_DECISION_FIELDS: Final = attrgetter(
     *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
     *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
 )
@@ -38,7 +37,7 @@ PodSets: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
 
 
 class ObservedAdmission(NamedTuple):
-    """A quota reservation for a Workload."""
+    """A quota reservation that Kueue made for a Workload."""
 
     workload: str
     queue: str
@@ -50,14 +49,14 @@ class ObservedPreemption(NamedTuple):
 
     workload: str
     reason: str
-    by: str
+    preemptor_uid: str
 
 
 Observed: TypeAlias = ObservedAdmission | ObservedPreemption
 
 
 class ObservedChange(NamedTuple):
-    """A change and the decision that it shows; None if it shows none."""
+    """A watch event and the decision of Kueue that it shows, if any."""
 
     event: WatchEvent
     decision: Observed | None = None
@@ -67,39 +66,39 @@ class ObservedChange(NamedTuple):
     is_idle: bool = False
 
 
-def changes_of(event: WatchEvent) -> Iterator[ObservedChange]:
-    """Split a watch event into changes with decisions."""
+def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
+    """Split a watch event into changes that show at most one decision of Kueue each."""
     if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
         yield ObservedChange(event)
         return
     view = workload_view(event.obj)
     before = None if event.old is None else workload_view(event.old)
     if before is None and view.quota_reserved:
-        bare = {field: value for field, value in event.obj.items() if field != "status"}
-        yield ObservedChange(event._replace(obj=bare))
-        event, before = event._replace(type=EventType.MODIFIED, old=bare), workload_view(bare)
+        pending_obj = {field: value for field, value in event.obj.items() if field != "status"}
+        yield ObservedChange(event._replace(obj=pending_obj))
+        event, before = event._replace(type=EventType.MODIFIED, old=pending_obj), workload_view(pending_obj)
     if before is None:
         yield ObservedChange(event)
     elif view.quota_reserved and not before.quota_reserved:
-        yield ObservedChange(event, admitted_of(view))
+        yield ObservedChange(event, observed_admission(view))
     elif view.finished or before.finished:
         yield ObservedChange(
             event
         )  # an eviction written too late releases nothing, though it may reset Finished at first
-    elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
+    elif view.evicted and not before.evicted and (preempted := observed_preemption(event.obj, view)) is not None:
         yield ObservedChange(event, preempted)
     else:
         yield ObservedChange(event, None, _was_readmitted(view, before), _is_idle(event, view, before))
 
 
-def admitted_of(view: WorkloadView) -> ObservedAdmission:
-    """Return the quota reservation that a Workload shows."""
+def observed_admission(view: WorkloadView) -> ObservedAdmission:
+    """Return the quota reservation in the status of a Workload."""
     pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
     return ObservedAdmission(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 
-def predicted_of(decision: Admit) -> ObservedAdmission:
-    """Return the quota reservation that a decision of the model makes."""
+def predicted_admission(decision: Admit) -> ObservedAdmission:
+    """Return the quota reservation that an admission by the model makes."""
     pod_sets = (
         (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
         for each in decision.assignment.pod_sets
@@ -107,18 +106,18 @@ def predicted_of(decision: Admit) -> ObservedAdmission:
     return ObservedAdmission(decision.head.workload.key, decision.queue.name, tuple(sorted(pod_sets)))
 
 
-def preempted_of(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
-    """Return the preemption that a Workload shows; None if it was evicted for another reason."""
+def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
+    """Return the preemption in the conditions of a Workload; None if it was evicted for another reason."""
     evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
     if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
-    by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
-    return ObservedPreemption(view.key, str(preempted["reason"]), by)
+    preemptor_uid = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
+    return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
 
 
 def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
     is_new_message = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
-    return not is_new_message and _ALL_THAT_MATTERS(view) == _ALL_THAT_MATTERS(before)
+    return not is_new_message and _DECISION_FIELDS(view) == _DECISION_FIELDS(before)
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
@@ -129,13 +128,13 @@ def waits_for_victims(obj: Obj) -> bool | None:
     message = condition.get("message") or ""
     if any(words in message for words in _FOR_VICTIMS):
         return True
-    is_verdict = condition["reason"] in VERDICTS or message.startswith("couldn't assign flavors")
-    return False if is_verdict else None
+    is_pending_reason = condition["reason"] in VERDICTS or message.startswith("couldn't assign flavors")
+    return False if is_pending_reason else None
 
 
 def _was_readmitted(view: WorkloadView, before: WorkloadView) -> bool:
-    both = view.quota_reserved and before.quota_reserved
-    return both and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
+    has_quota = view.quota_reserved and before.quota_reserved
+    return has_quota and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
 
 
 # --- backlog ---
@@ -148,39 +147,39 @@ class PendingChange:
     """A change that the model has not processed yet."""
 
     change: ObservedChange
-    came: Instant
+    arrived_at: Instant
 
     @property
     def key(self) -> Key:
-        """The key of the changed object."""
+        """The key of the object that changed."""
         return self.change.event.key
 
 
 class ChangeBacklog:
-    """The pending changes by number of arrival."""
+    """The changes that the model has not processed yet, numbered in the order of arrival."""
 
     def __init__(self) -> None:
         self.items: dict[int, PendingChange] = {}
         #: Numbers of the changes with a decision.
         self.decided: dict[int, None] = {}
-        self._arrived = 0
+        self._last_number = 0
         self._by_key: dict[Key, deque[int]] = {}
 
     def add(self, change: ObservedChange, now: Instant) -> None:
-        """Add a change that arrived now."""
-        self._arrived += 1
-        self.items[self._arrived] = PendingChange(change, now)
-        self._by_key.setdefault(change.event.key, deque()).append(self._arrived)
+        """Add a change that arrived at `now`."""
+        self._last_number += 1
+        self.items[self._last_number] = PendingChange(change, now)
+        self._by_key.setdefault(change.event.key, deque()).append(self._last_number)
         if change.decision is not None:
-            self.decided[self._arrived] = None
+            self.decided[self._last_number] = None
 
     @property
-    def undecided(self) -> int:
-        """The number of decisions that are not compared yet."""
+    def uncompared_decisions(self) -> int:
+        """The number of Kueue's decisions that wait for comparison."""
         return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
 
     def take(self, number: int) -> PendingChange:
-        """Remove and return a change that the model processes now."""
+        """Remove and return the change with this number."""
         item = self.items.pop(number)
         self.decided.pop(number, None)
         numbers = self._by_key[item.key]
@@ -189,122 +188,129 @@ class ChangeBacklog:
             del self._by_key[item.key]
         return item
 
-    def front(self, workload: str) -> int | None:
-        """Return the first relevant change of a Workload if it shows a decision; else None."""
-        number = self._front(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+    def first_decision_of(self, workload: str) -> int | None:
+        """Return the number of a Workload's first relevant change if it shows a decision; otherwise None."""
+        number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return number if number in self.decided else None
 
-    def is_front(self, number: int) -> bool:
-        """Report whether a change is the first of its object that affects decisions."""
-        return self._front(self.items[number].key) == number
+    def is_first_of_object(self, number: int) -> bool:
+        """Report whether a change is its object's first pending change that affects decisions."""
+        return self._first_relevant(self.items[number].key) == number
 
-    def before(self, number: int) -> list[int]:
-        """Return the earlier pending changes of the same object."""
+    def earlier_changes(self, number: int) -> list[int]:
+        """Return the numbers of the pending changes of the same object before this one."""
         return [each for each in self._by_key[self.items[number].key] if each < number]
 
-    def _front(self, key: Key) -> int | None:
+    def _first_relevant(self, key: Key) -> int | None:
         numbers = self._by_key.get(key, ())
         return next((number for number in numbers if not self.items[number].change.is_idle), None)
 
-    def fronts(self) -> Iterator[int]:
-        """Yield the changes with a decision that are the first of their objects."""
-        return (number for number in list(self.decided) if self.is_front(number))
+    def first_decisions(self) -> Iterator[int]:
+        """Yield the number of each change that shows a decision and is its object's first relevant change."""
+        return (number for number in list(self.decided) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
-        """Return the evictions for the preemptor with that uid, by number."""
-        found: dict[int, ObservedPreemption] = {}
-        for number in self.fronts():
+        """Return the evictions for the preemptor with this uid, by change number."""
+        evictions: dict[int, ObservedPreemption] = {}
+        for number in self.first_decisions():
             preempted = self.items[number].change.decision
-            if isinstance(preempted, ObservedPreemption) and preempted.by == uid:
-                found[number] = preempted
-        return found
+            if isinstance(preempted, ObservedPreemption) and preempted.preemptor_uid == uid:
+                evictions[number] = preempted
+        return evictions
 
 
-# --- likeness ---
+# --- equivalent victims ---
 #
-# Decisions that count as equal although they differ: their victims are equal in all that either scheduler compares.
+# Two preemptions count as equal if their victims are equal in every field that both schedulers compare.
 #
-# Kueue's memory holds reservation times with full precision; the objects hold whole seconds, and uids break ties. So of
-# two Workloads in one queue, with the same priority and usage, reserved within a second, either may be the victim.
+# Kueue's memory holds reservation times with full precision; the objects hold whole seconds, and uids break ties. So
+# either of two Workloads in one queue with equal priority and usage, reserved within a second, may be the victim.
 # Source: Kueue's pkg/scheduler/preemption/common (CandidatesOrdering).
 
 
-#: The maximum difference of reservation times that may be equal.
-_WITHIN: Final = SECOND
+#: The maximum difference between two reservation times that count as equal.
+_RESERVATION_TOLERANCE: Final = SECOND
 
 
-def swapped(decision: Preempt, seen: Mapping[int, ObservedPreemption], snapshot: Snapshot) -> Sequence[int] | None:
+def match_equivalent_victims(
+    decision: Preempt, evictions: Mapping[int, ObservedPreemption], snapshot: Snapshot
+) -> Sequence[int] | None:
     """Return the observed evictions if they match the predicted ones up to equivalent victims; else None."""
-    wanted = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
-    if len(seen) != len(wanted):
+    predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
+    if len(evictions) != len(predicted_targets):
         return None
-    left = {number: each for number, each in seen.items() if not _is_wanted(each, wanted)}
-    for preempted in left.values():
-        held = snapshot.holder(preempted.workload)
-        found = next((key for key, each in wanted.items() if held is not None and are_alike(each.workload, held)), None)
-        if found is None or wanted.pop(found).reason != preempted.reason:
+    unmatched = {number: each for number, each in evictions.items() if not _take_target(each, predicted_targets)}
+    for preempted in unmatched.values():
+        admitted = snapshot.holder(preempted.workload)
+        equivalent = next(
+            (
+                key
+                for key, each in predicted_targets.items()
+                if admitted is not None and are_equivalent_victims(each.workload, admitted)
+            ),
+            None,
+        )
+        if equivalent is None or predicted_targets.pop(equivalent).reason != preempted.reason:
             return None
-    return tuple(seen)
+    return tuple(evictions)
 
 
-def _is_wanted(preempted: ObservedPreemption, wanted: dict[str, PreemptionTarget]) -> bool:
-    target = wanted.get(preempted.workload)
+def _take_target(preempted: ObservedPreemption, targets: dict[str, PreemptionTarget]) -> bool:
+    target = targets.get(preempted.workload)
     if target is None or target.reason != preempted.reason:
         return False
-    del wanted[preempted.workload]
+    del targets[preempted.workload]
     return True
 
 
-def are_alike(one: AdmittedWorkload, other: AdmittedWorkload) -> bool:
+def are_equivalent_victims(first: AdmittedWorkload, other: AdmittedWorkload) -> bool:
     """Report whether two admitted Workloads are interchangeable as victims."""
     return (
-        one.queue is other.queue
-        and one.priority == other.priority
-        and one.usage == other.usage
-        and one.evicted == other.evicted
-        and abs(one.reserved_at - other.reserved_at) <= _WITHIN
+        first.queue is other.queue
+        and first.priority == other.priority
+        and first.usage == other.usage
+        and first.evicted == other.evicted
+        and abs(first.reserved_at - other.reserved_at) <= _RESERVATION_TOLERANCE
     )
 
 
-# --- matching ---
-#
-# Match decisions of the model with changes by Kueue.
+# --- matching of the model's decisions with Kueue's changes ---
 
 
 Signature: TypeAlias = tuple[object, ...]
 
 
-def done(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
-    """Return the changes by which Kueue did what the model decided; None if it has not done all of it."""
+def matching_changes(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
+    """Return the numbers of the changes that carry out a decision of the model; None if one is missing."""
     if isinstance(decision, Admit):
-        number = backlog.front(decision.head.workload.key)
-        if number is not None and backlog.items[number].change.decision == predicted_of(decision):
+        number = backlog.first_decision_of(decision.head.workload.key)
+        if number is not None and backlog.items[number].change.decision == predicted_admission(decision):
             return (number,)
         return None
     if not isinstance(decision, Preempt):
         return None
-    found: list[int] = []
+    numbers: list[int] = []
     for target in decision.targets:
         if target.workload.evicted:
             continue
-        number = backlog.front(target.workload.key)
-        wanted = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
-        if number is None or backlog.items[number].change.decision != wanted:
-            return swapped(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
-        found.append(number)
-    return found
+        number = backlog.first_decision_of(target.workload.key)
+        expected = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
+        if number is None or backlog.items[number].change.decision != expected:
+            return match_equivalent_victims(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
+        numbers.append(number)
+    return numbers
 
 
 def signature_of(decision: Decision) -> Signature:
-    """Return a value that identifies a decision."""
+    """Return a hashable value that identifies a decision across cycles."""
     if isinstance(decision, Admit):
-        return ("admit", *predicted_of(decision))
+        return ("admit", *predicted_admission(decision))
     targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
     return ("preempt", decision.head.workload.key, *targets)
 
 
 def is_effective(decision: Decision) -> bool:
-    """Report whether a decision has a visible effect."""
+    """Report whether a decision admits a Workload or evicts a victim that is not evicted yet."""
     if isinstance(decision, Preempt):
         return not all(target.workload.evicted for target in decision.targets)
     return isinstance(decision, Admit)

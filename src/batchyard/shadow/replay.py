@@ -29,69 +29,73 @@ from batchyard.shadow.observed import (
     ObservedAdmission,
     ObservedPreemption,
     Signature,
-    changes_of,
-    done,
     is_effective,
+    matching_changes,
     signature_of,
+    split_event,
 )
 from batchyard.shadow.state import ALL, ShadowSettings, ShadowState
 
 
 @dataclass(slots=True)
 class UnmatchedDecisions:
-    """A cohort tree in which the model has decided what Kueue has not done yet."""
+    """The decisions of the model in one cohort tree that Kueue has not made yet."""
 
     since: Instant
     #: The decisions of the last cycle.
     decisions: list[Decision] = field(default_factory=list)
-    #: For each visible decision, the time when it was made first.
-    first: dict[Signature, Instant] = field(default_factory=dict)
-    #: Whether the model must decide again.
+    #: By decision with an effect: the time when the model first made it.
+    first_made_at: dict[Signature, Instant] = field(default_factory=dict)
+    #: Whether the model must run another cycle.
     is_stale: bool = False
 
 
 class DecisionReplay(ShadowState):
     """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
 
-    def __init__(self, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
-        super().__init__(policy, terms)
+    def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
+        super().__init__(policy, settings)
         #: Whether the model processes all available changes before it decides.
-        self.shows_first = False
+        self.changes_first = False
         #: Whether the model decides only if Kueue made a decision that is not predicted yet.
         self.is_lazy = False
-        self._stuck: dict[str, UnmatchedDecisions] = {}
-        #: By number of an observed decision: the count of processed changes when a parked Workload was last retried for
-        #: it.
-        self._tried: dict[int, int] = {}
-        self._shown = 0
+        self._unmatched: dict[str, UnmatchedDecisions] = {}
+        #: By number of an observed decision: the count of applied changes at its last retry.
+        self._retried_at: dict[int, int] = {}
+        self._applied_count = 0
 
-    def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Add changes in the order of arrival."""
+    def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Add watch events to the backlog in the order of arrival."""
         for event in events:
-            self._name(event)
-            for change in changes_of(event):
+            self._record_name(event)
+            for change in split_event(event):
                 self.backlog.add(change, now)
                 if event.key.kind == scheme.WORKLOAD:
-                    self._take_up(change)
+                    self._requeue_if_missed(change)
 
-    def go_on(self, now: Instant) -> None:
-        """Process changes and decisions as far as possible."""
+    def advance(self, now: Instant) -> None:
+        """Apply pending changes and run model cycles until neither is possible."""
         self._now = now
-        first, second = (self._show_next, self._decide) if self.shows_first else (self._decide, self._show_next)
-        while self._look_again() or first() or self._try_again() or second():
+        first_step, second_step = (
+            (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
+        )
+        while self._complete_earlier_decisions() or first_step() or self._retry_parked() or second_step():
             pass
 
     @property
-    def is_level(self) -> bool:
-        """Whether no change and no decision is pending."""
-        return not self.backlog.items and not self._stuck
+    def is_agreed(self) -> bool:
+        """Whether no watch event and no decision waits for comparison."""
+        return not self.backlog.items and not self._unmatched
 
-    def next_look(self) -> Instant | None:
-        """Return the time of the next check if no change comes before."""
-        times = [self._due(number) for number in self.backlog.decided]
-        for stuck in self._stuck.values():
-            times += [self._since(first) + self._terms.patience for first in stuck.first.values()]
-            times.append(self._since(stuck.since) + self._terms.settle)
+    def next_check_at(self) -> Instant | None:
+        """Return the time of the next check if no watch event arrives earlier."""
+        times = [self._deadline(number) for number in self.backlog.decided]
+        for unmatched in self._unmatched.values():
+            times += [
+                self._counts_from(first_made_at) + self._settings.patience
+                for first_made_at in unmatched.first_made_at.values()
+            ]
+            times.append(self._counts_from(unmatched.since) + self._settings.settle)
         release = self.model.index.queue_manager.next_release()
         times += [] if release is None else [release]
         return min((time for time in times if time > self._now), default=None)
@@ -99,16 +103,16 @@ class DecisionReplay(ShadowState):
     # 1. The model decides.
 
     def _decide(self) -> bool:
-        """Run a cycle of the model if needed; report whether the state changed."""
+        """Run a model cycle if a head waits for one; report whether the state changed."""
         if self.is_lazy and not self.backlog.decided:
             return False
         heads, parked = [], False
         for head in self.model.heads(self._now):
-            stuck = self._stuck.get(self._tree(head.queue))
-            if stuck is not None and not stuck.is_stale:
+            unmatched = self._unmatched.get(self._tree(head.queue))
+            if unmatched is not None and not unmatched.is_stale:
                 continue
             if head.workload.key in self.missed:
-                parked |= self.model.park(head)  # the next of its queue has its turn
+                parked |= self.model.park(head)  # the next Workload of its queue becomes the head
             else:
                 heads.append(head)
         if not heads:
@@ -116,106 +120,110 @@ class DecisionReplay(ShadowState):
         by_tree: dict[str, list[Decision]] = {}
         for decision in self.model.decide(heads):
             by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
-        came = False
-        for tree, found in by_tree.items():
-            came |= self._compare(tree, found)
-        return came or parked
+        arrived_at = False
+        for tree, decisions in by_tree.items():
+            arrived_at |= self._compare(tree, decisions)
+        return arrived_at or parked
 
     def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """Complete the decisions of a tree if Kueue has done all of them; report whether it has."""
+        """If Kueue made all decisions of the model in a tree, complete them; report whether it did."""
         effective = [each for each in decisions if is_effective(each)]
         if all(self._done(each) is not None for each in effective):
             self._complete(tree, decisions)
             return True
-        before = self._stuck.get(tree, UnmatchedDecisions(self._now))
-        found = UnmatchedDecisions(before.since, list(decisions))
+        earlier = self._unmatched.get(tree, UnmatchedDecisions(self._now))
+        unmatched = UnmatchedDecisions(earlier.since, list(decisions))
         for decision in effective:
             signature = signature_of(decision)
-            found.first[signature] = before.first.get(signature, self._now)
-        self._stuck[tree] = found
+            unmatched.first_made_at[signature] = earlier.first_made_at.get(signature, self._now)
+        self._unmatched[tree] = unmatched
         return False
 
     def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
-        """Feed the results of agreed decisions to the model."""
-        self._stuck.pop(tree, None)
-        done = [(each, self._done(each) or ()) for each in decisions if is_effective(each)]
-        self.model.put_back(decisions)
-        for decision, numbers in done:
-            self._agree(decision, numbers)
+        """Requeue the model's heads and apply Kueue's changes for the decisions on which both agree."""
+        self._unmatched.pop(tree, None)
+        matching_changes = [(each, self._done(each) or ()) for each in decisions if is_effective(each)]
+        self.model.requeue_heads(decisions)
+        for decision, numbers in matching_changes:
+            self._record_agreement(decision, numbers)
 
-    def _look_again(self) -> bool:
-        """Report whether Kueue has now done earlier decisions of the model, completely or as far as it ever will."""
-        for tree, stuck in self._stuck.items():
-            if stuck.is_stale:
+    def _complete_earlier_decisions(self) -> bool:
+        """Complete earlier decisions of the model that Kueue has made since; report whether there were any."""
+        for tree, unmatched in self._unmatched.items():
+            if unmatched.is_stale:
                 continue
-            effective = [each for each in stuck.decisions if is_effective(each)]
-            done = [each for each in effective if self._done(each) is not None]
-            if len(done) == len(effective):
-                self._complete(tree, stuck.decisions)
+            effective = [each for each in unmatched.decisions if is_effective(each)]
+            matching_changes = [each for each in effective if self._done(each) is not None]
+            if len(matching_changes) == len(effective):
+                self._complete(tree, unmatched.decisions)
                 return True
-            if done and self._may_show(tree):
-                self._complete(tree, done)
-                self._stuck[tree] = UnmatchedDecisions(self._now, first=stuck.first, is_stale=True)
+            if matching_changes and self._may_apply_next(tree):
+                self._complete(tree, matching_changes)
+                self._unmatched[tree] = UnmatchedDecisions(
+                    self._now, first_made_at=unmatched.first_made_at, is_stale=True
+                )
                 return True
         return False
 
     def _done(self, decision: Decision) -> Sequence[int] | None:
-        return done(decision, self.backlog, self.model.index.snapshot)
+        return matching_changes(decision, self.backlog, self.model.index.snapshot)
 
-    def _agree(self, decision: Decision, numbers: Sequence[int]) -> None:
-        """Count the agreed decisions and feed their changes to the model."""
+    def _record_agreement(self, decision: Decision, numbers: Sequence[int]) -> None:
+        """Count a decision on which both agree, and apply the changes that Kueue wrote for it."""
         for number in numbers:
             observed = self.backlog.items[number].change.decision
-            assert observed is not None, "it was compared just now"
-            what = "admission" if isinstance(observed, ObservedAdmission) else "preemption"
-            self.counts.agreed[what] = self.counts.agreed.get(what, 0) + 1
+            assert observed is not None, "matching_changes returns only changes with a decision"
+            decision_type = "admission" if isinstance(observed, ObservedAdmission) else "preemption"
+            self.counts.agreed[decision_type] = self.counts.agreed.get(decision_type, 0) + 1
             if isinstance(observed, ObservedPreemption) and all(
                 observed.workload != each.workload.key for each in getattr(decision, "targets", ())
             ):
                 self.counts.alike += 1
-            self._show(number)
+            self._apply_change(number)
 
-    def _try_again(self) -> bool:
-        """Retry a parked Workload about which Kueue decided; report whether the state changed.
+    def _retry_parked(self) -> bool:
+        """Retry a parked Workload for which Kueue made a decision; report whether the state changed.
 
         Kueue processes its queues one by one while objects change. So a recently parked Workload may have had its
         attempt after a change that the model processed later; it is retried alone. Otherwise all Workloads of its tree
         are activated, if a change may help them.
         """
-        for number in self.backlog.fronts():
-            if self._tried.get(number) == self._shown:
+        for number in self.backlog.first_decisions():
+            if self._retried_at.get(number) == self._applied_count:
                 continue
-            self._tried[number] = self._shown
+            self._retried_at[number] = self._applied_count
             observed = self.backlog.items[number].change.decision
-            about = observed.workload if isinstance(observed, ObservedAdmission) else ""
+            workload_name = observed.workload if isinstance(observed, ObservedAdmission) else ""
             if isinstance(observed, ObservedPreemption):
-                about = self._names.get(observed.by, "")
-            head = self.model.parked(about, self._now - self._terms.settle - self.requeue_batch_period)
+                workload_name = self._names.get(observed.preemptor_uid, "")
+            head = self.model.parked(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
                 self.model.unpark(head)
                 self._complete(self._tree(head.queue), decisions)
                 return True
-            if head is None and self._try_without_the_late(about):
+            if head is None and self._decide_without_late_heads(workload_name):
                 return True
-            if tree := self.model.wake_for(about, self._now):
-                self._outdate(tree)
+            if tree := self.model.activate_tree_of(workload_name, self._now):
+                self._mark_stale(tree)
                 return True
         return False
 
-    def _try_without_the_late(self, about: str) -> bool:
-        """Run a cycle without the heads that Kueue may not have reached yet; report whether it matched Kueue.
+    def _decide_without_late_heads(self, workload_key: str) -> bool:
+        """Run a model cycle without the heads that Kueue may not have reached yet; report whether it matches Kueue.
 
         While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
         """
-        since = self._now - self._terms.settle - self.requeue_batch_period
+        since = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
-        tree = next((self._tree(head.queue) for head in heads if head.workload.key == about), "")
+        tree = next((self._tree(head.queue) for head in heads if head.workload.key == workload_key), "")
         heads = [head for head in heads if self._tree(head.queue) == tree]
-        left = [head for head in heads if head.workload.key == about or not self.model.may_be_late(head, since)]
-        if len(left) in (0, len(heads)):
+        on_time = [
+            head for head in heads if head.workload.key == workload_key or not self.model.may_be_late(head, since)
+        ]
+        if len(on_time) in (0, len(heads)):
             return False
-        decisions = self.model.decide(left)
+        decisions = self.model.decide(on_time)
         effective = [each for each in decisions if is_effective(each)]
         if not effective or any(self._done(each) is None for each in effective):
             return False
@@ -224,87 +232,90 @@ class DecisionReplay(ShadowState):
 
     # 2. The model processes changes.
 
-    def _show_next(self) -> bool:
-        """Feed the next allowed change to the model; report whether there was one."""
-        held: dict[Key, None] = {}
+    def _apply_next_change(self) -> bool:
+        """Apply the next change that Kueue can have seen; report whether there was one."""
+        blocked_keys: dict[Key, None] = {}
         for number, item in self.backlog.items.items():
-            if item.key in held:
+            if item.key in blocked_keys:
                 continue
             tree = self._tree_of(item)
-            if item.change.decision is not None or not self._may_show(tree):
-                held[item.key] = None
+            if item.change.decision is not None or not self._may_apply_next(tree):
+                blocked_keys[item.key] = None
                 if tree == ALL:
-                    return False  # later changes may depend on it
+                    return False  # later changes may depend on this change
                 continue
-            if not self._wake(item.came, tree):
-                self._show(number)
-                self._outdate(tree)
+            if not self._activate_parked(item.arrived_at, tree):
+                self._apply_change(number)
+                self._mark_stale(tree)
             return True
-        return self._wake(self._now, ALL)
+        return self._activate_parked(self._now, ALL)
 
-    def _wake(self, now: Instant, tree: str) -> bool:
-        """Activate the parked Workloads of a tree after its batching time; report whether any tree was activated."""
-        woken = self.model.wake(now, lambda each: tree in (ALL, each) and self._may_show(each))
-        for each in woken:
-            self._outdate(each)
-        return bool(woken)
+    def _activate_parked(self, now: Instant, tree: str) -> bool:
+        """Activate the parked Workloads of a tree if its batching time has passed; report whether any was activated."""
+        activated_trees = self.model.activate_trees(
+            now, lambda each: tree in (ALL, each) and self._may_apply_next(each)
+        )
+        for each in activated_trees:
+            self._mark_stale(each)
+        return bool(activated_trees)
 
-    def _outdate(self, tree: str) -> None:
-        """Mark the last decisions in a tree as stale: the model has processed more changes since."""
-        for stuck in self._stuck.values() if tree == ALL else filter(None, [self._stuck.get(tree)]):
-            stuck.is_stale = True
+    def _mark_stale(self, tree: str) -> None:
+        """Mark the model's last decisions in a tree as stale after the model processed another change."""
+        for unmatched in self._unmatched.values() if tree == ALL else filter(None, [self._unmatched.get(tree)]):
+            unmatched.is_stale = True
 
-    def _may_show(self, tree: str) -> bool:
-        """Report whether Kueue can be assumed to have seen more changes than the model."""
-        trees = self._stuck if tree == ALL else [tree] if tree in self._stuck else []
+    def _may_apply_next(self, tree: str) -> bool:
+        """Report whether the model may process the next change of a tree, because Kueue has probably seen it."""
+        trees = self._unmatched if tree == ALL else [tree] if tree in self._unmatched else []
         return all(
-            self._now - self._since(self._stuck[each].since) >= self._terms.settle or self._is_unforeseen(each)
+            self._now - self._counts_from(self._unmatched[each].since) >= self._settings.settle
+            or self._has_unpredicted_decision(each)
             for each in trees
         )
 
-    def _since(self, first: Instant) -> Instant:
-        return self._terms.since(first, self._now)
+    def _counts_from(self, first_made_at: Instant) -> Instant:
+        return self._settings.since(first_made_at, self._now)
 
-    def _is_unforeseen(self, tree: str) -> bool:
-        """Report whether Kueue made a decision in a tree that the model has not made."""
-        foreseen = self._foreseen(self._stuck[tree])
+    def _has_unpredicted_decision(self, tree: str) -> bool:
+        """Report whether Kueue made a decision in this tree that the model has not made."""
+        predicted_numbers = self._matched_numbers(self._unmatched[tree])
         return any(
-            number not in foreseen
-            and self.backlog.is_front(number)
+            number not in predicted_numbers
+            and self.backlog.is_first_of_object(number)
             and self._tree_of(self.backlog.items[number]) == tree
             for number in self.backlog.decided
         )
 
-    def _foreseen(self, stuck: UnmatchedDecisions) -> set[int]:
-        """Return the numbers of Kueue's decisions that match those of the model in a tree."""
-        effective = [each for each in stuck.decisions if is_effective(each)]
+    def _matched_numbers(self, unmatched: UnmatchedDecisions) -> set[int]:
+        """Return the change numbers of Kueue's decisions that match the model's decisions in one tree."""
+        effective = [each for each in unmatched.decisions if is_effective(each)]
         return {number for each in effective for number in self._done(each) or ()}
 
-    def _show(self, number: int) -> None:
-        for before in self.backlog.before(number):
-            self._show(before)
-        self._shown += 1
-        self._tried.pop(number, None)
+    def _apply_change(self, number: int) -> None:
+        for earlier in self.backlog.earlier_changes(number):
+            self._apply_change(earlier)
+        self._applied_count += 1
+        self._retried_at.pop(number, None)
         item = self.backlog.take(number)
         self.counts.unseen += item.change.is_unseen
-        self.model.show(item.change.event, item.came)
+        self.model.apply_event(item.change.event, item.arrived_at)
 
     # 3. Divergence (`divergence.py`).
 
-    def _due(self, number: int) -> Instant:
-        """Return the deadline until which further changes may explain a decision of Kueue.
+    def _deadline(self, number: int) -> Instant:
+        """Return the time until which later watch events may explain a decision of Kueue.
 
         A change that came more than `settle` after the decision cannot explain it: Kueue did not know it. A decision
         that matches a part of the model's decisions waits for the rest of them.
         """
-        stuck = self._stuck.get(self._tree_of(self.backlog.items[number]))
-        is_foreseen = stuck is not None and number in self._foreseen(stuck)
-        return self.backlog.items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
+        unmatched = self._unmatched.get(self._tree_of(self.backlog.items[number]))
+        is_predicted = unmatched is not None and number in self._matched_numbers(unmatched)
+        return self.backlog.items[number].arrived_at + (
+            self._settings.patience if is_predicted else self._settings.settle
+        )
 
 
-# --- orders ---
-#
-# The orders in which changes are replayed: by arrival, by revision, or all changes before decisions.
+# --- replay orders: by arrival, by revision, or all changes before decisions ---
 
 
 class EventBatch(NamedTuple):
@@ -318,80 +329,80 @@ class ReplayOrder(NamedTuple):
     """A replay order other than the order of arrival."""
 
     #: Changes that arrived within this time are processed together.
-    within: Duration
+    period: Duration
     #: Whether all changes are processed before decisions.
-    shows_first: bool
-    #: Whether changes of queues come before changes of Workloads, which arrive on another watch.
+    changes_first: bool
+    #: Whether changes of queues precede changes of Workloads, which arrive on another watch.
     queues_first: bool
     #: Whether changes are ordered by revision, with all changes up to the next decision together.
     by_revision: bool = False
 
 
-def orders_of(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return the replay orders; changes further apart than `settle` are not processed together."""
+def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
+    """Return all replay orders to try; no order groups changes that arrived more than `settle` apart."""
     shorter = (settle // 10, settle // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),
-        *(ReplayOrder(within, True, False) for within in (*shorter, settle)),
-        *(ReplayOrder(within, False, True) for within in (settle, settle // 10)),
+        *(ReplayOrder(period, True, False) for period in (*shorter, settle)),
+        *(ReplayOrder(period, False, True) for period in (settle, settle // 10)),
         ReplayOrder(settle, True, True),
         ReplayOrder(settle // 10, False, False),
     )
 
 
-def ordered(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
-    """Yield the changes in the given order, in groups to process together."""
+def arrange_batches(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
+    """Yield batches of changes in the given order; the replay processes each batch together."""
     if order.by_revision:
         yield from by_revision(calls)
         return
-    for together in _together(calls, order.within):
-        yield _queues_first(together) if order.queues_first else together
+    for batch in _group_by_arrival(calls, order.period):
+        yield _order_queues_first(batch) if order.queues_first else batch
 
 
-def _together(calls: Sequence[EventBatch], within: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Group consecutive calls whose distance from the first is at most `within`."""
-    found: list[EventBatch] = []
+def _group_by_arrival(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
+    """Group consecutive calls that arrived at most `period` after the first call of the group."""
+    group: list[EventBatch] = []
     for call in calls:
-        if found and call.now - found[0].now > within:
-            yield found
-            found = []
-        found.append(call)
-    if found:
-        yield found
+        if group and call.now - group[0].now > period:
+            yield group
+            group = []
+        group.append(call)
+    if group:
+        yield group
 
 
-def _queues_first(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
-    in_order = sorted(_single(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
-    return [*in_order, EventBatch((), calls[-1].now)]
+def _order_queues_first(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
+    sorted_calls = sorted(_split_batches(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
+    return [*sorted_calls, EventBatch((), calls[-1].now)]
 
 
 def by_revision(calls: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
-    """Yield changes by revision; a change after a decision starts a new group.
+    """Yield groups of changes ordered by resource version; a change after a decision starts a new group.
 
     No API guarantees that revisions of several kinds are comparable. They are if one store keeps all kinds.
     """
-    found: list[EventBatch] = []
+    group: list[EventBatch] = []
     now: Instant = 0
     is_decided = False
-    for (event,), came in sorted(_single(calls), key=lambda call: call.events[0].revision):
-        now = max(now, came)
-        decides = any(change.decision is not None for change in changes_of(event))
+    for (event,), arrived_at in sorted(_split_batches(calls), key=lambda call: call.events[0].revision):
+        now = max(now, arrived_at)
+        decides = any(change.decision is not None for change in split_event(event))
         if is_decided and not decides:
-            yield found
-            found = []
+            yield group
+            group = []
         is_decided = decides
-        found.append(EventBatch([event], now))
-    if found:
-        yield found
+        group.append(EventBatch([event], now))
+    if group:
+        yield group
 
 
-def by_revision_within(calls: Sequence[EventBatch], within: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield changes by revision, grouped by arrival time."""
-    in_order: list[EventBatch] = []
-    for call in sorted(_single(calls), key=lambda call: call.events[0].revision):
-        in_order.append(call._replace(now=max(call.now, in_order[-1].now) if in_order else call.now))
-    return _together(in_order, within)
+def group_by_revision(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
+    """Yield groups of changes ordered by resource version, each group at most `period` long."""
+    sorted_calls: list[EventBatch] = []
+    for call in sorted(_split_batches(calls), key=lambda call: call.events[0].revision):
+        sorted_calls.append(call._replace(now=max(call.now, sorted_calls[-1].now) if sorted_calls else call.now))
+    return _group_by_arrival(sorted_calls, period)
 
 
-def _single(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
+def _split_batches(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
     return [EventBatch([event], call.now) for call in calls for event in call.events]

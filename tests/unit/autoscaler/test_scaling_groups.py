@@ -22,7 +22,7 @@ def test_template_node_has_hostname_label() -> None:
 
 def test_tpu_slice_is_single_group_of_all_hosts() -> None:
     (group,) = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
-    assert (group.hosts, group.size.most) == (2, 2)
+    assert (group.hosts, group.size.maximum) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_room_respects_zone_and_total_maximum() -> None:
 
 
 def test_compact_placement_limits_group_size() -> None:
-    assert groups(pool(machine="a3-highgpu-8g", most=1000, placementGroup="g", zones=[A]))[0].size.most == 96
+    assert groups(pool(machine="a3-highgpu-8g", most=1000, placementGroup="g", zones=[A]))[0].size.maximum == 96
 
 
 def test_slice_grows_only_from_zero_hosts() -> None:

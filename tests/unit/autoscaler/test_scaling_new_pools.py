@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, cropped
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, shorten_machine_type
 from batchyard.autoscaler.scale_up import ScaleUp, units_of
 from batchyard.cloud.cluster_objects import UnsatisfiableRequirements
 from unit.autoscaler.scaling_make_core import A, B, C, cluster, grown, planner, views
@@ -171,14 +171,14 @@ def test_single_host_slice_gets_ordinary_pool() -> None:
 
 def test_accelerator_without_limit_gets_no_pool() -> None:
     pod = views("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb"))[0]
-    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(pod)
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(pod)
     assert found == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
     assert made("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
 
 
 def test_invalid_max_run_duration_is_rejected() -> None:
     selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
-    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(views("a", nodeSelector=selector)[0])
     assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
 
 
@@ -216,7 +216,7 @@ def test_new_pool_uses_reservation_in_its_zone() -> None:
     [("e2-standard-4", "e2-standard-4"), ("ct5lp-hightpu-4t", "ct5lp-hight-4t"), ("a" * 20, "a" * 14)],
 )
 def test_machine_names_are_shortened_like_gke(machine: str, name: str) -> None:
-    assert cropped(machine) == name
+    assert shorten_machine_type(machine) == name
 
 
 def test_equal_requirements_produce_equal_pools() -> None:

@@ -55,24 +55,24 @@ class ScaleDownBench:
 
 
 def going(removals: Removals) -> Sequence[str]:
-    return list(removals.going)
+    return list(removals.removed_pods)
 
 
 def test_scale_down_deletes_empty_nodes_in_batches() -> None:
     removals = ScaleDownBench(*[f"n{number:02}" for number in range(12)]).removals()
-    assert (len(removals.unneeded), len(removals.going)) == (12, 10)
-    assert removals.look_at == NOW + 10 * 1_000_000
+    assert (len(removals.unneeded), len(removals.removed_pods)) == (12, 10)
+    assert removals.requeue_at_time == NOW + 10 * 1_000_000
 
 
 def test_scale_down_keeps_node_until_unneeded_time_has_passed() -> None:
     removals = ScaleDownBench("a", "b").removals({"a": NOW - 1, "b": None})
     assert (list(removals.unneeded), going(removals)) == (["a", "b"], [])
-    assert removals.look_at == NOW - 1 + 600 * 1_000_000
+    assert removals.requeue_at_time == NOW - 1 + 600 * 1_000_000
 
 
 def test_scale_down_waits_after_nodes_were_added() -> None:
     removals = ScaleDownBench("a").removals(added=NOW - 599_000_000)
-    assert (list(removals.unneeded), going(removals), removals.look_at) == (["a"], [], NOW + 1_000_000)
+    assert (list(removals.unneeded), going(removals), removals.requeue_at_time) == (["a"], [], NOW + 1_000_000)
 
 
 def test_optimize_utilization_profile_scales_down_faster() -> None:
@@ -111,7 +111,7 @@ def test_scale_down_keeps_destination_of_moved_pods() -> None:
     world.run("b", "q")
     removals = world.removals()
     assert (list(removals.unneeded), going(removals)) == (["a"], ["a"])
-    assert [pod.name for pod in removals.going["a"]] == ["p"]
+    assert [pod.name for pod in removals.removed_pods["a"]] == ["p"]
 
 
 def test_blocking_pod_keeps_node_and_daemon_pod_does_not() -> None:
@@ -119,7 +119,7 @@ def test_blocking_pod_keeps_node_and_daemon_pod_does_not() -> None:
     world.run("a", "p", drain=PodDrainability.BLOCKS)
     world.run("b", "q", drain=PodDrainability.STAYS)
     removals = world.removals()
-    assert (list(removals.unneeded), removals.going) == (["b"], {"b": []})
+    assert (list(removals.unneeded), removals.removed_pods) == (["b"], {"b": []})
 
 
 def test_scale_down_waits_for_on_completion_pods() -> None:
@@ -136,7 +136,7 @@ def test_scale_down_drains_single_node_at_once() -> None:
     world.run("full", "r", cpu="2500m")
     removals = world.removals()
     assert (sorted(removals.unneeded), sorted(going(removals))) == (["a", "b", "c"], ["a", "c"])
-    assert removals.look_at == NOW + 10_000_000
+    assert removals.requeue_at_time == NOW + 10_000_000
 
 
 def test_scale_down_starts_no_drain_during_another_drain() -> None:
@@ -158,22 +158,22 @@ def test_scale_down_moves_no_pod_to_upcoming_node() -> None:
 
 def test_scale_down_respects_pool_minimum() -> None:
     bounded = groups(pool(bounds={"min": 2}, zones=[A]))[0]
-    assert len(ScaleDownBench("a", "b", "c", group=bounded).removals().going) == 1
+    assert len(ScaleDownBench("a", "b", "c", group=bounded).removals().removed_pods) == 1
 
 
 def test_scale_down_respects_cluster_minimum() -> None:
     world = ScaleDownBench("a", "b", "c")
     world.limits = ClusterLimits({"cpu": ResourceLimit(8, 100)}, {"cpu": 12})
-    assert len(world.removals().going) == 1
+    assert len(world.removals().removed_pods) == 1
 
 
 def test_scale_down_keeps_not_ready_node_for_twenty_minutes() -> None:
     removals = ScaleDownBench("a", "b").removals({"a": NOW - 1200_000_000, "b": NOW - 1199_000_000}, ready=False)
-    assert (going(removals), removals.look_at) == (["a"], NOW + 1_000_000)
+    assert (going(removals), removals.requeue_at_time) == (["a"], NOW + 1_000_000)
 
 
 def test_scale_down_deletes_complete_slice_only() -> None:
-    assert len(ScaleDownBench("a", "b", group=SLICE).removals().going) == 2
+    assert len(ScaleDownBench("a", "b", group=SLICE).removals().removed_pods) == 2
     assert going(ScaleDownBench("a", "b", group=SLICE).removals({"b": NOW})) == []
 
 

@@ -42,7 +42,7 @@ def test_pending_units_sort_gangs_first_then_by_priority() -> None:
 def test_scale_up_uses_free_capacity_first() -> None:
     scale_up = planner(groups(pool(zones=[A])), nodes_of(node("n")))
     assert help_all(scale_up, "a", "b", cpu="3")
-    assert (grown(scale_up), scale_up.places["uid-a"]) == ({"pool": 1}, "n")
+    assert (grown(scale_up), scale_up.node_by_pod["uid-a"]) == ({"pool": 1}, "n")
 
 
 def test_scale_up_reuses_new_node_for_later_units() -> None:
@@ -56,7 +56,7 @@ def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
     nodes = ClusterSnapshot()
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
-    assert (grown(scale_up), scale_up.places, len(nodes)) == ({}, {}, 0)
+    assert (grown(scale_up), scale_up.node_by_pod, len(nodes)) == ({}, {}, 0)
     assert scale_up.refused["uid-a"] == f"1 {NOT_ALL}"
     assert help_all(scale_up, "d", "e", cpu="3", gang="h")
 
@@ -84,7 +84,7 @@ def test_scale_up_grows_slice_by_all_hosts() -> None:
     slices = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
     scale_up = planner(slices)
     assert help_all(scale_up, "a", requests=TPU)
-    assert (grown(scale_up), list(scale_up.places)) == ({"pool": 2}, ["uid-a"])
+    assert (grown(scale_up), list(scale_up.node_by_pod)) == ({"pool": 2}, ["uid-a"])
     assert help_all(scale_up, "b", requests=TPU)
     assert not help_all(scale_up, "c", requests=TPU)
 
@@ -131,7 +131,7 @@ def test_scale_up_balances_similar_groups() -> None:
 def test_grow_to_least_reaches_minimum_size() -> None:
     def least(**bounds: int) -> dict[str, int]:
         scale_up = planner(groups(pool(bounds=bounds, zones=[A, B])))
-        scale_up.grow_to_least()
+        scale_up.grow_to_minimum()
         return grown(scale_up)
 
     assert (least(min=2), least(totalMin=3, totalMax=9), least()) == ({"pool": 4}, {"pool": 3}, {})

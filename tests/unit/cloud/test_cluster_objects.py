@@ -72,15 +72,18 @@ def test_custom_machine_types_are_valid() -> None:
         ({"accelerator": {"type": "nvidia-tesla-t4", "count": 1}}, "cannot have 1 nvidia-tesla-t4; it has 2 nvidia-l4"),
         (
             {"machineType": "n1-standard-4", "accelerator": {"type": "nvidia-l4", "count": 1}},
-            "it takes nvidia-tesla-t4, nvidia-tesla-p4",
+            "it supports nvidia-tesla-t4, nvidia-tesla-p4",
         ),
-        ({"machineType": "e2-medium", "accelerator": {"type": "nvidia-l4", "count": 1}}, "it takes none"),
-        ({"machineType": "e2-medium", "placementGroup": "g"}, "machines of family e2 cannot be placed compactly"),
+        ({"machineType": "e2-medium", "accelerator": {"type": "nvidia-l4", "count": 1}}, "it supports no accelerator"),
+        ({"machineType": "e2-medium", "placementGroup": "g"}, "machine family e2 does not support compact placement"),
         ({"tpuTopology": "2x4"}, "g2-standard-24 has no TPUs"),
-        ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "1x3"}, "1x3 has 3 chips, and each ct5lp-hightpu-4t has 4"),
-        ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "2x2"}, "2x2 has 4 chips, and each ct5lp-hightpu-8t has 8"),
-        ({"labels": {"cloud.google.com/gke-nodepool": "q"}}, "nodes of this pool have p there, not q; leave it out"),
-        ({"labels": {"kubernetes.io/hostname": "h"}}, "have their own names there, not h"),
+        ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "1x3"}, "1x3 has 3 chips, but each ct5lp-hightpu-4t has 4"),
+        ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "2x2"}, "2x2 has 4 chips, but each ct5lp-hightpu-8t has 8"),
+        (
+            {"labels": {"cloud.google.com/gke-nodepool": "q"}},
+            "nodes of this pool have p as value, not q; remove this label",
+        ),
+        ({"labels": {"kubernetes.io/hostname": "h"}}, "have the node name as value, not h"),
     ],
 )
 def test_impossible_pool_is_reported(pool: dict[str, Any], problem: str) -> None:
@@ -113,5 +116,5 @@ def test_separate_pool_is_validated_against_cluster() -> None:
         "spec.zones[0]: unknown zone 'x'",
         "spec.machineType: unknown machine type 'e2-large'",
     ]
-    assert "cannot be placed compactly" in reported(machineType="e2-medium", placementGroup="g")[0]
-    assert "there is no Cluster" in str(pool_faults({"spec": {}}, None)[0])
+    assert "does not support compact placement" in reported(machineType="e2-medium", placementGroup="g")[0]
+    assert "this NodePool has no Cluster" in str(pool_faults({"spec": {}}, None)[0])

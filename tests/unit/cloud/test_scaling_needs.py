@@ -8,7 +8,7 @@ from batchyard.cloud.cluster_objects import (
     NodeRequirements,
     UnsatisfiableRequirements,
     is_system_label,
-    needs_of,
+    node_requirements_of,
     run_duration_fault,
 )
 from unit.autoscaler.scaling_make_core import views
@@ -17,7 +17,7 @@ GKE = "cloud.google.com"
 
 
 def needs(**fields: Any) -> NodeRequirements:
-    found = needs_of(views("p", **fields)[0])
+    found = node_requirements_of(views("p", **fields)[0])
     assert isinstance(found, NodeRequirements)
     return found
 
@@ -54,7 +54,7 @@ def test_toleration_of_any_value_separates_workloads() -> None:
 
 
 def test_label_without_toleration_is_unsatisfiable() -> None:
-    found = needs_of(views("p", nodeSelector={"team": "a"})[0])
+    found = node_requirements_of(views("p", nodeSelector={"team": "a"})[0])
     assert found == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
 
 

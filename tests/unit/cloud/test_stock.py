@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cloud.allocation import AllocationRefusal, CapacityKey, CapacityPool, MachineDemand, demand_of, invalid
+from batchyard.cloud.allocation import (
+    AllocationRefusal,
+    CapacityKey,
+    CapacityPool,
+    MachineDemand,
+    demand_of,
+    validation_refusal,
+)
 from batchyard.cloud.catalog.machine_types import builtin_catalog
 from unit.cloud.catalog.cloud_make import ZONE, cluster, node_pool
 
@@ -43,7 +50,7 @@ def test_unlisted_capacity_is_unlimited() -> None:
 def test_exhausted_zone_is_reported() -> None:
     left = stock(capacity=[row(2)])
     assert left.refusal(demand(), 2) is None
-    left.take(demand())
+    left.reserve(demand())
     refusal = left.refusal(demand(), 2)
     assert refusal is not None
     assert refusal.code == "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -57,16 +64,16 @@ def test_capacity_row_limits_only_its_provisioning() -> None:
     left = stock(capacity=[row(0, provisioning="spot"), row(5)])
     assert code(left.refusal(demand(node_pool(provisioning="spot")))) == "ZONE_RESOURCE_POOL_EXHAUSTED"
     assert left.refusal(demand(), 5) is None
-    left.take(demand(node_pool("other")), 5)
+    left.reserve(demand(node_pool("other")), 5)
     assert code(left.refusal(demand())) == "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
 def test_reserved_machines_are_separate_from_other_capacity() -> None:
     kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1}
     left, reserved = stock(capacity=[row(1)], reservations=[kept]), demand(node_pool(reservation="r"))
-    left.take(demand())
+    left.reserve(demand())
     assert left.refusal(reserved) is None
-    left.take(reserved)
+    left.reserve(reserved)
     assert left.refusal(reserved) == AllocationRefusal(
         "RESERVATION_CAPACITY_EXCEEDED", "Specified reservation [r] does not have available resources for the request."
     )
@@ -112,7 +119,7 @@ def test_quotas_count_cpus_accelerators_and_machines(name: str, limit: int, fits
 
 def test_quota_counts_all_pools_and_zones() -> None:
     left = stock(quotas=[{"name": "nvidia-l4", "limit": 4}])
-    left.take(demand(node_pool("a", "g2-standard-4"), "us-central1-b"), 3)
+    left.reserve(demand(node_pool("a", "g2-standard-4"), "us-central1-b"), 3)
     assert code(left.refusal(demand())) == "QUOTA_EXCEEDED"
     assert left.refusal(demand(node_pool("a", "g2-standard-4"))) is None
 
@@ -120,7 +127,7 @@ def test_quota_counts_all_pools_and_zones() -> None:
 def test_compact_placement_group_is_limited_to_one_zone_and_size() -> None:
     compact = node_pool(machine="a2-highgpu-1g", placementGroup="team-a-0")
     left = stock()
-    left.take(demand(compact))
+    left.reserve(demand(compact))
     assert left.refusal(demand(compact), 149) is None
     assert left.refusal(demand(compact), 150) == AllocationRefusal(
         "LIMIT_EXCEEDED", "Compact placement group team-a-0 holds at most 150 machines."
@@ -136,7 +143,9 @@ def test_unsupported_family_has_no_compact_placement() -> None:
 
 def test_unknown_machine_type_or_gpu_is_invalid() -> None:
     unknown = CapacityKey("pool", ZONE, "g2-standard-25", "standard")
-    assert code(invalid(unknown, node_pool(machine="g2-standard-25"), CATALOG)) == "INVALID_MACHINE_TYPE"
+    assert code(validation_refusal(unknown, node_pool(machine="g2-standard-25"), CATALOG)) == "INVALID_MACHINE_TYPE"
     t4 = node_pool(machine="e2-medium", accelerator={"type": "nvidia-tesla-t4", "count": 1})
-    assert code(invalid(CapacityKey("pool", ZONE, "e2-medium", "standard"), t4, CATALOG)) == "INVALID_GPU_TYPE"
-    assert invalid(CapacityKey("pool", ZONE, "g2-standard-24", "standard"), node_pool(), CATALOG) is None
+    assert (
+        code(validation_refusal(CapacityKey("pool", ZONE, "e2-medium", "standard"), t4, CATALOG)) == "INVALID_GPU_TYPE"
+    )
+    assert validation_refusal(CapacityKey("pool", ZONE, "g2-standard-24", "standard"), node_pool(), CATALOG) is None

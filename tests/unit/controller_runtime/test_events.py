@@ -9,7 +9,7 @@ from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.housekeeping.controllers import AT_ONCE_MAX, FIRST, KEPT_MAX, EventExpiry
+from batchyard.housekeeping.controllers import BATCH_MAX, FIRST, KEPT_MAX, EventExpiry
 from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.store.memory import Store
@@ -127,13 +127,13 @@ def test_event_with_implausible_time_expires_hour_after_creation(reported: str) 
 
 def test_event_expiry_deletes_in_batches() -> None:
     recorder, expiry = Recorder(), EventExpiry()
-    for number in range(AT_ONCE_MAX + 1):
+    for number in range(BATCH_MAX + 1):
         recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
     wanted = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
     assert wanted[0] == FIRST
-    assert len(wanted) < AT_ONCE_MAX
+    assert len(wanted) < BATCH_MAX
     outcome = expiry.reconcile(FIRST, recorder.client, make.at(3610))
-    assert len(outcome.writes) == AT_ONCE_MAX
+    assert len(outcome.writes) == BATCH_MAX
     assert outcome.requeue_at is not None
     assert outcome.requeue_at <= make.at(3610)
     assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
@@ -157,17 +157,17 @@ class EventSurplus:
 
 
 def test_surplus_events_are_deleted_oldest_first_in_batches() -> None:
-    surplus = EventSurplus(KEPT_MAX + AT_ONCE_MAX + 1)
-    assert surplus.woken_at == [0, KEPT_MAX + AT_ONCE_MAX - 1]
+    surplus = EventSurplus(KEPT_MAX + BATCH_MAX + 1)
+    assert surplus.woken_at == [0, KEPT_MAX + BATCH_MAX - 1]
     outcome = surplus.reconcile(20)
-    assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:AT_ONCE_MAX]]
+    assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:BATCH_MAX]]
     assert outcome.requeue_at == make.at(21)
-    assert surplus.reconcile(21).writes == [Delete(key_of(surplus.stored[AT_ONCE_MAX]))]
+    assert surplus.reconcile(21).writes == [Delete(key_of(surplus.stored[BATCH_MAX]))]
     assert len(surplus.recorder.reported) == KEPT_MAX
 
 
 def test_surplus_deletion_keeps_old_event_that_occurred_again() -> None:
-    surplus = EventSurplus(KEPT_MAX + AT_ONCE_MAX)
+    surplus = EventSurplus(KEPT_MAX + BATCH_MAX)
     again, *old = surplus.stored
     surplus.recorder.client.submit([Update({**again, "lastTimestamp": make.stamp(19)})], ignore)
-    assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:AT_ONCE_MAX]]
+    assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:BATCH_MAX]]

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.meta import key_of
-from batchyard.disruption.controller import EvictionRefusal, ExpectedPods, disrupted, status_of, verdict
+from batchyard.disruption.controller import EvictionRefusal, ExpectedPods, find_disrupted, status_of, verdict
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_node
 from batchyard.placement.preemption import PodPreemption, find_preemption
@@ -60,10 +60,10 @@ def test_disruptions_allowed_equal_healthy_pods_above_desired(
 
 def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
     pdb = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
-    early = disrupted(pdb, [web("a"), web("b")], make.at(60))
-    assert (dict(early.pods), early.look_at) == ({"a": make.stamp()}, make.at(120))
+    early = find_disrupted(pdb, [web("a"), web("b")], make.at(60))
+    assert (dict(early.pods), early.expires_at) == ({"a": make.stamp()}, make.at(120))
     assert status_of(pdb, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
-    late = disrupted(pdb, [web("a"), web("b")], make.at(121))
+    late = find_disrupted(pdb, [web("a"), web("b")], make.at(121))
     assert (dict(late.pods), len(late.not_deleted)) == ({}, 1)
 
 

@@ -77,7 +77,7 @@ def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
     assert conditions.execution_key(unready) == well_known.UNREACHABLE
     tainted = conditions.with_taints(unready, well_known.UNREACHABLE, make.at(7))
     assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
-    assert conditions.given_up_at(tainted) == make.at(7)
+    assert conditions.tainted_at(tainted) == make.at(7)
     assert conditions.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
 
 

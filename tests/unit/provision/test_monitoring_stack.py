@@ -181,7 +181,7 @@ def test_changed_configuration_restarts_prometheus() -> None:
     ("stack", "reported"),
     [
         ("{enabled: yes please}", "stack.enabled"),
-        ("{enabled: true, prometheusImage: 'a b'}", 'stack.prometheusImage: "a b" is no image'),
+        ("{enabled: true, prometheusImage: 'a b'}", 'stack.prometheusImage: "a b" is not an image reference'),
         ("{enabled: true, retentionDays: 0}", "stack.retentionDays"),
     ],
 )
@@ -195,7 +195,7 @@ def test_team_in_monitoring_namespace_is_rejected() -> None:
     assert "namespace: monitoring" in text
     read_platform(PlatformSource("p.yaml", text))
     with pytest.raises(
-        InvalidPlatform, match="monitoring is a namespace of Kubernetes or of the engine or its monitoring"
+        InvalidPlatform, match="the namespace monitoring is reserved for Kubernetes, the engine or its monitoring"
     ):
         read_platform(
             PlatformSource("p.yaml", text.replace("\nspec:\n", "\nspec:\n  monitoring: {stack: {enabled: true}}\n"))

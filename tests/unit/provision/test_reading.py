@@ -108,14 +108,14 @@ def test_project_argument_overrides_file() -> None:
     ("old", "new", "stated"),
     [
         pytest.param("class: lp}", "clas: lp}", "p.yaml:16: spec.teams[0].queues[0].clas: unknown field", id="field"),
-        pytest.param("class: lp}", "class: hp}", 'p.yaml:16: spec.teams[0].queues[0].class: there is no', id="class"),
+        pytest.param("class: lp}", "class: hp}", 'spec.teams[0].queues[0].class: this file defines no', id="class"),
         pytest.param("name: on-demand, r", "name: ondemand, r", "did you mean on-demand?", id="flavor"),
         pytest.param("nominalQuota: 4", "nominalQuota: four", "p.yaml:11: spec.queueClasses[0]", id="quantity"),
         pytest.param("{cpu:", "{cup:", "resources[cup]: Kubernetes has no resource", id="resource"),
-        pytest.param("kind: Platform", "kind: Cluster", "p.yaml:2: kind: this is a Cluster", id="kind"),
+        pytest.param("kind: Platform", "kind: Cluster", "p.yaml:2: kind: the document is of kind Cluster", id="kind"),
         pytest.param("    - name: spot", "   - name: spot", "p.yaml:7: ", id="yaml"),
         pytest.param("name: small", "name: Small", "p.yaml:3: metadata.name", id="name"),
-        pytest.param("- name: spot", "- {name: spot, pools: [np]}", 'there is no node pool "np"', id="pool"),
+        pytest.param("- name: spot", "- {name: spot, pools: [np]}", 'this file defines no node pool "np"', id="pool"),
     ],
 )  # fmt: skip
 def test_fault_is_reported_with_line_and_path(old: str, new: str, stated: str) -> None:
@@ -126,15 +126,15 @@ def test_fault_is_reported_with_line_and_path(old: str, new: str, stated: str) -
 @pytest.mark.parametrize(
     ("added", "stated"),
     [
-        pytest.param("    - {name: blue, namespace: red}\n", "red is the namespace of red already", id="namespaces"),
-        pytest.param("    - {name: blue, queues: [{class: lp, clusterQueue: cq-red-lp}]}\n", "already", id="queues"),
-        pytest.param("  cohorts: [{name: a, parentName: b}, {name: b, parentName: a}]\n", "above itself", id="cohorts"),
+        pytest.param("    - {name: blue, namespace: red}\n", "team red already has", id="namespaces"),
+        pytest.param("    - {name: blue, queues: [{class: lp, clusterQueue: cq-red-lp}]}\n", "also named", id="queues"),
+        pytest.param("  cohorts: [{name: a, parentName: b}, {name: b, parentName: a}]\n", "own ancestor", id="cohorts"),
         pytest.param("  cohorts: [{name: colors}]\n", "did you mean colors?", id="cohort"),
-        pytest.param("  admissionChecks: [{name: a}]\n", "no controller handles this check", id="check"),
-        pytest.param("  monitoring: {collector: PodMonitoring}\n", "PodMonitoring is a kind of GKE", id="monitoring"),
-        pytest.param("  google: {}\n", "describe the cluster", id="no cluster"),
-        pytest.param(GOOGLE.replace("my-project", "P"), "is no project", id="project"),
-        pytest.param(DISKS, "spec.google.nodes.diskType: the machines of a do not boot from", id="disks"),
+        pytest.param("  admissionChecks: [{name: a}]\n", "the admission check a names no controller", id="check"),
+        pytest.param("  monitoring: {collector: PodMonitoring}\n", "PodMonitoring needs GKE", id="monitoring"),
+        pytest.param("  google: {}\n", "describe the GKE cluster", id="no cluster"),
+        pytest.param(GOOGLE.replace("my-project", "P"), "is not a valid project ID", id="project"),
+        pytest.param(DISKS, "spec.google.nodes.diskType: the machine types of pools a cannot boot from", id="disks"),
         pytest.param(GOOGLE.replace("[us", "[us-east1-b, us"), "or change spec.cluster.region", id="zone"),
     ],
 )  # fmt: skip
@@ -145,15 +145,21 @@ def test_inconsistent_settings_are_rejected(added: str, stated: str) -> None:
 @pytest.mark.parametrize(
     ("added", "stated"),
     [
-        pytest.param("    - {name: kube-system}\n", "p.yaml:17: spec.teams[1].namespace: kube-system is", id="kube"),
-        pytest.param("    - {name: b, namespace: kueue-system}\n", "a namespace of Kubernetes or of the", id="engine"),
+        pytest.param(
+            "    - {name: kube-system}\n", "p.yaml:17: spec.teams[1].namespace: the namespace kube-system is", id="kube"
+        ),
+        pytest.param(
+            "    - {name: b, namespace: kueue-system}\n", "is reserved for Kubernetes, the engine", id="engine"
+        ),
         pytest.param("    - {name: b, members: {users: [system:anonymous]}}\n", "includes all users", id="anonymous"),
         pytest.param("    - {name: b, admins: {groups: [system:serviceaccounts]}}\n", "includes all users", id="pods"),
-        pytest.param("  versions: {kueue: latest}\n", 'spec.versions.kueue: "latest" is no release', id="release"),
-        pytest.param("  operator: {image: a b}\n", '"a b" is no image', id="image"),
+        pytest.param(
+            "  versions: {kueue: latest}\n", 'spec.versions.kueue: "latest" is not a release version', id="release"
+        ),
+        pytest.param("  operator: {image: a b}\n", '"a b" is not an image reference', id="image"),
         pytest.param(
             "  admissionChecks: [{name: a, provisioning: {}, parameters: {apiGroup: g, kind: K, name: n}}]\n",
-            "spec.admissionChecks[0].parameters: provisioning already defines",
+            "spec.admissionChecks[0].parameters: provisioning and parameters are both set",
             id="parameters",
         ),
     ],
@@ -164,28 +170,33 @@ def test_reserved_names_and_broad_subjects_are_rejected(added: str, stated: str)
 
 def test_cohort_of_class_must_be_listed() -> None:
     text = SMALL.replace("- name: lp", "- name: lp\n      cohortName: nowhere")
-    assert 'there is no cohort "nowhere"' in faults(text + "  cohorts: [{name: colours}]\n")
+    assert 'this file defines no cohort "nowhere"' in faults(text + "  cohorts: [{name: colours}]\n")
 
 
 @pytest.mark.parametrize(
     ("google", "team", "stated"),
     [
-        pytest.param("", "roles: [roles/owner]", "roles[0]: with roles/owner the team's pods", id="owner"),
-        pytest.param("", "roles: [bigquery]", '"bigquery" is no role', id="role"),
+        pytest.param("", "roles: [roles/owner]", "roles[0]: roles/owner would let the team's pods", id="owner"),
+        pytest.param("", "roles: [bigquery]", '"bigquery" is not a valid IAM role', id="role"),
         pytest.param("", "buckets: ['gs://data']", "buckets[0]: ", id="bucket"),
-        pytest.param("", "googleName: small-nodes", "is taken: the platform itself uses it", id="account of nodes"),
-        pytest.param(", repository: Images", "", '"Images" is no name of a repository', id="repository"),
-        pytest.param(", state: {bucket: Mine}", "", '"Mine" is no name of a bucket', id="state"),
+        pytest.param(
+            "",
+            "googleName: small-nodes",
+            "the platform itself already uses the account small-nodes",
+            id="account of nodes",
+        ),
+        pytest.param(", repository: Images", "", '"Images" is not a valid repository name', id="repository"),
+        pytest.param(", state: {bucket: Mine}", "", '"Mine" is not a valid bucket name', id="state"),
         pytest.param(", labels: {Team: x}", "", "spec.google.labels[Team]", id="label"),
-        pytest.param(", labels: {team: X}", "", '"X" is no value of a label', id="value of a label"),
+        pytest.param(", labels: {team: X}", "", '"X" is not a valid label value', id="value of a label"),
         pytest.param(", nodes: {diskType: floppy}", "", "use pd-standard", id="disk"),
         pytest.param(
             ", network: {privateEndpoint: true, authorized: [{name: a, cidr: 8.8.8.0/24}]}",
             "",
-            "is public",
+            "is a public range",
             id="public",
         ),
-        pytest.param(", network: {nodes: 10.0.0.0/30}", "", "a subnet has a /29 at least", id="subnet"),
+        pytest.param(", network: {nodes: 10.0.0.0/30}", "", "10.0.0.0/30 is too small: at least a /29", id="subnet"),
     ],
 )
 def test_invalid_google_cloud_settings_are_rejected(google: str, team: str, stated: str) -> None:
@@ -195,7 +206,7 @@ def test_invalid_google_cloud_settings_are_rejected(google: str, team: str, stat
 
 def test_shared_google_service_account_of_teams_is_rejected() -> None:
     text = SMALL + "    - {name: blue, serviceAccount: {googleName: wi-red}}\n" + GOOGLE
-    assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: wi-red is taken: red uses it" in faults(text)
+    assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: red already uses the account wi-red" in faults(text)
 
 
 def test_overlong_state_bucket_name_is_rejected() -> None:
@@ -206,8 +217,8 @@ def test_overlong_state_bucket_name_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("field", "cidr", "stated"),
     [
-        ("pods", "10.4.0.0/20", "has 4096 addresses, and 20 machines at most need 5120; use a /19 or larger"),
-        ("nodes", "10.0.0.0/28", "has 16 addresses, and 20 machines at most need 24; use a /27 or larger"),
+        ("pods", "10.4.0.0/20", "has 4096 addresses, but up to 20 machines need 5120; use a /19 or larger"),
+        ("nodes", "10.0.0.0/28", "has 16 addresses, but up to 20 machines need 24; use a /27 or larger"),
     ],
 )
 def test_address_ranges_cover_all_machines_and_pods(field: str, cidr: str, stated: str) -> None:
@@ -242,13 +253,13 @@ def test_overlapping_address_ranges_are_rejected() -> None:
     text = SMALL + GOOGLE.replace(
         "my-project}", "my-project, network: {nodes: 10.8.0.0/20, controlPlane: 10.0.0.0/24}}"
     )
-    assert "10.8.0.0/20 and nodes (10.8.0.0/20) overlap" in faults(text)
-    assert "GKE's control planes have a /28" in faults(text)
+    assert "10.8.0.0/20 overlaps nodes (10.8.0.0/20)" in faults(text)
+    assert "must be a /28 range" in faults(text)
 
 
 def test_flavors_of_same_resource_group_need_same_resources() -> None:
     more = "        - {name: spot, resources: {cpu: {nominalQuota: 4}}}\n  teams:"
-    assert "only one of them has memory" in faults(SMALL.replace("  teams:", more))
+    assert "only one has memory" in faults(SMALL.replace("  teams:", more))
 
 
 def test_budget_is_rejected_for_kueue_engine() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from batchyard.cli.platform.render import RECORD, write
 from batchyard.package_data import find_folder, read_folder
-from batchyard.provision.engine import deployed
+from batchyard.provision.engine import engine_deployments
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
@@ -66,7 +66,7 @@ def test_operator_is_installed_from_platform_repository() -> None:
     ]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith("us-central1-docker.pkg.dev/my-project/gke-batch-refarch/batchyard:")
-    assert (deployment["metadata"]["namespace"], deployment["metadata"]["name"]) == deployed(example())[0]
+    assert (deployment["metadata"]["namespace"], deployment["metadata"]["name"]) == engine_deployments(example())[0]
     assert "PodMonitoring" in texts["manifests/00-engine/network.yaml"]
 
 

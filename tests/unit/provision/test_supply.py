@@ -47,7 +47,7 @@ def supply(row: str) -> Supply:
 )
 def test_pool_supply_follows_from_its_size(size: str, least: int, most: int) -> None:
     found = supply(f"{{name: np, machineType: e2-medium, {size}}}")
-    assert (found.least, found.most) == (least, most)
+    assert (found.minimum, found.maximum) == (least, most)
 
 
 def test_idle_and_full_costs_follow_from_bounds() -> None:
@@ -63,14 +63,14 @@ def test_reserved_machines_cost_less_than_on_demand() -> None:
 def test_auto_provisioned_machines_derive_from_flavor_quota() -> None:
     made = supplies(example("refarch"))[-1]
     assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
-    assert (made.least, made.most, made.provisioning) == (0, 8, "spot")
+    assert (made.minimum, made.maximum, made.provisioning) == (0, 8, "spot")
 
 
 def test_auto_provisioning_limit_bounds_supply() -> None:
     text = EXAMPLES["refarch.yaml"].replace(
         "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
     )
-    assert supplies(read_platform(PlatformSource("p", text)))[-1].most == 3
+    assert supplies(read_platform(PlatformSource("p", text)))[-1].maximum == 3
 
 
 def needed(platform: PlatformModel) -> dict[str, int]:

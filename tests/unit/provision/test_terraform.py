@@ -190,7 +190,7 @@ def test_only_named_future_reservations_are_submitted() -> None:
 
 def test_submission_of_unknown_reservation_is_rejected() -> None:
     reported = re.escape(
-        'spec.google.submitReservations[0]: "november" is no future reservation that Terraform creates'
+        'spec.google.submitReservations[0]: "november" is not a future reservation that Terraform creates'
     )
     with pytest.raises(InvalidPlatform, match=reported):
         platform("{project: my-project, submitReservations: [november]}", BOOKED)

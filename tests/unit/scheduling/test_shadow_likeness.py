@@ -5,7 +5,7 @@ import pytest
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.decisions import Head, InadmissibleReason, Preempt
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.shadow.observed import ObservedPreemption, are_alike, swapped
+from batchyard.shadow.observed import ObservedPreemption, are_equivalent_victims, match_equivalent_victims
 from yard import Yard, head_of, queue, workload
 
 REASON = "InClusterQueue"
@@ -34,18 +34,23 @@ def preempting(yard: Yard, victim: AdmittedWorkload) -> Preempt:
 def test_workloads_reserved_within_one_second_with_same_usage_are_alike(
     yard: Yard, at: float, cpu: int, is_alike: bool
 ) -> None:
-    assert are_alike(hold(yard, "a", 5), hold(yard, "b", at, cpu)) is is_alike
+    assert are_equivalent_victims(hold(yard, "a", 5), hold(yard, "b", at, cpu)) is is_alike
 
 
 def test_swapped_victim_requires_same_reason(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
-    assert swapped(preempting(yard, a), {7: ObservedPreemption(b.key, REASON, "p")}, yard.snapshot) == (7,)
+    assert match_equivalent_victims(
+        preempting(yard, a), {7: ObservedPreemption(b.key, REASON, "p")}, yard.snapshot
+    ) == (7,)
     assert (
-        swapped(preempting(yard, a), {7: ObservedPreemption(b.key, "InCohortReclamation", "p")}, yard.snapshot) is None
+        match_equivalent_victims(
+            preempting(yard, a), {7: ObservedPreemption(b.key, "InCohortReclamation", "p")}, yard.snapshot
+        )
+        is None
     )
 
 
 def test_additional_victim_is_rejected(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
     seen = {7: ObservedPreemption(a.key, REASON, "p"), 8: ObservedPreemption(b.key, REASON, "p")}
-    assert swapped(preempting(yard, a), seen, yard.snapshot) is None
+    assert match_equivalent_victims(preempting(yard, a), seen, yard.snapshot) is None

@@ -26,12 +26,12 @@ class ShadowHarness:
         self._known: dict[Key, Obj] = {}
         self._revision = 0
         first = (make.namespace(), make.flavor("spot"), *objects)
-        self.follower.recall([self._event(obj) for obj in first], make.NOW)
+        self.follower.reset([self._event(obj) for obj in first], make.NOW)
 
     def at(self, second: float, *objects: Obj) -> None:
         """Create or update the objects at that second, in order."""
         now = make.NOW + int(second * SECOND)
-        while (look := self.follower.next_look()) is not None and look <= now:
+        while (look := self.follower.next_check_at()) is not None and look <= now:
             self.follower.observe((), look)
         for obj in objects:
             self.follower.observe([self._event(obj)], now)
@@ -117,7 +117,7 @@ def test_other_eviction_of_pending_workload_is_reported() -> None:
     harness.at(1, waits)
     harness.at(2, evictions.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
     assert harness.end() == ["team/waits"]
-    assert harness.reported[0].parting is DivergenceType.EVICTED
+    assert harness.reported[0].divergence_type is DivergenceType.EVICTED
 
 
 def test_eviction_written_after_victim_finished_is_ignored() -> None:

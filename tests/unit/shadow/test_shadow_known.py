@@ -15,5 +15,5 @@ def test_shadow_state_keeps_at_most_1000_deleted_workloads() -> None:
         made = with_metadata(workload(f"w{number}"), uid=f"u{number}")
         key = key_of(made)
         events = [WatchEvent(kind, key, made, None, number) for kind in (EventType.ADDED, EventType.DELETED)]
-        known.recall(events, number)
+        known.reset(events, number)
     assert known.size == 1000

@@ -194,7 +194,7 @@ def test_cluster_cannot_be_deleted() -> None:
 def test_pool_without_cluster_is_rejected() -> None:
     pool = "apiVersion: cloud.batchyard.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
     (reported,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
-    assert "there is no Cluster for this pool" in reported
+    assert "this NodePool has no Cluster" in reported
 
 
 def test_unrendered_platform_is_rejected() -> None:

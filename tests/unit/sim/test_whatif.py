@@ -89,7 +89,7 @@ def test_drained_node_changes_nodes_in_report() -> None:
 def test_pool_change_requires_existing_cluster() -> None:
     pool = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "p"}}
     spec = {"machineType": "e2-standard-4", "nodeCount": 1}
-    with pytest.raises(InvalidScenario, match="there is no Cluster for this pool"):
+    with pytest.raises(InvalidScenario, match="this NodePool has no Cluster"):
         difference(start_of(state(THERE, 10)), {**pool, "spec": spec})
 
 

@@ -211,7 +211,7 @@ def _supplies_table(rows: Sequence[Supply]) -> Table:
             row.machine.name,
             "reserved" if row.reserved else row.provisioning,
             _accelerators(row),
-            str(row.most) if row.least == row.most else f"{row.least}-{row.most}",
+            str(row.maximum) if row.minimum == row.maximum else f"{row.minimum}-{row.maximum}",
             *map(_format_dollars, (row.price, row.idle, row.full)),
         ]
         for row in rows
@@ -296,7 +296,7 @@ def _supply_row(row: Supply) -> dict[str, Any]:
         "machineType": row.machine.name,
         "provisioning": row.provisioning,
         "reserved": row.reserved,
-        "nodes": {"least": row.least, "most": row.most},
+        "nodes": {"least": row.minimum, "most": row.maximum},
         "dollarsAnHour": {
             "each": _exact_dollars(row.price),
             "idle": _exact_dollars(row.idle),

@@ -1,1 +1,1 @@
-"""Machine catalog of the cloud: machine types, prices, step durations and the resulting nodes."""
+"""Catalog of the cloud: machine types, prices, durations of machine steps, and the resulting Nodes."""

@@ -1,4 +1,4 @@
-"""Instance objects, one machine each. Clients create an Instance to request a machine and delete it to release it."""
+"""Instance objects, which represent one machine each, and the reservations of a Cluster."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,8 +9,8 @@ from batchyard.api.times import format_time, parse_time, window_of
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
 
-# Phases: requested (empty), Provisioning, Booting, Running, Stopping (shutdown announced), Failed (no machine), Crashed
-# (lost until it is replaced).
+# Phases: requested (empty), Provisioning, Booting, Running, Stopping (shutdown announced), Failed (no machine
+# available), Crashed (the machine is lost until it is replaced).
 PROVISIONING: Final = "Provisioning"
 BOOTING: Final = "Booting"
 RUNNING: Final = "Running"
@@ -24,15 +24,15 @@ NOTICE: Final = 30 * SECOND
 #: Default maximum run time by provisioning model.
 _LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
 _NAMES_MAX: Final = 32
-_NAME_CUT: Final = 16
+_NAME_PART_MAX: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
-    """Return an Instance of a pool in a zone, to be created; a ResizeRequest sets its maximum run time."""
+    """Return a new Instance of a pool in a zone; a ResizeRequest can set its maximum run time."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
     source = resize_request["spec"] if resize_request is not None else spec
-    own = {
+    fields = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
@@ -51,7 +51,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
         "apiVersion": scheme.kind_info(scheme.INSTANCE).api_version,
         "kind": "Instance",
         "metadata": metadata,
-        "spec": {field: value for field, value in own.items() if value is not None},
+        "spec": {field: value for field, value in fields.items() if value is not None},
     }
 
 
@@ -62,65 +62,65 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
     """
     digits = uid_for(0, cluster, pool, zone)[:8]
     if len(cluster) + len(pool) > _NAMES_MAX:
-        cluster, pool = cluster[:_NAME_CUT], pool[:_NAME_CUT]
+        cluster, pool = cluster[:_NAME_PART_MAX], pool[:_NAME_PART_MAX]
     return f"gke-{cluster}-{pool}-{digits}-"
 
 
 def phase_of(instance: Obj) -> str:
-    """Return the phase; empty while the machine is only requested."""
+    """Return the phase of an Instance; '' while the machine is only requested."""
     return (instance.get("status") or {}).get("phase") or ""
 
 
 def since(instance: Obj) -> Instant:
-    """Return the start of the phase; for a requested machine its creation time."""
+    """Return when the phase of an Instance began; for a requested machine its creation time."""
     at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
     return parse_time(at)
 
 
 def stops_at(instance: Obj) -> Instant | None:
-    """Return the time at which the machine will be switched off, if known."""
+    """Return when the machine will be stopped, or None."""
     at = (instance.get("status") or {}).get("stopAt")
     return None if at is None else parse_time(at)
 
 
 def is_leaving(instance: Obj) -> bool:
-    """Whether the Instance is being deleted."""
+    """Report whether the Instance is being deleted."""
     return "deletionTimestamp" in instance["metadata"]
 
 
 def is_off(instance: Obj) -> bool:
-    """Whether the machine is switched off, and the Instance about to be removed."""
+    """Report whether the machine is stopped, and its Instance about to be deleted."""
     return "stoppedAt" in (instance.get("status") or {})
 
 
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """Return the Instance in a new phase since `now`, with `fields` added and an earlier error removed."""
+    """Return the Instance in a new phase since `now`, with these fields and without an earlier error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
-    kept = {field: value for field, value in status.items() if field in fields or field != "error"}
-    return with_status(instance, kept)
+    fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
+    return with_status(instance, fields_to_keep)
 
 
 # --- reservations ---
 #
-# Reservations: machines kept for the pools that name them, permanently or for a booked time (calendar mode).
+# Reservations: machines that only the pools that name them may use, permanently or for a booked time (calendar mode).
 
 
 def start_of(cluster: Obj) -> Instant:
-    """Return the creation time of the Cluster, the origin of reservation times."""
+    """Return the creation time of the Cluster, to which relative reservation times refer."""
     return parse_time(cluster["metadata"]["creationTimestamp"])
 
 
 def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
-    """Return a reservation of the Cluster by name."""
+    """Return the reservation of the Cluster with this name, or None."""
     reservations = cluster["spec"].get("reservations") or ()
     return next((reservation for reservation in reservations if reservation["name"] == name), None)
 
 
 def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
-    """Return the time from which its machines can be used."""
+    """Return the time from which the machines of a reservation can be used."""
     return window_of(reservation, start_of(cluster)).start
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
-    """Return the time at which its machines are reclaimed; None: never."""
+    """Return the time at which the machines of a reservation are reclaimed; None: never."""
     return window_of(reservation, start_of(cluster)).end

@@ -1,7 +1,7 @@
-"""Node template of a pool: labels, taints, capacity and allocatable as GKE sets them.
+"""Nodes of a pool: the node template with labels, taints, capacity and allocatable as in GKE, and the registered Node.
 
-The simulated cloud registers Nodes with it, and the autoscaler simulates new ones. Sources: GKE's autoscaler,
-pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
+The simulated cloud registers Nodes from the template, and the autoscaler simulates new Nodes with it. Sources: GKE's
+autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from batchyard.cloud.catalog.prices import machine_of
 #
 # Node capacity and allocatable resources, computed as in GKE, to the byte.
 #
-# The operating system's share is interpolated between measured values (Systems in the catalog); the kubelet's share
-# follows brackets. Sources: GKE's autoscaler, pkg/cloudprovider/gke/reserved.go and
+# The operating system's reservation is interpolated between measured values (`NodeSystem` in the catalog); the
+# kubelet's reservation is computed by brackets. Sources: GKE's autoscaler, pkg/cloudprovider/gke/reserved.go and
 # nodetemplate/system_reserved_config.go; kubernetes/autoscaler, cloudprovider/gce/templates.go.
 
 
@@ -30,10 +30,10 @@ PODS: Final = 110
 LOCAL_SSD_BYTES: Final = 375 * GIB
 
 _EVICTION_MEMORY: Final = 100 * MIB
-_PODS_MANY: Final = 110
+_MANY_PODS: Final = 110
 _CPU_FOR_MANY_PODS: Final = 400
 _MEMORY_SMALL_MIB: Final = 1000
-_MEMORY_KEPT_OF_SMALL: Final = 255
+_SMALL_RESERVED_MIB: Final = 255
 #: (lower bound, reserved amount per 10,000).
 _CPU_BRACKETS: Final = ((0, 600), (1000, 100), (2000, 50), (4000, 25))
 _MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), (128_000, 200))
@@ -42,61 +42,61 @@ Resources = dict[str, int]
 
 
 def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
-    """Return the capacity of a node: cpu in millicores, everything else in units."""
+    """Return the capacity of a node: CPU in millicores, all other resources in units."""
     memory = machine.memory_bytes
-    has = {
+    amounts = {
         "cpu": machine.cpu_milli,
         "ephemeral-storage": _disk(machine, systems),
-        "memory": max(0, memory - interpolated(systems.reserved_memory, memory)),
+        "memory": max(0, memory - interpolate_reserved(systems.reserved_memory, memory)),
         "pods": pods,
     }
     if machine.accelerator is not None:
-        has[machine.accelerator.resource] = machine.accelerator.count
-    return has
+        amounts[machine.accelerator.resource] = machine.accelerator.count
+    return amounts
 
 
 def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
     """Return the allocatable resources of a node."""
-    has = capacity(machine, systems, pods)
-    disk = has["ephemeral-storage"]
-    kept = {
-        "cpu": kept_cpu_milli(machine, pods),
-        "ephemeral-storage": _kept_disk(machine, systems) + disk // 10,
-        "memory": kept_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
+    total = capacity(machine, systems, pods)
+    disk = total["ephemeral-storage"]
+    reserved = {
+        "cpu": reserved_cpu_milli(machine, pods),
+        "ephemeral-storage": _reserved_disk_bytes(machine, systems) + disk // 10,
+        "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
     }
-    return {resource: max(0, amount - kept.get(resource, 0)) for resource, amount in has.items()}
+    return {resource: max(0, amount - reserved.get(resource, 0)) for resource, amount in total.items()}
 
 
-def kept_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
-    """Return the cpu that the kubelet reserves; for a shared core also the part that is not sustained."""
+def reserved_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
+    """Return the CPU that the kubelet reserves; for a shared core also the CPU above the sustained level."""
     burst = machine.cpu_milli - machine.sustained_cpu_milli
-    many = _CPU_FOR_MANY_PODS if pods > _PODS_MANY else 0
+    many = _CPU_FOR_MANY_PODS if pods > _MANY_PODS else 0
     return _by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst + many
 
 
-def kept_memory_mib(memory_mib: int) -> int:
-    """Return the memory that the kubelet reserves. The brackets count 1000 MiB as a GB, as in GKE."""
+def reserved_memory_mib(memory_mib: int) -> int:
+    """Return the memory that the kubelet reserves; the brackets count 1000 MiB as one GB, as in GKE."""
     if memory_mib <= _MEMORY_SMALL_MIB:
-        return _MEMORY_KEPT_OF_SMALL if memory_mib > 0 else 0
+        return _SMALL_RESERVED_MIB if memory_mib > 0 else 0
     return _by_brackets(memory_mib, _MEMORY_BRACKETS)
 
 
-def interpolated(rows: Sequence[tuple[int, int]], there: int) -> int:
-    """Return the reserved part of an amount, interpolated between rows, and extrapolated beyond the last two."""
-    upper = next((at for at, row in enumerate(rows) if row[0] >= there), len(rows) - 1)
-    (low, kept_low), (high, kept_high) = rows[max(0, upper - 1)], rows[max(1, upper)]
-    return kept_low + (there - low) * (kept_high - kept_low) // (high - low)
+def interpolate_reserved(entries: Sequence[tuple[int, int]], amount: int) -> int:
+    """Return the reserved part of an amount, interpolated linearly between the rows."""
+    upper = next((at for at, row in enumerate(entries) if row[0] >= amount), len(entries) - 1)
+    (low, reserved_low), (high, reserved_high) = entries[max(0, upper - 1)], entries[max(1, upper)]
+    return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
 
 
 def _disk(machine: MachineType, systems: NodeSystem) -> int:
-    """Return the bytes of ephemeral storage: on local SSDs if the machine has some, else on the boot disk."""
+    """Return the bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
     disk = systems.boot_disk_gib * GIB
-    return disk - interpolated(systems.reserved_disk, disk)
+    return disk - interpolate_reserved(systems.reserved_disk, disk)
 
 
-def _kept_disk(machine: MachineType, systems: NodeSystem) -> int:
+def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
     if machine.local_ssds:
         return {1: 50, 2: 75}.get(machine.local_ssds, 100) * GIB
     disk_gib = systems.boot_disk_gib
@@ -104,12 +104,12 @@ def _kept_disk(machine: MachineType, systems: NodeSystem) -> int:
 
 
 def _by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the sum over the brackets: the part of the amount in each, times its rate."""
+    """Return the reserved amount: the part of the amount within each bracket, times the rate of the bracket."""
     ends = [start for start, _ in brackets[1:]]
-    kept = 0
+    reserved = 0
     for (start, rate), end in zip(brackets, [*ends, max(amount, ends[-1])], strict=True):
-        kept += max(0, min(amount, end) - start) * rate
-    return kept // 10_000
+        reserved += max(0, min(amount, end) - start) * rate
+    return reserved // 10_000
 
 
 _CPU_LEVEL: Final = "cloud.google.com/gke-cpu-scaling-level"
@@ -132,7 +132,7 @@ _PRESSURES: Final = (
 
 
 def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
-    """Return the Node of a machine of the pool in a zone, ready and without pods."""
+    """Return a ready Node of a pool in a zone, without pods."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
     pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
@@ -162,13 +162,13 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
 
 
 def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node as the Instance's kubelet registers it: not ready, with the not-ready taint."""
+    """Return the Node as the kubelet of an Instance registers it: not ready, and tainted."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
-    own = {well_known.HOSTNAME: name}
+    instance_labels = {well_known.HOSTNAME: name}
     if "resizeRequest" in instance["spec"]:
-        own[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
-    metadata = {"name": name, "labels": {**node["metadata"]["labels"], **own}}
+        instance_labels[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
+    metadata = {"name": name, "labels": {**node["metadata"]["labels"], **instance_labels}}
     not_ready = {"key": well_known.NOT_READY, "effect": "NoSchedule"}
     spec = {
         "providerID": f"gce://{cluster['metadata']['name']}/{zone}/{name}",
@@ -185,13 +185,13 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Whether a Node is registered but was never ready."""
+    """Report whether a Node is registered but has never been ready."""
     ready = find_condition(node, "Ready")
     return ready is not None and ready["status"] == "False" and ready["reason"] == _NOT_READY
 
 
-def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node with the Ready condition True."""
+def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
+    """Return the Node with the condition Ready set to True."""
     status = node["status"]
     ready = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready if old["type"] == "Ready" else old for old in status["conditions"]]
@@ -199,17 +199,17 @@ def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _identity(name: str, now: Instant) -> dict[str, str]:
-    """Return the machine's identity and boot ID. Clients reject Nodes without them."""
+    """Return the machine ID and boot ID of a Node, which clients require."""
     machine = uid_for(0, "machine", name)
     boot = uid_for(0, "boot", name, str(now))
     return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
 
 
 def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
-    """Return all labels but the hostname; system labels override the pool's."""
+    """Return all labels of a Node except the hostname; system labels override the pool's labels."""
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
-    general = {
+    system_labels = {
         _OLD_ARCHITECTURE: "amd64",
         _OLD_INSTANCE_TYPE: machine.name,
         _OLD_OPERATING_SYSTEM: "linux",
@@ -230,11 +230,16 @@ def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dic
         well_known.REGION: region,
         well_known.ZONE: zone,
     }
-    return {**(pool["spec"].get("labels") or {}), **general, **_terms(pool["spec"]), **_accelerated(pool, machine)}
+    return {
+        **(pool["spec"].get("labels") or {}),
+        **system_labels,
+        **_provisioning_labels(pool["spec"]),
+        **_accelerator_labels(pool, machine),
+    }
 
 
-def _terms(spec: Obj) -> dict[str, str]:
-    """Return the labels of the provisioning model."""
+def _provisioning_labels(spec: Obj) -> dict[str, str]:
+    """Return the labels of the provisioning model, placement, reservation and run duration."""
     provisioning, labels = spec.get("provisioning", "standard"), {}
     labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
     if provisioning == "spot":
@@ -252,8 +257,8 @@ def _terms(spec: Obj) -> dict[str, str]:
     return labels
 
 
-def _accelerated(pool: Obj, machine: MachineType) -> dict[str, str]:
-    """Return the accelerator labels. GKE labels the count of TPUs always, of GPUs only on Autopilot."""
+def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
+    """Return the accelerator labels; as in GKE, the count is a label only for TPUs."""
     accelerator = machine.accelerator
     if accelerator is None:
         return {}
@@ -265,15 +270,15 @@ def _accelerated(pool: Obj, machine: MachineType) -> dict[str, str]:
 
 
 def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
-    """Return the pool's taints, and GKE's unless the pool has one with the same key and effect."""
+    """Return the pool's taints, and GKE's taints unless the pool has one with the same key and effect."""
     taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
-    own = []
+    system_taints = []
     if machine.accelerator is not None:
-        own.append({"key": machine.accelerator.resource, "value": "present", "effect": "NoSchedule"})
+        system_taints.append({"key": machine.accelerator.resource, "value": "present", "effect": "NoSchedule"})
     if pool["spec"].get("provisioning") == "queued":
-        own.append({"key": well_known.QUEUED, "value": "true", "effect": "NoSchedule"})
-    taken = [(taint["key"], taint["effect"]) for taint in taints]
-    return taints + [taint for taint in own if (taint["key"], taint["effect"]) not in taken]
+        system_taints.append({"key": well_known.QUEUED, "value": "true", "effect": "NoSchedule"})
+    pool_taint_keys = [(taint["key"], taint["effect"]) for taint in taints]
+    return taints + [taint for taint in system_taints if (taint["key"], taint["effect"]) not in pool_taint_keys]
 
 
 def _quantities(amounts: Resources) -> dict[str, str]:
@@ -281,7 +286,7 @@ def _quantities(amounts: Resources) -> dict[str, str]:
 
 
 def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> dict[str, str]:
-    """Return a Node condition."""
+    """Return a Node condition with this status, reason and message."""
     at, (reason, message) = format_time(now), why
     return {
         "type": kind,
@@ -294,6 +299,6 @@ def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> di
 
 
 def _address(name: str) -> str:
-    """Return a private IP address derived from the name."""
+    """Return a private IP address derived from the Node's name."""
     digits = fnv1a_64(name)
     return f"10.{128 + (digits >> 16) % 64}.{(digits >> 8) % 256}.{digits % 254 + 1}"

@@ -1,4 +1,4 @@
-"""Machine prices per hour in micro-dollars (integers, so that ledgers add up exactly), and durations of a cluster."""
+"""Properties of node pools, hourly machine prices in integer micro-dollars, and durations of machine steps."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,42 +19,44 @@ from batchyard.cloud.catalog.machine_types import (
 
 # --- pools ---
 #
-# NodePool properties: machine type, zones, autoscaling, and TPU slices.
+# Properties of a NodePool: machine type, zones, autoscaling, and TPU slices.
 #
-# A TPU slice of several machines (its topology has more chips than one machine) is atomic: it has all of its machines
-# or none. Source: GKE's autoscaler, IsMultiHostTpuPodslice and ZeroOrMaxNodeScaling.
+# A TPU slice whose topology has more chips than one machine is atomic: it has all of its machines or none. Source:
+# GKE's autoscaler, IsMultiHostTpuPodslice and ZeroOrMaxNodeScaling.
 
 
 def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
     """Return the machine type of a pool, with the accelerators that the pool attaches and their price."""
     spec = pool["spec"]
-    machine, wanted = catalog.machine(spec["machineType"]), spec.get("accelerator")
-    if not wanted or not catalog.can_attach(machine, wanted["type"]):
+    machine, accelerator_row = catalog.machine(spec["machineType"]), spec.get("accelerator")
+    if not accelerator_row or not catalog.can_attach(machine, accelerator_row["type"]):
         return machine
-    accelerator = accelerator_from(wanted)
+    accelerator = accelerator_from(accelerator_row)
     prices = machine.prices.plus(catalog.attachable[accelerator.type].prices, accelerator.count)
     return replace(machine, accelerator=accelerator, prices=prices)
 
 
 def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
-    """Whether the pool's machines have the accelerators that it names, attached or built in."""
-    wanted, has = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
-    return not wanted or (has is not None and (has.type, has.count) == (wanted["type"], wanted["count"]))
+    """Report whether the machines of a pool have the accelerators that the pool names."""
+    accelerator_row, actual = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
+    return not accelerator_row or (
+        actual is not None and (actual.type, actual.count) == (accelerator_row["type"], accelerator_row["count"])
+    )
 
 
 def zones_of(pool: Obj, cluster: Obj) -> Sequence[str]:
-    """Return the zones of a pool: its own, else those of the cluster. A multi-host slice uses the first."""
+    """Return the zones of a pool, by default the zones of the Cluster; a multi-host slice uses only the first."""
     zones: Sequence[str] = pool["spec"].get("zones") or cluster["spec"]["zones"]
     return zones
 
 
 def is_autoscaled(pool: Obj) -> bool:
-    """Whether an autoscaler sets the size of a pool; otherwise it has nodeCount machines in each zone."""
+    """Report whether an autoscaler sets the size of a pool; otherwise it has nodeCount machines in each zone."""
     return pool["spec"].get("autoscaling") is not None
 
 
 def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
-    """Return how many machines are created and deleted together: those of a multi-host TPU slice; otherwise 1."""
+    """Return the number of machines that are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
         return 1
@@ -66,13 +68,13 @@ def chips_in(topology: str) -> int:
     return prod(int(side) for side in topology.split("x"))
 
 
-#: Pool name of Nodes without one.
+#: The pool name of Nodes that belong to no pool.
 NO_POOL: Final = "nodes"
 _DEVICES: Final = (well_known.GPU, well_known.TPU)
 
 
 class Rate(NamedTuple):
-    """Hourly price of a machine, and the resource name of its accelerators; '' if it has none."""
+    """The hourly price of a machine, and the resource name of its accelerators ('' without accelerators)."""
 
     pool: str
     provisioning: str
@@ -81,7 +83,7 @@ class Rate(NamedTuple):
 
 
 def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> MicroDollars:
-    """Return the hourly price by provisioning model; reserved machines have the reserved price."""
+    """Return the hourly price of a machine type by provisioning model, or its reserved price."""
     prices = machine.prices
     if reserved:
         return prices.reserved
@@ -98,20 +100,22 @@ def pool_price(pool: Obj, cluster: Obj) -> MicroDollars:
 
 
 def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj | None) -> Rate:
-    """Return the rate of an Instance from its pool and Cluster; zero if either is missing."""
+    """Return the rate of an Instance from its pool and Cluster; the price is 0 if either is missing."""
     spec = instance["spec"]
     pool, provisioning = spec["pool"], spec.get("provisioning", "standard")
-    found = get(Key(scheme.NODE_POOL, "", pool))
-    if found is None or cluster is None:
+    pool_object = get(Key(scheme.NODE_POOL, "", pool))
+    if pool_object is None or cluster is None:
         return Rate(pool, provisioning, 0, "")
-    accelerator = machine_of(found, catalog_of(cluster)).accelerator
-    return Rate(pool, provisioning, pool_price(found, cluster), "" if accelerator is None else accelerator.resource)
+    accelerator = machine_of(pool_object, catalog_of(cluster)).accelerator
+    return Rate(
+        pool, provisioning, pool_price(pool_object, cluster), "" if accelerator is None else accelerator.resource
+    )
 
 
 def node_rate(node: Obj, cluster: Obj | None) -> Rate:
-    """Return the rate of a Node outside our pools, from its annotation, its machine type or `spec.local`.
+    """Return the rate of a Node without Instance, from its price annotation, machine type or `spec.local`.
 
-    Without any of these the rate is zero.
+    Without any of these the price is 0.
     """
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
     catalog = builtin_catalog() if cluster is None else catalog_of(cluster)
@@ -125,7 +129,7 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
 
 
 def _dollars(text: str | None) -> MicroDollars | None:
-    """Parse an amount in dollars; None if it is invalid or missing."""
+    """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
         return None if text is None else max(0, meta.parse(text) // 1000)
     except ValueError:
@@ -134,7 +138,7 @@ def _dollars(text: str | None) -> MicroDollars | None:
 
 # --- times ---
 #
-# Durations of machine steps (minimum, typical, maximum), from the Cluster, else from the catalog.
+# Durations of machine steps (minimum, typical, maximum), from the Cluster, or by default from the catalog.
 
 
 #: The step that does not depend on the machine.
@@ -142,60 +146,60 @@ POD_START: Final = "podStart"
 
 
 class StepDuration(NamedTuple):
-    """Minimum, typical and maximum duration of a step."""
+    """The minimum, typical and maximum duration of a step."""
 
-    shortest: Duration
+    minimum: Duration
     typical: Duration
-    longest: Duration
+    maximum: Duration
 
 
 def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
-    """Return the duration of a step (`boot`, `drivers`, ...; see catalog.yaml) for a machine type."""
-    row = _figures(step, machine, cluster, catalog)
+    """Return the duration of a step such as `boot` or `drivers` for a machine type."""
+    row = _duration_row(step, machine, cluster, catalog)
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
 def in_typical_times(cluster: Obj) -> Obj:
-    """Return the Cluster with the typical duration for every step of every machine, so that no duration is random."""
+    """Return the Cluster with typical durations for all steps, so that no duration is random."""
     catalog = catalog_of(cluster)
     spec = cluster.get("spec") or {}
     cluster_times: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
-    def typical(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
-        texts = {step: _figures(step, machine, cluster, catalog)["typical"] for step in steps}
-        return {step: {"min": text, "typical": text, "max": text} for step, text in texts.items()}
+    def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
+        durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in steps}
+        return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
-    its_own = [step for step in steps if step != POD_START]
+    machine_steps = [step for step in steps if step != POD_START]
     by_machine = dict(cluster_times.get("byMachine") or {})
     for name, machine in catalog.machines.items():
-        by_machine[name] = {**by_machine.get(name, {}), **typical(machine, its_own)}
-    times = {**cluster_times, **typical(catalog.machine(""), steps), "byMachine": by_machine}
+        by_machine[name] = {**by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
+    times = {**cluster_times, **typical_rows(catalog.machine(""), steps), "byMachine": by_machine}
     return {**cluster, "spec": {**spec, "times": times}}
 
 
-def preparation(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
-    """Return the longest time from the request of a machine until its node is ready."""
+def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+    """Return the maximum time from the request of a machine until its Node is ready."""
     last = "network" if machine.accelerator is None else "drivers"
     steps = ("provisioning", "boot", "registration", last)
-    return sum(step_duration(step, machine, cluster, catalog).longest for step in steps)
+    return sum(step_duration(step, machine, cluster, catalog).maximum for step in steps)
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
-    """Return the time from a crash to the replacement of the machine."""
-    text: str = _figures("repair", machine, cluster, catalog)
+    """Return the time from the crash of a machine to its replacement."""
+    text: str = _duration_row("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
-def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
-    """Return the value for a step from the most specific place: type, family, Cluster, catalog."""
+def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
+    """Return the duration of a step from the most specific source: type, family, Cluster, catalog."""
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     by_machine = cluster_times.get("byMachine") or {}
-    places = (
+    sources = (
         by_machine.get(machine.name) or {},
         by_machine.get(machine.family) or {},
         cluster_times,
         catalog.family(machine).times,
         catalog.times,
     )
-    return next(place[step] for place in places if step in place)
+    return next(source[step] for source in sources if step in source)

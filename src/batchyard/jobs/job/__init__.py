@@ -1,8 +1,7 @@
 """Job controller for batch/v1 Jobs, as in Kubernetes; decisions are pure functions of a Job and its pods.
 
-spec, observed       the spec with defaults, and the state of the Job and its pods
-completion           whether the Job is to end, and why
-parallelism          how many pods it should have, and which are surplus
-finalizer_tracking   counts each terminated pod exactly once
-plan                 combines all of these
+- spec: the spec with defaults, the pods, and the observed state of a Job
+- plan: the next changes of pods and status, from completion, parallelism and finalizer tracking
+- controller: runs the decisions for all Jobs
+- integration: queues Jobs in Kueue
 """

@@ -1,4 +1,4 @@
-"""The integration of batch/v1 Jobs. Source: pkg/controller/jobs/job/job_controller.go of Kueue."""
+"""The Kueue integration of batch/v1 Jobs. Source: pkg/controller/jobs/job/job_controller.go of Kueue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,44 +23,44 @@ from batchyard.jobs.job.spec import parsed, total, union
 
 POD_SET: Final = "main"
 
-#: Labels that the Job controller adds to a template; they are not part of the request. The name stays, as in Kueue.
+#: Labels that the Job controller adds to a template, which the Workload omits, except the Job name as in Kueue.
 _GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
 _TEMPLATE: Final = ("spec", "template")
 
 
 class JobIntegration:
-    """Jobs: one pod set, `main`, of the size of the parallelism."""
+    """The integration of Jobs: one pod set, `main`, of the size of the parallelism."""
 
     kind = scheme.JOB
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether it is suspended and its stop has completed."""
+        """Report whether the Job is suspended and a stop in progress has completed."""
         return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether it has running pods."""
+        """Report whether the Job has active pods."""
         return bool((job.get("status") or {}).get("active"))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether the ready and succeeded pods are as many as run at once."""
+        """Report whether the number of ready and succeeded pods reaches the number of pods that run at once."""
         status = job.get("status") or {}
         uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         done = status.get("succeeded", 0) + len(uncounted)
         return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
 
     def ending(self, job: Obj) -> JobCompletion | None:
-        """Return the outcome from its Complete or Failed condition."""
+        """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
         condition = condition_true(job, "Complete", "Failed")
         return (
             None if condition is None else JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
         )
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return its template."""
+        """Return the pod template of the Job."""
         return (job["spec"]["template"],)
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """Return its pod set; with minCount if partial admission is allowed."""
+        """Return the pod set of the Job, with minCount if partial admission is allowed."""
         template: Mapping[str, Any] = job["spec"]["template"]
         pod_set: dict[str, Any] = {
             "name": POD_SET,
@@ -72,7 +72,7 @@ class JobIntegration:
         return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the slots of the parallelism that the remaining completions no longer need."""
+        """Return how many pods of the parallelism the remaining completions no longer need."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
         ended = _ended_pods(job, completions)
@@ -90,7 +90,7 @@ class JobIntegration:
         return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
 
     def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
-        """Suspend it, then clear its start time so that its template may change, then restore the template.
+        """Return the next write that stops the Job: suspend it, clear its start time, then restore its template.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
         """
@@ -99,14 +99,18 @@ class JobIntegration:
             return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
         if (job.get("status") or {}).get("startTime"):
             return UpdateStatus(with_path(job, ("status", "startTime"), None))
-        restored = _restored(job, originals)
+        restored = _restore_template(job, originals)
         return None if restored == job else Update(restored)
 
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    kept = {name: value for name, value in labels.items() if name not in _GENERATED}
-    return template if len(kept) == len(labels) else with_path(template, ("metadata", "labels"), kept or None)
+    user_labels = {name: value for name, value in labels.items() if name not in _GENERATED}
+    return (
+        template
+        if len(user_labels) == len(labels)
+        else with_path(template, ("metadata", "labels"), user_labels or None)
+    )
 
 
 def _parallelism_min(job: Obj) -> int | None:
@@ -115,7 +119,7 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """Return the Job with another parallelism, if it uses partial admission."""
+    """Return the Job with another parallelism if it uses partial admission."""
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
@@ -124,7 +128,7 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     return job
 
 
-def _restored(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
+def _restore_template(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
     if annotation(job, well_known.STOPPING) is not None:
         job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:
@@ -142,7 +146,7 @@ def _restored(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
 
 
 def _ended_pods(job: Obj, completions: int) -> int:
-    """Return the number of finally terminated pods or indexes."""
+    """Return the number of terminated pods or indexes that need no further pods."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         ended: int = status.get("succeeded", 0)

@@ -21,13 +21,14 @@ from batchyard.jobs.job.spec import (
     ObservedJob,
     Rule,
     Spans,
+    annotation_count,
     contains,
-    count_noted,
+    count_common,
     due_after,
     finished_at,
     first_missing,
+    format_indexes,
     has_failed,
-    in_common,
     index_due_after,
     is_counted,
     observe_job,
@@ -37,7 +38,6 @@ from batchyard.jobs.job.spec import (
     total,
     union,
     with_indexes,
-    written,
 )
 
 # --- success policy ---
@@ -45,8 +45,8 @@ from batchyard.jobs.job.spec import (
 # Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
-def rule_met(spec: JobSpec, succeeded: Spans) -> int | None:
-    """Return the number of the first rule that the succeeded indexes meet."""
+def matching_rule(spec: JobSpec, succeeded: Spans) -> int | None:
+    """Return the number of the first success policy rule that the succeeded indexes meet, or None."""
     if succeeded:
         for number, rule in enumerate(spec.success_rules):
             if _is_met(rule, succeeded, spec.completions or 0):
@@ -56,25 +56,27 @@ def rule_met(spec: JobSpec, succeeded: Spans) -> int | None:
 
 # --- completion ---
 #
-# Completion of a Job: whether it is to end, and why.
+# Completion of a Job: whether the Job must end, and why.
 #
 # The outcome is first recorded as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed
 # or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 
 
 def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
-    """Report whether all indexes of a rule succeeded, or its required count of them (of all if it lists none)."""
+    """Report whether all indexes of a rule, or its required number of them, succeeded."""
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
         return count is not None and total(succeeded) >= count
-    wanted = _parsed_once(text, completions)
-    found = in_common(wanted, succeeded)
-    return bool(wanted) and (found == total(wanted) or (count is not None and found >= count))
+    rule_indexes = _parse_indexes(text, completions)
+    matched_count = count_common(rule_indexes, succeeded)
+    return bool(rule_indexes) and (
+        matched_count == total(rule_indexes) or (count is not None and matched_count >= count)
+    )
 
 
 @lru_cache(maxsize=64)
-def _parsed_once(text: str, completions: int) -> Spans:
-    """Parse the indexes of a rule, up to 64 KB; cached, because a Job is reconciled on every change of its pods."""
+def _parse_indexes(text: str, completions: int) -> Spans:
+    """Parse the indexes of a rule, up to 64 KB; cached, because each pod change reconciles the Job."""
     return parsed(text, completions)
 
 
@@ -83,7 +85,7 @@ SUCCESS_CRITERIA_MET: Final = "SuccessCriteriaMet"
 
 
 class JobOutcome(NamedTuple):
-    """The outcome of a Job that is to end."""
+    """The outcome of a Job that must end: success or failure, with reason and message."""
 
     succeeded: bool
     reason: str
@@ -91,7 +93,7 @@ class JobOutcome(NamedTuple):
 
     @property
     def interim(self) -> str:
-        """The type of the interim condition that records it."""
+        """The type of the interim condition that records the outcome."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
@@ -109,67 +111,67 @@ _TOO_MANY_INDEXES: Final = JobOutcome(
 _FAILED_INDEXES: Final = JobOutcome(False, "FailedIndexes", "Job has failed indexes")
 
 
-def recorded_outcome(standing: ObservedJob) -> JobOutcome | None:
-    """Return the recorded outcome. It is final."""
+def recorded_outcome(observed: ObservedJob) -> JobOutcome | None:
+    """Return the outcome that an interim condition records; it never changes. None if there is none."""
     for succeeded, kind in ((True, SUCCESS_CRITERIA_MET), (False, FAILURE_TARGET)):
-        condition = find_condition(standing.status, kind)
+        condition = find_condition(observed.status, kind)
         if condition is not None and condition["status"] == "True":
             return JobOutcome(succeeded, condition.get("reason", ""), condition.get("message", ""))
     return None
 
 
-def new_outcome(standing: ObservedJob, started: Instant | None, now: Instant) -> JobOutcome | None:
-    """Return the outcome if the Job is to end now; completion is checked later, after its pods are processed."""
-    spec = standing.spec
-    message = _failing_message(standing)
+def new_outcome(observed: ObservedJob, started: Instant | None, now: Instant) -> JobOutcome | None:
+    """Return the outcome if the Job must end now, except completion, which is checked after its pods."""
+    spec = observed.spec
+    message = _failing_message(observed)
     if message is not None:
         return JobOutcome(False, "PodFailurePolicy", message)
-    if standing.failed > spec.backoff_limit or _restarted_too_often(standing):
+    if observed.failed > spec.backoff_limit or _restarted_too_often(observed):
         return _TOO_MANY_FAILURES
-    due = deadline(standing, started)
-    if due is not None and due <= now:
+    deadline_at = deadline(observed, started)
+    if deadline_at is not None and deadline_at <= now:
         return _TOO_LATE
-    return _index_verdict(standing) if spec.indexed else None
+    return _index_outcome(observed) if spec.indexed else None
 
 
-def deadline(standing: ObservedJob, started: Instant | None) -> Instant | None:
-    """Return when the active deadline of the Job expires."""
-    spec = standing.spec
+def deadline(observed: ObservedJob, started: Instant | None) -> Instant | None:
+    """Return when the active deadline of the Job expires, or None."""
+    spec = observed.spec
     if spec.active_deadline is None or started is None or spec.suspended:
         return None
     return started + spec.active_deadline
 
 
-def _failing_message(standing: ObservedJob) -> str | None:
-    """Return the failure policy's message for the first pod that fails the whole Job."""
-    rules = standing.spec.failure_rules
-    for pod in standing.pods if rules else ():
-        if has_failed(pod, standing.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
+def _failing_message(observed: ObservedJob) -> str | None:
+    """Return the failure policy's message for the first pod that fails the whole Job, or None."""
+    rules = observed.spec.failure_rules
+    for pod in observed.pods if rules else ():
+        if has_failed(pod, observed.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
             return message
     return None
 
 
-def _restarted_too_often(standing: ObservedJob) -> bool:
-    """Report whether container restarts within pods have used up the backoff limit."""
-    if not standing.spec.restarts_in_place:
+def _restarted_too_often(observed: ObservedJob) -> bool:
+    """Report whether container restarts within pods have reached the backoff limit."""
+    if not observed.spec.restarts_in_place:
         return False
     restarts = 0
-    for pod in standing.pods:
+    for pod in observed.pods:
         if pod.phase in {PENDING, RUNNING}:
             status = pod.obj.get("status") or {}
             for field in ("initContainerStatuses", "containerStatuses"):
                 restarts += sum(container.get("restartCount", 0) for container in status.get(field) or ())
-    return restarts >= max(standing.spec.backoff_limit, 1)
+    return restarts >= max(observed.spec.backoff_limit, 1)
 
 
-def _index_verdict(standing: ObservedJob) -> JobOutcome | None:
-    """Return the outcome that follows from the failed or succeeded indexes."""
-    spec, failed = standing.spec, total(standing.failed_indexes)
+def _index_outcome(observed: ObservedJob) -> JobOutcome | None:
+    """Return the outcome that follows from the failed or succeeded indexes, or None."""
+    spec, failed = observed.spec, total(observed.failed_indexes)
     if spec.max_failed_indexes is not None and failed > spec.max_failed_indexes:
         return _TOO_MANY_INDEXES
-    if failed and failed + standing.succeeded >= (spec.completions or 0):
+    if failed and failed + observed.succeeded >= (spec.completions or 0):
         return _FAILED_INDEXES
-    rule = rule_met(spec, standing.succeeded_indexes)
+    rule = matching_rule(spec, observed.succeeded_indexes)
     return None if rule is None else JobOutcome(True, "SuccessPolicy", f"Matched rules at index {rule}")
 
 
@@ -177,12 +179,12 @@ def _index_verdict(standing: ObservedJob) -> JobOutcome | None:
 #
 # The conditions of a Job, as its controller writes them, with their Events.
 #
-# Unlike for other kinds, a change of only the reason is a transition too, and False is not recorded for a condition
-# that never was True. Source: ensureJobConditionStatus in Kubernetes's pkg/controller/job.
+# Unlike for other kinds, a change of only the reason updates the transition time, and a condition that was never True
+# is not set to False. Source: ensureJobConditionStatus in Kubernetes's pkg/controller/job.
 
 
 class JobEvent(NamedTuple):
-    """An Event about the Job."""
+    """The type, reason and message of an Event about a Job."""
 
     type: str
     reason: str
@@ -190,20 +192,20 @@ class JobEvent(NamedTuple):
 
 
 class JobConditions:
-    """The conditions of one status during an update."""
+    """The conditions of a Job's status during an update, and the Events about their changes."""
 
     def __init__(self, status: Mapping[str, Any], now: Instant) -> None:
-        #: By type, in the order of the status.
+        #: The conditions by type, in the order of the status.
         self._conditions: dict[str, Condition] = {c["type"]: c for c in status.get("conditions") or ()}
         self._time = format_time(now)
         self.reported: list[JobEvent] = []
 
     def listed(self) -> Sequence[Condition]:
-        """Return all conditions."""
+        """Return all conditions as a list."""
         return list(self._conditions.values())
 
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
-        """Set a condition. Return whether it changed."""
+        """Set a condition; return whether it changed."""
         old = self._conditions.get(kind)
         fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and fields.items() <= old.items()):
@@ -217,11 +219,11 @@ class JobConditions:
         if self.set("Suspended", suspended, reason, message):
             self.reported.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
-    def end(self, verdict: JobOutcome, *, too_many: bool) -> None:
-        """End the Job; `too_many` is whether more pods than needed succeeded."""
-        self.set(verdict.final, True, verdict.reason, verdict.message)
-        if not verdict.succeeded:
-            self.reported.append(JobEvent("Warning", verdict.reason, verdict.message))
+    def end(self, outcome: JobOutcome, *, too_many: bool) -> None:
+        """Set the terminal condition of the Job; `too_many` means that more pods than needed succeeded."""
+        self.set(outcome.final, True, outcome.reason, outcome.message)
+        if not outcome.succeeded:
+            self.reported.append(JobEvent("Warning", outcome.reason, outcome.message))
             return
         if too_many:
             message = "Too many succeeded pods running after completion count reached"
@@ -231,7 +233,7 @@ class JobConditions:
 
 # --- finalizer tracking ---
 #
-# Finalizer tracking: counts each terminated pod exactly once, even if writes are lost.
+# Finalizer tracking counts each terminated pod exactly once, even if writes are lost.
 #
 # 1. The termination is recorded in the Job's status: the uid under `uncountedTerminatedPods`, or the completed index.
 # 2. Then the pod's finalizer is removed.
@@ -246,9 +248,9 @@ UNCOUNTED_MAX: Final = 500
 
 
 class PodTerminationRecord(Enum):
-    """How the termination of a tracked pod is recorded."""
+    """The way in which the status of a Job records the termination of a tracked pod."""
 
-    NOT_YET = auto()  # it is needed, or may still run
+    NOT_YET = auto()  # the pod is still needed or may still run
     NOTHING = auto()
     SUCCESS = auto()
     FAILURE = auto()
@@ -262,150 +264,150 @@ _NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
 )  # enum attribute access is slow
 
 
-def releasable(standing: ObservedJob, verdict: JobOutcome | None) -> list[JobPod]:
-    """Return the tracked pods whose termination is recorded under that outcome: their finalizer may be removed."""
-    ends = [(pod, _end(pod, standing, verdict)) for pod in standing.pods if pod.tracked]
-    return [pod for pod, end in ends if end is not _NOT_YET and _is_recorded(pod, end, standing)]
+def releasable_pods(observed: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
+    """Return the tracked pods whose termination the status records, so that their finalizer may be removed."""
+    records = [(pod, _termination_record(pod, observed, outcome)) for pod in observed.pods if pod.tracked]
+    return [pod for pod, end in records if end is not _NOT_YET and _is_recorded(pod, end, observed)]
 
 
-def recorded(standing: ObservedJob, verdict: JobOutcome | None) -> dict[str, Any]:
-    """Return the status fields about terminated pods, with all due terminations recorded."""
-    ends = {pod.uid: _end(pod, standing, verdict) for pod in standing.pods if pod.tracked}
-    spec, uncounted = standing.spec, standing.status.get("uncountedTerminatedPods") or {}
+def termination_fields(observed: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
+    """Return the status fields about terminated pods, with all pending terminations recorded."""
+    records = {pod.uid: _termination_record(pod, observed, outcome) for pod in observed.pods if pod.tracked}
+    spec, uncounted = observed.spec, observed.status.get("uncountedTerminatedPods") or {}
     fields: dict[str, Any] = {}
     listed: list[list[str]] = []
     for field, kind in (("succeeded", _SUCCESS), ("failed", _FAILURE)):
-        known = dict.fromkeys(uncounted.get(field) or ())
-        kept = [uid for uid in known if uid in ends]
-        fields[field] = standing.status.get(field, 0) + len(known) - len(kept)
-        listed.append(kept + [uid for uid, end in ends.items() if end is kind and uid not in known])
-    if spec.indexed:  # each index is its own record
+        known_uids = dict.fromkeys(uncounted.get(field) or ())
+        tracked_uids = [uid for uid in known_uids if uid in records]
+        fields[field] = observed.status.get(field, 0) + len(known_uids) - len(tracked_uids)
+        listed.append(tracked_uids + [uid for uid, end in records.items() if end is kind and uid not in known_uids])
+    if spec.indexed:  # completedIndexes records the successes
         listed[0] = []
-        fields |= {"succeeded": standing.succeeded, "completedIndexes": written(standing.succeeded_indexes)}
+        fields |= {"succeeded": observed.succeeded, "completedIndexes": format_indexes(observed.succeeded_indexes)}
     if spec.backoff_limit_per_index is not None:
-        fields["failedIndexes"] = written(standing.failed_indexes)
-    return {**fields, "uncountedTerminatedPods": _bounded(*listed)}
+        fields["failedIndexes"] = format_indexes(observed.failed_indexes)
+    return {**fields, "uncountedTerminatedPods": _limit_uids(*listed)}
 
 
-def _end(pod: JobPod, standing: ObservedJob, verdict: JobOutcome | None) -> PodTerminationRecord:
-    """Return how the termination of a tracked pod is to be recorded."""
-    spec = standing.spec
-    has_place = not spec.indexed or spec.has_index(pod.index)
+def _termination_record(pod: JobPod, observed: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
+    """Return how to record the termination of a tracked pod."""
+    spec = observed.spec
+    has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
-        return _SUCCESS if has_place and pod.uid not in standing.uncounted_failed else _NOTHING
+        return _SUCCESS if has_valid_index and pod.uid not in observed.uncounted_failed else _NOTHING
     failed = has_failed(pod, spec)
-    if verdict is None and not standing.leaving:
-        predecessor = standing.predecessors.get(pod.index)
+    if outcome is None and not observed.leaving:
+        predecessor = observed.predecessors.get(pod.index)
         if not failed or (predecessor is not None and predecessor.uid == pod.uid):
             return _NOT_YET
-    if failed or (verdict is not None and not verdict.succeeded):  # a failing Job terminates its pods
-        return _FAILURE if has_place and is_counted(spec.failure_rules, pod.obj) else _NOTHING
+    if failed or (outcome is not None and not outcome.succeeded):  # a failing Job terminates its pods
+        return _FAILURE if has_valid_index and is_counted(spec.failure_rules, pod.obj) else _NOTHING
     return _NOTHING
 
 
-def _is_recorded(pod: JobPod, end: PodTerminationRecord, standing: ObservedJob) -> bool:
+def _is_recorded(pod: JobPod, end: PodTerminationRecord, observed: ObservedJob) -> bool:
     """Report whether the status records this termination of a pod."""
     if end is _FAILURE:
-        return pod.uid in standing.uncounted_failed
+        return pod.uid in observed.uncounted_failed
     if end is _SUCCESS:
-        if standing.spec.indexed:
-            return contains(standing.recorded_indexes, pod.index)
-        return pod.uid in standing.uncounted_succeeded
+        if observed.spec.indexed:
+            return contains(observed.recorded_indexes, pod.index)
+        return pod.uid in observed.uncounted_succeeded
     return True
 
 
-def _bounded(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the uids for the status, up to the limit; the other pods stay tracked until there is space."""
+def _limit_uids(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the uids for the status, up to the limit; pods beyond it stay tracked until space is free."""
     listed = {"succeeded": succeeded[:UNCOUNTED_MAX], "failed": failed[: max(0, UNCOUNTED_MAX - len(succeeded))]}
     return {field: uids for field, uids in listed.items() if uids}
 
 
 # --- parallelism ---
 #
-# Parallelism of a Job: how many pods it should have, which are surplus, and which may be created now.
+# Parallelism of a Job: the desired number of pods, the surplus pods, and the pods to create now.
 #
-# Missing pods are created in one batch, up to the limit of Kubernetes, because a Job may want more pods than fit while
-# others wait. Kubernetes starts with one and doubles, to protect its API server from many rejected writes.
+# Missing pods are created in one batch, up to Kubernetes's limit. Kubernetes starts with one pod and doubles the batch,
+# to protect its API server from many rejected writes.
 # Sources: Kubernetes's pkg/controller/job (manageJob, activePodsForRemoval, firstPendingIndexes) and pkg/controller
-# (ActivePods, the order in which pods are given up).
+# (ActivePods, the deletion order of pods).
 
 
-#: The number of pods created in one batch. Their events trigger the next one.
+#: The maximum number of pods in one batch; their events trigger the next batch.
 CREATED_MAX: Final = 500
-_PHASES: Final = {PENDING: 0, RUNNING: 2}  # one on a lost node is between them
+_PHASES: Final = {PENDING: 0, RUNNING: 2}  # a pod on a lost node is between them
 
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """A pod to create."""
+    """A pod to create: its index and the failure counts of its predecessors."""
 
     index: int = NO_INDEX
-    #: The counted and ignored failures of its index; None if they are not counted.
+    #: The counted and ignored failures of the index; None if they are not counted.
     failures: int | None = None
     ignored: int = 0
 
 
 class PodChanges(NamedTuple):
-    """A change of the number of pods."""
+    """The pods of a Job to create, to dismiss and to delete."""
 
     create: Sequence[NewPod] = ()
-    #: Surplus pods, which do not count as failures.
+    #: Surplus pods to delete, which do not count as failures.
     dismiss: Sequence[JobPod] = ()
     #: Pods deleted with the Job, which count as failures.
     delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 
 
-def plan_pod_changes(standing: ObservedJob, failures: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the change for a continuing Job; `failures` are the times of failures of untracked pods."""
-    if standing.spec.suspended:
-        return PodChanges(dismiss=standing.active)
-    wanted = _wanted(standing)
-    surplus = _surplus(standing, max(0, len(standing.active) - wanted))
+def plan_pod_changes(observed: ObservedJob, failures: Iterable[Instant], now: Instant) -> PodChanges:
+    """Return the pod changes of a Job that continues; `failures` are the failure times of untracked pods."""
+    if observed.spec.suspended:
+        return PodChanges(dismiss=observed.active)
+    desired = _desired_active(observed)
+    surplus = _surplus(observed, max(0, len(observed.active) - desired))
     if surplus:
         return PodChanges(dismiss=surplus)
-    missing = min(wanted - len(standing.active) - len(_awaited(standing)), CREATED_MAX)
+    missing = min(desired - len(observed.active) - len(_awaited_terminating(observed)), CREATED_MAX)
     if missing <= 0:
         return PodChanges()
-    if standing.spec.backoff_limit_per_index is not None:
-        return _indexes_due(standing, _missing_indexes(standing, missing), now)
-    waits_until = due_after(_failures(standing, failures))
+    if observed.spec.backoff_limit_per_index is not None:
+        return _pods_after_backoff(observed, _missing_indexes(observed, missing), now)
+    waits_until = due_after(_failures(observed, failures))
     if waits_until > now:
         return PodChanges(wake_at=waits_until)
-    indexes = _missing_indexes(standing, missing) if standing.spec.indexed else [NO_INDEX] * missing
+    indexes = _missing_indexes(observed, missing) if observed.spec.indexed else [NO_INDEX] * missing
     return PodChanges(create=[NewPod(index) for index in indexes])
 
 
-def _wanted(standing: ObservedJob) -> int:
+def _desired_active(observed: ObservedJob) -> int:
     """Return the desired number of active pods."""
-    spec = standing.spec
+    spec = observed.spec
     if spec.completions is not None:
-        return max(0, min(spec.parallelism, spec.completions - standing.succeeded))
-    return len(standing.active) if standing.succeeded else spec.parallelism
+        return max(0, min(spec.parallelism, spec.completions - observed.succeeded))
+    return len(observed.active) if observed.succeeded else spec.parallelism
 
 
-def _surplus(standing: ObservedJob, at_least: int) -> list[JobPod]:
-    """Return the surplus pods: `at_least` of them, and all with an invalid or duplicate index."""
-    if not at_least and _all_have_places(standing):
+def _surplus(observed: ObservedJob, count_min: int) -> list[JobPod]:
+    """Return the surplus pods: at least `count_min`, and every pod with an invalid or duplicate index."""
+    if not count_min and _have_distinct_indexes(observed):
         return []
-    kept, surplus = sorted(standing.active, key=_worth), []
-    if standing.spec.indexed:
-        best = {pod.index: pod for pod in kept if standing.spec.has_index(pod.index)}
-        surplus = [pod for pod in kept if best.get(pod.index) is not pod]
-        kept = [pod for pod in kept if best.get(pod.index) is pod]
-    return surplus + kept[: max(0, at_least - len(surplus))]
+    candidates, surplus = sorted(observed.active, key=_deletion_order), []
+    if observed.spec.indexed:
+        best_by_index = {pod.index: pod for pod in candidates if observed.spec.has_index(pod.index)}
+        surplus = [pod for pod in candidates if best_by_index.get(pod.index) is not pod]
+        candidates = [pod for pod in candidates if best_by_index.get(pod.index) is pod]
+    return surplus + candidates[: max(0, count_min - len(surplus))]
 
 
-def _all_have_places(standing: ObservedJob) -> bool:
-    """Report whether each active pod has a valid index of its own."""
-    if not standing.spec.indexed:
+def _have_distinct_indexes(observed: ObservedJob) -> bool:
+    """Report whether all active pods have valid and distinct indexes."""
+    if not observed.spec.indexed:
         return True
-    indexes = {pod.index for pod in standing.active if standing.spec.has_index(pod.index)}
-    return len(indexes) == len(standing.active)
+    indexes = {pod.index for pod in observed.active if observed.spec.has_index(pod.index)}
+    return len(indexes) == len(observed.active)
 
 
-def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
-    """Return the sort key for surplus pods: the least advanced first, then the newest."""
+def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
+    """Return the deletion order of a surplus pod: the least advanced first, then the newest."""
     status = pod.obj.get("status") or {}
     ready = find_condition(status, READY) if pod.ready else None
     restarts = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
@@ -419,60 +421,62 @@ def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
     )
 
 
-def _missing_indexes(standing: ObservedJob, count: int) -> list[int]:
-    """Return the first indexes that neither succeeded, nor finally failed, nor have a pod."""
-    spec = standing.spec
-    placed = [pod.index for pod in (*standing.active, *_awaited(standing)) if spec.has_index(pod.index)]
-    taken = with_indexes(standing.succeeded_indexes, placed)
-    return first_missing(union(taken, standing.failed_indexes), count, spec.completions or 0)
+def _missing_indexes(observed: ObservedJob, count: int) -> list[int]:
+    """Return the first indexes that have neither succeeded, nor finally failed, nor an active pod."""
+    spec = observed.spec
+    indexes_with_pods = [
+        pod.index for pod in (*observed.active, *_awaited_terminating(observed)) if spec.has_index(pod.index)
+    ]
+    used_indexes = with_indexes(observed.succeeded_indexes, indexes_with_pods)
+    return first_missing(union(used_indexes, observed.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited(standing: ObservedJob) -> list[JobPod]:
-    """Return the terminating pods that are replaced only when they have ended."""
-    return [pod for pod in standing.pods if pod.terminating] if standing.spec.waits_for_the_end else []
+def _awaited_terminating(observed: ObservedJob) -> list[JobPod]:
+    """Return the terminating pods that may be replaced only after they have ended."""
+    return [pod for pod in observed.pods if pod.terminating] if observed.spec.replaces_after_end else []
 
 
-def _failures(standing: ObservedJob, failures: Iterable[Instant]) -> list[Instant]:
-    """Return the times of failures since the last success."""
-    tracked = [pod for pod in standing.pods if pod.tracked and not pod.active]
-    if standing.spec.indexed:
-        tracked = [pod for pod in tracked if standing.spec.has_index(pod.index)]
-    failed = [finished_at(pod.obj) for pod in tracked if has_failed(pod, standing.spec)]
+def _failures(observed: ObservedJob, failures: Iterable[Instant]) -> list[Instant]:
+    """Return the failure times of pods since the last success."""
+    tracked = [pod for pod in observed.pods if pod.tracked and not pod.active]
+    if observed.spec.indexed:
+        tracked = [pod for pod in tracked if observed.spec.has_index(pod.index)]
+    failed = [finished_at(pod.obj) for pod in tracked if has_failed(pod, observed.spec)]
     return since_success([*failures, *failed], [finished_at(p.obj) for p in tracked if p.phase == SUCCEEDED])
 
 
-def _indexes_due(standing: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
-    """Return new pods for the indexes whose own backoff is over."""
+def _pods_after_backoff(observed: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
+    """Return new pods for the indexes whose backoff has ended, and when the next backoff ends."""
     create: list[NewPod] = []
-    waits: list[Instant] = []
+    backoff_ends: list[Instant] = []
     for index in indexes:
-        predecessor = standing.predecessors.get(index)
-        due = 0 if predecessor is None else index_due_after(predecessor.obj)
-        if due <= now:
-            create.append(_successor(index, predecessor, standing))
+        predecessor = observed.predecessors.get(index)
+        due_at = 0 if predecessor is None else index_due_after(predecessor.obj)
+        if due_at <= now:
+            create.append(_successor(index, predecessor, observed))
         else:
-            waits.append(due)
-    return PodChanges(create=create, wake_at=min(waits, default=None))
+            backoff_ends.append(due_at)
+    return PodChanges(create=create, wake_at=min(backoff_ends, default=None))
 
 
-def _successor(index: int, failed: JobPod | None, standing: ObservedJob) -> NewPod:
-    """Return the next pod of an index, with the failure counts of the previous ones."""
+def _successor(index: int, failed: JobPod | None, observed: ObservedJob) -> NewPod:
+    """Return the next pod of an index, with the failure counts of its predecessors."""
     if failed is None:
         return NewPod(index, 0)
-    counted = is_counted(standing.spec.failure_rules, failed.obj)
-    failures = count_noted(failed.obj, well_known.INDEX_FAILURES) + counted
-    ignored = count_noted(failed.obj, well_known.INDEX_IGNORED_FAILURES) + (not counted)
+    counted = is_counted(observed.spec.failure_rules, failed.obj)
+    failures = annotation_count(failed.obj, well_known.INDEX_FAILURES) + counted
+    ignored = annotation_count(failed.obj, well_known.INDEX_IGNORED_FAILURES) + (not counted)
     return NewPod(index, failures, ignored)
 
 
-#: Fields that a status has even if they are empty.
-_KEPT_IF_EMPTY: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
+#: Fields that stay in the status even if they are empty.
+_ALWAYS_WRITTEN: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
 
 
 class JobPlan(NamedTuple):
-    """The next changes of a Job."""
+    """The next changes of a Job: finalizers to remove, pod changes, status and Events."""
 
-    #: Pods whose finalizer is removed, because their termination is recorded.
+    #: Pods whose finalizer must be removed, because the status records their termination.
     release: Sequence[JobPod] = ()
     change: PodChanges = PodChanges()
     #: The desired status; None to leave it unchanged.
@@ -482,96 +486,98 @@ class JobPlan(NamedTuple):
 
 
 def plan_job(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> JobPlan:
-    """Return the plan of an unfinished Job; `failures` are the times of failures of untracked pods.
+    """Return the plan of an unfinished Job; `failures` are the failure times of untracked pods.
 
-    Either pods are released or the status is written, never both. A finalizer is thus removed only after the record
-    that it protects is known to be written, even if a write is lost. The release triggers the next reconcile.
+    A plan either releases pods or writes the status, never both. So a finalizer is removed only after the status that
+    records the termination is known to be written. The release triggers the next reconcile.
     """
     state = observe_job(job, pods)
-    verdict = recorded_outcome(state)
-    release = releasable(state, verdict)
+    outcome = recorded_outcome(state)
+    release = releasable_pods(state, outcome)
     if release:
         return JobPlan(release=release)
-    started = _started(state, now)
-    if verdict is None:
-        verdict = new_outcome(state, started, now)
-    change = _change(state, verdict, failures, now)
-    if verdict is None and _is_complete(state, change):
-        verdict = COMPLETE
-    due = (change.wake_at, deadline(state, started) if verdict is None else None)
-    wake_at = min((instant for instant in due if instant is not None), default=None)
-    status, reported = _status(state, verdict, change, started, now)
+    started = _active_since(state, now)
+    if outcome is None:
+        outcome = new_outcome(state, started, now)
+    change = _plan_change(state, outcome, failures, now)
+    if outcome is None and _is_complete(state, change):
+        outcome = COMPLETE
+    wake_times = (change.wake_at, deadline(state, started) if outcome is None else None)
+    wake_at = min((instant for instant in wake_times if instant is not None), default=None)
+    status, reported = _status(state, outcome, change, started, now)
     return JobPlan(change=change, status=status, reported=reported, wake_at=wake_at)
 
 
-def _started(state: ObservedJob, now: Instant) -> Instant | None:
-    """Return since when the Job is active; a resumed Job restarts, and a suspended one has no start time."""
+def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
+    """Return since when the Job is active; None if it is suspended."""
     if state.spec.suspended:
         return None
     text = state.status.get("startTime")
     return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
-def _change(state: ObservedJob, verdict: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the change of pods. Those deleted by a failing Job count as failures; others do not."""
-    if verdict is not None:
-        return PodChanges(dismiss=state.active) if verdict.succeeded else PodChanges(delete=state.active)
+def _plan_change(
+    state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant
+) -> PodChanges:
+    """Return the pod changes; pods that a failing Job deletes count as failures."""
+    if outcome is not None:
+        return PodChanges(dismiss=state.active) if outcome.succeeded else PodChanges(delete=state.active)
     return PodChanges() if state.leaving else plan_pod_changes(state, failures, now)
 
 
 def _is_complete(state: ObservedJob, change: PodChanges) -> bool:
-    """Report whether enough pods succeeded and none is active."""
+    """Report whether enough pods have succeeded and none is active."""
     if change.create or len(state.active) > len(change.dismiss):
         return False
     return state.succeeded >= (1 if state.spec.completions is None else state.spec.completions)
 
 
 def _status(
-    state: ObservedJob, verdict: JobOutcome | None, change: PodChanges, started: Instant | None, now: Instant
+    state: ObservedJob, outcome: JobOutcome | None, change: PodChanges, started: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    """Return the status after the change, and the Events about it."""
+    """Return the status after the pod changes, and the Events about it."""
     conditions = JobConditions(state.status, now)
-    status = {**state.status, **recorded(state, verdict), **_counts(state, change, started)}
+    status = {**state.status, **termination_fields(state, outcome), **_counts(state, change, started)}
     if started is not None:
         status["startTime"] = format_time(started)
-    if verdict is not None:
-        conditions.set(verdict.interim, True, verdict.reason, verdict.message)
-        if _nothing_is_left(state):
-            conditions.end(verdict, too_many=state.succeeded > _most(state))
-            status["completionTime"] = format_time(now) if verdict.succeeded else None
+    if outcome is not None:
+        conditions.set(outcome.interim, True, outcome.reason, outcome.message)
+        if _all_pods_counted(state):
+            conditions.end(outcome, too_many=state.succeeded > _maximum_successes(state))
+            status["completionTime"] = format_time(now) if outcome.succeeded else None
     elif not state.leaving:
         conditions.set_suspended(state.spec.suspended)
         if state.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.listed()
-    return {name: value for name, value in status.items() if value or name in _KEPT_IF_EMPTY}, conditions.reported
+    return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.reported
 
 
 def _counts(state: ObservedJob, change: PodChanges, started: Instant | None) -> dict[str, Any]:
     """Return the counts of active, ready and terminating pods.
 
-    When a Job starts, the pods to be created are counted as active in the same write. Later only existing ones count,
-    because new ones may be rejected.
+    When a Job starts, the pods to create count as active in the same write. Later only existing pods count, because the
+    creation of new pods may be rejected.
     """
-    gone = {pod.uid for pod in (*change.dismiss, *change.delete)}
-    kept = [pod for pod in state.active if pod.uid not in gone]
-    starts = started is not None and state.status.get("startTime") != format_time(started)
+    deleted_uids = {pod.uid for pod in (*change.dismiss, *change.delete)}
+    remaining = [pod for pod in state.active if pod.uid not in deleted_uids]
+    is_start = started is not None and state.status.get("startTime") != format_time(started)
     terminating = sum(pod.terminating for pod in state.pods) + len(change.delete)
     terminating += sum(
         bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss
     )  # unscheduled pods are removed at once
     return {
-        "active": len(kept) + (len(change.create) if starts else 0),
-        "ready": sum(pod.ready for pod in kept),
+        "active": len(remaining) + (len(change.create) if is_start else 0),
+        "ready": sum(pod.ready for pod in remaining),
         "terminating": terminating,
     }
 
 
-def _most(state: ObservedJob) -> int:
+def _maximum_successes(state: ObservedJob) -> int:
     """Return how many pods may succeed."""
     return state.succeeded if state.spec.completions is None else state.spec.completions
 
 
-def _nothing_is_left(state: ObservedJob) -> bool:
+def _all_pods_counted(state: ObservedJob) -> bool:
     """Report whether all pods have ended and are counted."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

@@ -1,4 +1,4 @@
-"""View of a Job's spec, with defaults."""
+"""A Job and its pods as the Job controller sees them: spec with defaults, selector, indexes, policies and backoff."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,25 +28,25 @@ class JobSpec:
     completions: int | None
     parallelism: int
     backoff_limit: int
-    #: The retries of an index; None if indexes do not fail separately.
+    #: The backoff limit of each index; None if indexes do not fail separately.
     backoff_limit_per_index: int | None
     max_failed_indexes: int | None
     active_deadline: Duration | None
     suspended: bool
-    #: Whether a pod is replaced only after it has ended, not when it is being deleted.
-    waits_for_the_end: bool
-    #: Whether failed containers are restarted in their pod.
+    #: Whether a pod is replaced only after it has ended, instead of at its deletion.
+    replaces_after_end: bool
+    #: Whether failed containers are restarted in the same pod.
     restarts_in_place: bool
     failure_rules: Sequence[Rule] | None
     success_rules: Sequence[Rule]
 
     def has_index(self, index: int) -> bool:
-        """Report whether it is an index of this Job; -1 stands for a pod without one."""
+        """Report whether an index is valid for this Job; -1 stands for a pod without an index."""
         return 0 <= index < (self.completions or 0)
 
 
 def job_spec(job: Obj) -> JobSpec:
-    """Return the view of a Job's spec."""
+    """Return the spec of a Job with defaults."""
     spec = job["spec"]
     parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
     policy = spec.get("podFailurePolicy")
@@ -59,7 +59,7 @@ def job_spec(job: Obj) -> JobSpec:
         max_failed_indexes=spec.get("maxFailedIndexes"),
         active_deadline=None if deadline is None else deadline * SECOND,
         suspended=bool(spec.get("suspend")),
-        waits_for_the_end=policy is not None or spec.get("podReplacementPolicy") == "Failed",
+        replaces_after_end=policy is not None or spec.get("podReplacementPolicy") == "Failed",
         restarts_in_place=spec["template"]["spec"].get("restartPolicy") == "OnFailure",
         failure_rules=None if policy is None else policy.get("rules") or (),
         success_rules=(spec.get("successPolicy") or {}).get("rules") or (),
@@ -78,14 +78,14 @@ def is_finished(job: Obj) -> bool:
 
 # --- selector ---
 #
-# The labels by which a Job selects its pods, generated from its name and uid.
+# The labels with which a Job selects its pods, generated from its name and uid.
 #
 # The API server generates them when a Job is created, so that clients see them on Jobs and their pod templates.
 # Source: pkg/registry/batch/job/strategy.go of Kubernetes (generateSelector).
 
 
 def with_selector(job: Obj) -> Obj:
-    """Return the Job with its selector, and with these labels on its pod template; the same Job if complete.
+    """Return the Job with a generated selector, and with its labels on the pod template; the same Job if complete.
 
     Existing values are kept; validation checks that they match.
     """
@@ -93,18 +93,24 @@ def with_selector(job: Obj) -> Obj:
     if spec.get("manualSelector"):
         return job
     template, selector = spec.get("template") or {}, spec.get("selector") or {}
-    given, matched = (template.get("metadata") or {}).get("labels") or {}, selector.get("matchLabels") or {}
-    labels = _generated(metadata["name"], metadata["uid"]) | matched | given
-    wanted = {well_known.CONTROLLER_UID: metadata["uid"], **matched}
-    if labels == given and wanted == matched:
+    template_labels, match_labels = (
+        (template.get("metadata") or {}).get("labels") or {},
+        selector.get("matchLabels") or {},
+    )
+    labels = _generated_labels(metadata["name"], metadata["uid"]) | match_labels | template_labels
+    required_labels = {well_known.CONTROLLER_UID: metadata["uid"], **match_labels}
+    if labels == template_labels and required_labels == match_labels:
         return job
-    described = {**(template.get("metadata") or {}), "labels": labels}
-    new = {"selector": {**selector, "matchLabels": wanted}, "template": {**template, "metadata": described}}
-    return {**job, "spec": {**spec, **new}}
+    template_metadata = {**(template.get("metadata") or {}), "labels": labels}
+    spec_fields = {
+        "selector": {**selector, "matchLabels": required_labels},
+        "template": {**template, "metadata": template_metadata},
+    }
+    return {**job, "spec": {**spec, **spec_fields}}
 
 
-def _generated(name: str, uid: str) -> dict[str, str]:
-    """Return the labels, including the legacy ones without prefix."""
+def _generated_labels(name: str, uid: str) -> dict[str, str]:
+    """Return the generated labels, including the legacy labels without prefix."""
     return {
         well_known.OLD_JOB_NAME: name,
         well_known.JOB_NAME: name,
@@ -120,25 +126,25 @@ def _generated(name: str, uid: str) -> dict[str, str]:
 # Source: pkg/controller/job/indexed_job_utils.go of Kubernetes.
 
 
-#: The first and last index of each run, sorted and disjoint.
+#: A set of indexes as sorted and disjoint pairs of first and last index.
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
 NONE: Final[Spans] = ()
 
 
 def parsed(text: str | None, completions: int) -> Spans:
-    """Parse a list of indexes; indexes beyond the completions and invalid parts are ignored."""
+    """Parse a list of indexes such as `0-2,5`; invalid parts and indexes beyond the completions are ignored."""
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")
         first, last = whole_number(start), whole_number(end if dash else start)
         if first is not None and last is not None and first <= last and first < completions:
             spans.append((first, min(last, completions - 1)))
-    return _joined(spans)
+    return _merge_spans(spans)
 
 
-def written(spans: Spans) -> str:
-    """Format the indexes; two consecutive ones are not written as a range."""
+def format_indexes(spans: Spans) -> str:
+    """Format indexes as in `0-2,5`; two consecutive indexes are not written as a range."""
     parts = []
     for first, last in spans:
         if last - first > 1:
@@ -149,30 +155,30 @@ def written(spans: Spans) -> str:
 
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
-    """Return the spans with more indexes."""
+    """Return the set with further indexes."""
     added = [(index, index) for index in indexes]
-    return _joined([*spans, *added]) if added else spans
+    return _merge_spans([*spans, *added]) if added else spans
 
 
-def union(one: Spans, other: Spans) -> Spans:
+def union(first: Spans, second: Spans) -> Spans:
     """Return the indexes in either set."""
-    return _joined([*one, *other])
+    return _merge_spans([*first, *second])
 
 
 def total(spans: Spans) -> int:
-    """Return the number of indexes."""
+    """Return the number of indexes in the set."""
     return sum(last - first + 1 for first, last in spans)
 
 
 def contains(spans: Spans, index: int) -> bool:
     """Report whether an index is in the set."""
-    at = bisect_right(spans, (index, index))
-    return (at > 0 and spans[at - 1][1] >= index) or (at < len(spans) and spans[at][0] == index)
+    position = bisect_right(spans, (index, index))
+    return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
 
-def in_common(one: Spans, other: Spans) -> int:
+def count_common(first: Spans, second: Spans) -> int:
     """Return the number of indexes in both sets."""
-    return total(one) + total(other) - total(union(one, other))
+    return total(first) + total(second) - total(union(first, second))
 
 
 def first_missing(spans: Spans, count: int, completions: int) -> list[int]:
@@ -187,8 +193,8 @@ def first_missing(spans: Spans, count: int, completions: int) -> list[int]:
     return missing
 
 
-def _joined(spans: list[tuple[int, int]]) -> Spans:
-    """Sort spans and merge those that touch or overlap."""
+def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
+    """Sort spans, and merge spans that touch or overlap."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:
@@ -211,26 +217,26 @@ _FAIL_JOB: Final = "FailJob"
 
 
 class PolicyDecision(NamedTuple):
-    """The action of the first matching rule; "" if none matches, which is equivalent to Count."""
+    """The action of the first matching rule of a failure policy; '' (like Count) if none matches."""
 
     action: str
-    #: Why the Job fails, if it does.
+    #: The failure message of the Job if the action fails it.
     message: str | None = None
 
 
 def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
-    """Return the action for a failed pod."""
+    """Return the failure policy's action for a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
-        what = (
+        description = (
             _matching_exit(status, codes, pod)
             if codes is not None
             else _matching_condition(status, patterns or (), pod)
         )
-        if what is not None:
+        if description is not None:
             action = rule["action"]
-            message = f"{what} matching {action} rule at index {number}" if action == _FAIL_JOB else None
+            message = f"{description} matching {action} rule at index {number}" if action == _FAIL_JOB else None
             return PolicyDecision(action, message)
     return PolicyDecision("")
 
@@ -241,16 +247,16 @@ def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
 
 
 def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
-    """Describe the container that failed with a matching exit code; init containers come last."""
+    """Describe the first container that failed with a matching exit code, or return None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             ended = (container.get("state") or {}).get("terminated")
-            if ended is not None and _is_about(codes, container["name"], ended.get("exitCode", 0)):
+            if ended is not None and _matches_exit_code(codes, container["name"], ended.get("exitCode", 0)):
                 return f"Container {container['name']} for pod {_name(pod)} failed with exit code {ended['exitCode']}"
     return None
 
 
-def _is_about(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
+def _matches_exit_code(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
     if exit_code == 0 or codes.get("containerName") not in (None, container):
         return False
     if codes["operator"] == "In":
@@ -259,7 +265,7 @@ def _is_about(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
 
 
 def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
-    """Describe the pod condition that matches one of the patterns."""
+    """Describe the first pod condition that matches a pattern, or return None."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
@@ -275,7 +281,7 @@ def _name(pod: Obj) -> str:
 #
 # The pods of a Job, as its controller sees them.
 #
-# A pod is tracked while it has the Job finalizer: until its termination is recorded in the Job's status.
+# A pod is tracked while it has the Job finalizer, until the Job's status records its termination.
 # Sources: Kubernetes's pkg/controller/job (isPodFailed, getCompletionIndex), pkg/controller (IsPodActive,
 # IsPodTerminating).
 
@@ -283,9 +289,9 @@ def _name(pod: Obj) -> str:
 NO_INDEX = -1
 
 
-# --- observed ---
+# --- observed state ---
 #
-# Observed state of a Job: its recorded status, and what its pods add to it.
+# Observed state of a Job: its status, and the terminations of pods that the status does not contain yet.
 #
 # Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
 # getPodsWithDelayedDeletionPerIndex in Kubernetes's pkg/controller/job.
@@ -293,34 +299,34 @@ NO_INDEX = -1
 
 @dataclass(slots=True)
 class JobPod:
-    """One pod."""
+    """The properties of a pod that the Job controller uses."""
 
     obj: Obj
     uid: str
     phase: str
     index: int
     tracked: bool
-    #: Whether it has a deletion timestamp; it may still be running.
+    #: Whether the pod has a deletion timestamp; it may still be running.
     deleted: bool
 
     @property
     def ended(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in {SUCCEEDED, FAILED}
 
     @property
     def active(self) -> bool:
-        """Whether it is running or pending, and not being deleted."""
+        """Whether the pod is pending or running, and not being deleted."""
         return not self.deleted and not self.ended
 
     @property
     def terminating(self) -> bool:
-        """Whether it is being deleted and has not ended."""
+        """Whether the pod is being deleted and has not ended."""
         return self.deleted and not self.ended
 
     @property
     def ready(self) -> bool:
-        """Whether it is ready."""
+        """Whether the pod is ready."""
         return is_ready(self.obj)
 
 
@@ -330,8 +336,8 @@ def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Report whether it failed. A terminating pod counts as failed unless the Job waits for its end."""
-    return pod.phase == FAILED or (pod.terminating and not spec.waits_for_the_end)
+    """Report whether a pod has failed; a terminating pod counts as failed unless the Job waits for its end."""
+    return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
 def is_tracked(obj: Obj) -> bool:
@@ -339,12 +345,12 @@ def is_tracked(obj: Obj) -> bool:
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
-def untracked(obj: Obj) -> Obj:
+def remove_tracking(obj: Obj) -> Obj:
     """Return the pod without the Job finalizer."""
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
-def count_noted(obj: Obj, name: str) -> int:
+def annotation_count(obj: Obj, name: str) -> int:
     """Return the number in an annotation of a pod; 0 if it is absent."""
     text = annotation(obj, name)
     return 0 if text is None else max(0, _index(text))
@@ -369,38 +375,39 @@ def _index(text: str) -> int:
 
 # --- backoff ---
 #
-# The backoff before a Job replaces failed pods: 10 s, doubled with each failure, at most 10 min.
-#
-# A success resets the count. Source: pkg/controller/job/backoff_utils.go of Kubernetes.
+# The backoff before a Job replaces failed pods: 10 s, doubled with each failure since the last success, at most 10 min.
+# Source: pkg/controller/job/backoff_utils.go of Kubernetes.
 
 
-_FIRST: Final = 10 * SECOND
-_LONGEST: Final = 10 * MINUTE
-#: Further failures do not increase the backoff.
+_BACKOFF_BASE: Final = 10 * SECOND
+_BACKOFF_MAX: Final = 10 * MINUTE
+#: The number of failures after which the backoff no longer increases.
 FAILURES_MAX: Final = 7
 
 
 def since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
-    """Return the times of the relevant failures since the last success, in order."""
+    """Return the sorted times of the failures since the last success that affect the backoff."""
     last_success = max(successes, default=-1)
     return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
 
 
 def due_after(failures: list[Instant]) -> Instant:
     """Return when pods may be created after these failures."""
-    return failures[-1] + backoff(_FIRST, _LONGEST, len(failures)) if failures else 0
+    return failures[-1] + backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
 
 
 def index_due_after(failed: Obj) -> Instant:
-    """Return when the pod of an index may be replaced; each index has its own failure count, passed on by its pods."""
-    noted = count_noted(failed, well_known.INDEX_FAILURES) + count_noted(failed, well_known.INDEX_IGNORED_FAILURES)
-    return finished_at(failed) + backoff(_FIRST, _LONGEST, noted + 1)
+    """Return when the pod of an index may be replaced, from the failure counts in its annotations."""
+    failure_count = annotation_count(failed, well_known.INDEX_FAILURES) + annotation_count(
+        failed, well_known.INDEX_IGNORED_FAILURES
+    )
+    return finished_at(failed) + backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
 
 
 def finished_at(pod: Obj) -> Instant:
-    """Return when a pod ended: from its containers, else when it became unready, else its deletion time."""
+    """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
     status = pod.get("status") or {}
-    ends = [_ended(container) for container in status.get("containerStatuses") or ()]
+    ends = [_container_end(container) for container in status.get("containerStatuses") or ()]
     known = [end for end in ends if end is not None]
     if known and len(known) == len(ends):
         return max(map(parse_time, known))
@@ -411,14 +418,14 @@ def finished_at(pod: Obj) -> Instant:
     return parse_time(pod["metadata"]["creationTimestamp"]) if deleted is None else deleted
 
 
-def _ended(container: Obj) -> str | None:
+def _container_end(container: Obj) -> str | None:
     ended = (container.get("state") or {}).get("terminated") or {}
     return ended.get("finishedAt") or None
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """An unfinished Job with its pods."""
+    """An unfinished Job with its pods: status counters plus terminations that they do not contain yet."""
 
     spec: JobSpec
     status: Mapping[str, Any]
@@ -426,17 +433,17 @@ class ObservedJob:
     leaving: bool
     pods: Sequence[JobPod]
     active: Sequence[JobPod]
-    #: The uids of terminated pods that are recorded, but not in the counters of the status yet.
+    #: The uids of terminated pods that the status records but does not count yet.
     uncounted_succeeded: Collection[str]
     uncounted_failed: Collection[str]
-    #: Numbers of succeeded pods (or indexes) and of failed pods, recorded or not.
+    #: The numbers of succeeded pods (or indexes) and of failed pods, including unrecorded ones.
     succeeded: int
     failed: int
-    #: The succeeded indexes in the status; these and the new ones; the finally failed indexes.
+    #: The succeeded indexes in the status, all succeeded indexes, and the finally failed indexes.
     recorded_indexes: Spans
     succeeded_indexes: Spans
     failed_indexes: Spans
-    #: By index, the failed pod that stays tracked until its replacement has taken over its failure count.
+    #: By index: the failed pod that stays tracked until its replacement contains its failure count.
     predecessors: Mapping[int, JobPod]
 
 
@@ -445,13 +452,13 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
     spec, status = job_spec(job), job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted.get(f) or ()) for f in ("succeeded", "failed"))
-    new = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
-    succeeded = [pod for pod in new if pod.phase == SUCCEEDED]
-    failed = [pod for pod in new if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
+    new_terminations = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
+    succeeded = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
+    failed = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
     active = [pod for pod in pods if pod.active]
     recorded = parsed(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
-    done = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
-    lost = _failed_indexes(spec, status, pods)
+    all_succeeded = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
+    final_failures = _failed_indexes(spec, status, pods)
     successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
     return ObservedJob(
         spec=spec,
@@ -461,58 +468,58 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
         active=active,
         uncounted_succeeded=uncounted_succeeded,
         uncounted_failed=uncounted_failed,
-        succeeded=total(done) if spec.indexed else successes,
+        succeeded=total(all_succeeded) if spec.indexed else successes,
         failed=status.get("failed", 0) + len(uncounted_failed) + len(failed),
         recorded_indexes=recorded,
-        succeeded_indexes=done,
-        failed_indexes=lost,
-        predecessors=_predecessors(spec, pods, active, (done, lost)),
+        succeeded_indexes=all_succeeded,
+        failed_indexes=final_failures,
+        predecessors=_predecessors(spec, pods, active, (all_succeeded, final_failures)),
     )
 
 
 def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
-    """Report whether a pod has ended or is ending, and is not in the status yet; it needs a valid index."""
+    """Report whether a pod with a valid index has ended or is ending and is not in the status yet."""
     if not pod.tracked or pod.active or pod.uid in uncounted:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
-    """Return the indexes that are not retried."""
+    """Return the indexes that have finally failed."""
     if spec.backoff_limit_per_index is None:
         return NONE
     recorded = parsed(status.get("failedIndexes"), spec.completions or 0)
-    return with_indexes(recorded, [pod.index for pod in pods if _is_last_try(pod, spec, spec.backoff_limit_per_index)])
+    return with_indexes(recorded, [pod.index for pod in pods if _fails_index(pod, spec, spec.backoff_limit_per_index)])
 
 
-def _is_last_try(pod: JobPod, spec: JobSpec, limit: int) -> bool:
-    """Report whether this pod makes its index fail."""
+def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
+    """Report whether the failure of this pod makes its index fail."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
-    return action == FAIL_INDEX or (action != IGNORE and count_noted(pod.obj, well_known.INDEX_FAILURES) >= limit)
+    return action == FAIL_INDEX or (action != IGNORE and annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit)
 
 
 def _predecessors(
-    spec: JobSpec, pods: Sequence[JobPod], active: Sequence[JobPod], decided: tuple[Spans, Spans]
+    spec: JobSpec, pods: Sequence[JobPod], active: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """Return the latest failed pod of each index that is to be retried and has no pod yet."""
+    """Return the latest failed pod of each index that must be retried and has no active pod."""
     if spec.backoff_limit_per_index is None:
         return {}
-    taken = {pod.index for pod in active}
-    found: dict[int, JobPod] = {}
+    active_indexes = {pod.index for pod in active}
+    latest: dict[int, JobPod] = {}
     for pod in pods:
         index = pod.index
-        if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in taken:
+        if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
-        if any(contains(spans, index) for spans in decided):
+        if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in found or _generation(pod) >= _generation(found[index]):
-            found[index] = pod
-    return found
+        if index not in latest or _generation(pod) >= _generation(latest[index]):
+            latest[index] = pod
+    return latest
 
 
 def _generation(pod: JobPod) -> tuple[int, int]:
-    """Return the number of failed pods of its index before it, and when it failed."""
-    before = count_noted(pod.obj, well_known.INDEX_FAILURES)
-    return before + count_noted(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)
+    """Return the number of failed pods of the index before this pod, and when this pod failed."""
+    before = annotation_count(pod.obj, well_known.INDEX_FAILURES)
+    return before + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

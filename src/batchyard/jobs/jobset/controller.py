@@ -1,7 +1,7 @@
 """JobSet controller: creates the Jobs of JobSets, and reacts to their completion and failure.
 
-Each reconcile follows upstream's (pkg/controllers/jobset_controller.go of JobSet) in its order, and writes the status
-once, at the end. Decisions are in the other modules of batchyard.jobs.jobset.
+Each reconcile takes the same steps as upstream (pkg/controllers/jobset_controller.go of JobSet), and writes the status
+once, at the end. The decisions are in `policies`.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from batchyard.jobs.jobset.policies import (
     has_start_time,
     has_succeeded,
     replicated_statuses,
-    resumed_job,
+    resume_job,
     startup_decision,
     without_start_time,
 )
@@ -56,35 +56,32 @@ from batchyard.jobs.jobset.spec import (
     subdomain,
 )
 
-"""One entry of status.replicatedJobsStatus: its name, and counts of Jobs."""
-
-
-# --- child job ---
+# --- child Jobs ---
 #
-# Child Jobs of a JobSet, and the headless Service for their pods.
+# The child Jobs of a JobSet, and the headless Service of their pods.
 #
-# Labels and annotations of the same names give the position of a Job and its pods in the JobSet.
+# Labels and annotations with the same names give the position of a Job and its pods in the JobSet.
 
 
-#: Tolerates the taint of nodes that are manually reserved for one Job each.
+#: Tolerates the taint of nodes that are manually reserved for one Job.
 _TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
     """Return the Jobs of a replicated job with these indexes."""
     template = replicated["template"]
-    exclusive = _exclusive_annotations(jobset, template)
-    shared = _shared_marks(jobset, replicated)
+    placement_annotations = _exclusive_annotations(jobset, template)
+    shared_labels = _shared_labels(jobset, replicated)
     jobs = []
     for index in indexes:
-        marks = {**shared, **_own_marks(jobset, replicated, index)}
+        position_labels = {**shared_labels, **_index_labels(jobset, replicated, index)}
         metadata = {
             "name": job_name(jobset, replicated, index),
             "namespace": jobset["metadata"].get("namespace", ""),
             "ownerReferences": [controller_reference(jobset)],
-            **_marked(template.get("metadata") or {}, marks, exclusive),
+            **_labels_and_annotations(template.get("metadata") or {}, position_labels, placement_annotations),
         }
-        pod_template = _set_apart(metadata, _pod_template(jobset, template, marks, exclusive))
+        pod_template = _reserve_nodes(metadata, _pod_template(jobset, template, position_labels, placement_annotations))
         spec = {**template["spec"], "template": pod_template, "suspend": is_suspended(jobset)}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         jobs.append(with_defaults(job))
@@ -92,7 +89,7 @@ def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int
 
 
 def headless_service(jobset: Obj) -> dict[str, Any]:
-    """Return the headless Service for the host names of the pods."""
+    """Return the headless Service that gives the pods DNS host names."""
     metadata = jobset["metadata"]
     not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
     return {
@@ -114,17 +111,23 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 # --- the pods of a Job ---
 
 
-def _pod_template(jobset: Obj, template: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str]) -> dict[str, Any]:
-    """Return the pod template with the Job's marks and the subdomain for host names."""
-    own = completed("PodTemplateSpec", template["spec"]["template"])
-    metadata, spec = own.get("metadata") or {}, dict(own.get("spec") or ())
+def _pod_template(
+    jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the pod template with the position labels of the Job and the subdomain of host names."""
+    template_with_defaults = completed("PodTemplateSpec", template["spec"]["template"])
+    metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if has_host_names(jobset):
         spec["subdomain"] = subdomain(jobset)
-    return {**own, "metadata": {**metadata, **_marked(metadata, marks, exclusive)}, "spec": spec}
+    return {
+        **template_with_defaults,
+        "metadata": {**metadata, **_labels_and_annotations(metadata, position_labels, placement_annotations)},
+        "spec": spec,
+    }
 
 
-def _set_apart(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template with selector and toleration of nodes reserved for the Job, if it requests such nodes."""
+def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod template for reserved nodes: with their selector and toleration, if the Job requests them."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -138,35 +141,37 @@ def _set_apart(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
 # --- position labels ---
 
 
-def _marked(metadata: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the labels and annotations of a Job or its pods: their own, and those of their position."""
+def _labels_and_annotations(
+    metadata: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Return the labels and annotations of a Job or its pods, including position labels."""
     return {
-        "labels": {**(metadata.get("labels") or {}), **marks},
-        "annotations": {**(metadata.get("annotations") or {}), **marks, **exclusive},
+        "labels": {**(metadata.get("labels") or {}), **position_labels},
+        "annotations": {**(metadata.get("annotations") or {}), **position_labels, **placement_annotations},
     }
 
 
-def _shared_marks(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]:
-    """Return the marks shared by the Jobs of a replicated job."""
-    metadata, everybody = jobset["metadata"], replicated_jobs(jobset)
-    marks = {
+def _shared_labels(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]:
+    """Return the position labels that all Jobs of a replicated job share."""
+    metadata, all_jobs = jobset["metadata"], replicated_jobs(jobset)
+    position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
         well_known.JOB_SET_UID: metadata["uid"],
         well_known.REPLICATED_JOB_NAME: replicated["name"],
         well_known.RESTART_ATTEMPT: str((jobset.get("status") or {}).get("restarts", 0)),
         well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated)),
-        well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, everybody))),
+        well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_jobs))),
         well_known.JOB_GROUP_NAME: group_of(replicated),
         well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _group(jobset, replicated)))),
     }
     coordinator = jobset["spec"].get("coordinator")
     if coordinator is not None:
-        marks[well_known.COORDINATOR] = _endpoint(jobset, coordinator)
-    return marks
+        position_labels[well_known.COORDINATOR] = _coordinator_host(jobset, coordinator)
+    return position_labels
 
 
-def _own_marks(jobset: Obj, replicated: Mapping[str, Any], index: int) -> dict[str, str]:
-    """Return the marks of the Job with this index."""
+def _index_labels(jobset: Obj, replicated: Mapping[str, Any], index: int) -> dict[str, str]:
+    """Return the position labels of the Job with this index."""
     full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated, index)}"
     return {
         well_known.JOB_INDEX: str(index),
@@ -182,31 +187,31 @@ def _group(jobset: Obj, replicated: Mapping[str, Any]) -> Sequence[Mapping[str, 
     return [each for each in replicated_jobs(jobset) if group_of(each) == group]
 
 
-def _jobs_before(replicated: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of Jobs of the replicated jobs before this one."""
-    names = [each["name"] for each in among]
-    return sum(map(replicas_of, among[: names.index(replicated["name"])]))
+def _jobs_before(replicated: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of Jobs in the replicated jobs that precede this one."""
+    names = [each["name"] for each in group_jobs]
+    return sum(map(replicas_of, group_jobs[: names.index(replicated["name"])]))
 
 
-def _endpoint(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
+def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
     """Return the host name of the coordinator pod."""
     job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
     return f"{job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
 
 
 def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
-    """Return the annotations for exclusive topology placement; the template takes precedence over the JobSet."""
-    found: dict[str, str] = {}
+    """Return the annotations of exclusive placement; the template takes precedence over the JobSet."""
+    annotations_found: dict[str, str] = {}
     for metadata in (jobset["metadata"], template.get("metadata") or {}):
         annotations = metadata.get("annotations") or {}
         if well_known.EXCLUSIVE_TOPOLOGY in annotations:
-            asked = (well_known.EXCLUSIVE_TOPOLOGY, well_known.NODE_SELECTOR_STRATEGY)
-            found.update({name: annotations[name] for name in asked if name in annotations})
-    return found
+            names = (well_known.EXCLUSIVE_TOPOLOGY, well_known.NODE_SELECTOR_STRATEGY)
+            annotations_found.update({name: annotations[name] for name in names if name in annotations})
+    return annotations_found
 
 
 class _JobSetPass(NamedTuple):
-    """A JobSet with its Jobs, the status draft, and the writes so far."""
+    """One reconcile of a JobSet: its Jobs, the status draft, and the writes so far."""
 
     key: Key
     jobset: Obj
@@ -215,7 +220,7 @@ class _JobSetPass(NamedTuple):
     writes: list[Write]
 
     def outcome(self) -> ReconcileResult:
-        """Return the writes so far, then the status if it changed, and its Events."""
+        """Return the writes so far, then the status if it changed, and the Events."""
         if self.draft.is_changed:
             self.writes.append(UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *note) for note in self.draft.notes]
@@ -230,64 +235,64 @@ class JobSetController:
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a JobSet, the owner of a Job or Service, or JobSets that may have waited for a deleted Job's name."""
+        """Return the JobSet, the owning JobSet, or JobSets that may wait for the name of a deleted Job."""
         key = event.key
         if key.kind == scheme.JOB_SET:
-            return (key,) if _is_relevant(event, _of_jobset) else ()
+            return (key,) if _is_relevant(event, _jobset_fields) else ()
         owner = controller_of(event.obj)
         if owner is not None and owner["kind"] == "JobSet":
-            is_news = key.kind == scheme.SERVICE or _is_relevant(event, _of_job)
-            return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_news else ()
-        is_free = event.type is EventType.DELETED and key.kind == scheme.JOB
-        return _jobsets_named_in(key) if is_free else ()
+            is_relevant = key.kind == scheme.SERVICE or _is_relevant(event, _job_fields)
+            return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_relevant else ()
+        may_free_name = event.type is EventType.DELETED and key.kind == scheme.JOB
+        return _possible_jobsets(key) if may_free_name else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Bring the Jobs into the state that the JobSet requests, and update its status."""
+        """Create, delete, suspend and resume Jobs as the JobSet requires, and update its status."""
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
             return ReconcileResult()
         children = sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
             return ReconcileResult()
-        look = _JobSetPass(key, jobset, children, JobSetStatusDraft(jobset, now), [])
+        jobset_pass = _JobSetPass(key, jobset, children, JobSetStatusDraft(jobset, now), [])
         statuses = replicated_statuses(jobset, children)
-        look.draft.count(statuses)
+        jobset_pass.draft.count(statuses)
         if spec.is_finished(jobset):
-            look.writes.extend(_deletions(children.active))
-            return look.outcome()
-        look.writes.extend(_deletions(children.previous))
+            jobset_pass.writes.extend(_deletions(children.active))
+            return jobset_pass.outcome()
+        jobset_pass.writes.extend(_deletions(children.previous))
         if not spec.is_suspended(jobset) and are_all_ready(jobset, statuses):
-            look.draft.end_restart()
+            jobset_pass.draft.end_restart()
         if children.failed:
-            apply_failure_policy(look.draft, jobset, children.failed)
-            return look.outcome()
+            apply_failure_policy(jobset_pass.draft, jobset, children.failed)
+            return jobset_pass.outcome()
         if children.successful and has_succeeded(jobset, children.successful):
-            look.draft.complete()
-            return look.outcome()
-        return _create_and_resume(look, startup_decision(jobset, statuses), reader)
+            jobset_pass.draft.complete()
+            return jobset_pass.outcome()
+        return _create_and_resume(jobset_pass, startup_decision(jobset, statuses), reader)
 
 
-def _create_and_resume(look: _JobSetPass, turn: StartupDecision, reader: Reader) -> ReconcileResult:
+def _create_and_resume(jobset_pass: _JobSetPass, startup: StartupDecision, reader: Reader) -> ReconcileResult:
     """Create missing objects, then suspend or resume the Jobs."""
-    jobset, draft, writes = look.jobset, look.draft, look.writes
+    jobset, draft, writes = jobset_pass.jobset, jobset_pass.draft, jobset_pass.writes
     writes.extend(_missing_service(jobset, reader))
-    for jobs in _missing_jobs(look, turn):
-        taken = [key for key in map(key_of, jobs) if reader.get(key) is not None]
-        writes.extend(Create(job) for job in jobs if key_of(job) not in taken)
-        if taken:  # the following replicated jobs have to wait as well
-            return ReconcileResult(writes, [_creation_failed(look.key, taken)])
+    for jobs in _missing_jobs(jobset_pass, startup):
+        existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
+        writes.extend(Create(job) for job in jobs if key_of(job) not in existing_keys)
+        if existing_keys:  # later replicated jobs must wait too
+            return ReconcileResult(writes, [_creation_failed(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
-        writes.extend(_suspensions(look.children.active))
+        writes.extend(_suspensions(jobset_pass.children.active))
         draft.suspend()
-        return look.outcome()
-    writes.extend(_resumptions(look.children.active, turn))
-    if turn.others_wait:
+        return jobset_pass.outcome()
+    writes.extend(_resumptions(jobset_pass.children.active, startup))
+    if startup.must_wait:
         draft.start_in_order()
-        return look.outcome()
+        return jobset_pass.outcome()
     if spec.starts_in_order(jobset):
         draft.end_start_in_order()
     draft.resume()
-    return look.outcome()
+    return jobset_pass.outcome()
 
 
 # --- owned objects ---
@@ -302,7 +307,7 @@ def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
 
 
 def _deletions(jobs: Sequence[Obj]) -> list[Write]:
-    """Delete Jobs in the foreground, so that a Job of the same name never meets the pods of the previous one."""
+    """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of its predecessor."""
     return [
         Delete(key_of(job), propagation=Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
@@ -311,29 +316,31 @@ def _deletions(jobs: Sequence[Obj]) -> list[Write]:
 
 
 def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
-    """Return the creation of the Service; an existing one of that name suffices."""
+    """Return the creation of the headless Service unless a Service of this name exists."""
     if not spec.has_host_names(jobset):
         return []
-    there = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
-    return [] if there is not None else [Create(headless_service(jobset))]
+    existing = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
+    return [] if existing is not None else [Create(headless_service(jobset))]
 
 
-def _missing_jobs(look: _JobSetPass, turn: StartupDecision) -> list[list[dict[str, Any]]]:
-    """Return the Jobs to create for each startable replicated job; a name is free only after its last Job is gone.
+def _missing_jobs(jobset_pass: _JobSetPass, startup: StartupDecision) -> list[list[dict[str, Any]]]:
+    """Return the Jobs to create for each replicated job that may start, without names that are still in use.
 
-    The limit is that for pods of a Job; the events of the created Jobs trigger the next reconcile.
+    At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
     """
-    jobset, children = look.jobset, look.children
+    jobset, children = jobset_pass.jobset, jobset_pass.children
     if children.previous and spec.blocks_recreation(jobset):
         return []
-    names, room = children.names(), CREATED_MAX
+    names, remaining = children.names(), CREATED_MAX
     missing: list[list[dict[str, Any]]] = []
-    for replicated in turn.replicated_jobs:
-        places = range(spec.replicas_of(replicated))
-        free = list(islice((i for i in places if spec.job_name(jobset, replicated, i) not in names), room))
-        if free:
-            missing.append(child_jobs(jobset, replicated, free))
-            room -= len(free)
+    for replicated in startup.replicated_jobs:
+        indexes = range(spec.replicas_of(replicated))
+        free_indexes = list(
+            islice((i for i in indexes if spec.job_name(jobset, replicated, i) not in names), remaining)
+        )
+        if free_indexes:
+            missing.append(child_jobs(jobset, replicated, free_indexes))
+            remaining -= len(free_indexes)
     return missing
 
 
@@ -341,23 +348,23 @@ def _suspensions(active: Sequence[Obj]) -> list[Write]:
     return [Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")]
 
 
-def _resumptions(active: Sequence[Obj], turn: StartupDecision) -> list[Write]:
-    """Resume the suspended Jobs that may start; clear the start time of a Job that ran before first."""
-    templates = {each["name"]: each["template"]["spec"]["template"] for each in turn.replicated_jobs}
+def _resumptions(active: Sequence[Obj], startup: StartupDecision) -> list[Write]:
+    """Return the writes that resume the suspended Jobs which may start; first clear an earlier start time."""
+    templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[Write] = []
     for job in active:
         template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
         if template is None:
             continue
-        fresh = not has_start_time(job)
-        writes.append(Update(resumed_job(job, template)) if fresh else UpdateStatus(without_start_time(job)))
+        is_unstarted = not has_start_time(job)
+        writes.append(Update(resume_job(job, template)) if is_unstarted else UpdateStatus(without_start_time(job)))
     return writes
 
 
-def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
-    """Return an Event: the names are taken by other Jobs, and the JobSet waits until these are gone."""
-    texts = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
-    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(texts))
+def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
+    """Return an Event about Job names that other Jobs still use."""
+    messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
+    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(messages))
 
 
 def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | None:
@@ -378,27 +385,32 @@ def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | N
 
 
 def _is_relevant(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Report whether a change affects fields that are read here. Most changes are counts and statuses."""
+    """Report whether a change affects fields that the controller reads."""
     return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
 
 
-def _of_jobset(jobset: Obj) -> tuple[Any, ...]:
-    """Return the parts of a JobSet that are read; its counts are only written."""
+def _jobset_fields(jobset: Obj) -> tuple[Any, ...]:
+    """Return the fields of a JobSet that the controller reads."""
     metadata, status = jobset["metadata"], jobset.get("status") or {}
-    own = (jobset["spec"], metadata.get("annotations"), "deletionTimestamp" in metadata)
-    return (*own, status.get("restarts", 0), status.get("conditions"))
+    spec_fields = (jobset["spec"], metadata.get("annotations"), "deletionTimestamp" in metadata)
+    return (*spec_fields, status.get("restarts", 0), status.get("conditions"))
 
 
-def _of_job(job: Obj) -> tuple[Any, ...]:
-    """Return the parts of a Job that are read."""
+def _job_fields(job: Obj) -> tuple[Any, ...]:
+    """Return the fields of a Job that the controller reads."""
     metadata, status = job["metadata"], job.get("status") or {}
-    own = (job["spec"], metadata.get("labels"), metadata.get("ownerReferences"), "deletionTimestamp" in metadata)
+    spec_fields = (
+        job["spec"],
+        metadata.get("labels"),
+        metadata.get("ownerReferences"),
+        "deletionTimestamp" in metadata,
+    )
     counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
-    return (*own, *counts, status.get("startTime") is None, status.get("conditions"))
+    return (*spec_fields, *counts, status.get("startTime") is None, status.get("conditions"))
 
 
-def _jobsets_named_in(job: Key) -> Iterable[Key]:
-    """Return the JobSets that could have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
+def _possible_jobsets(job: Key) -> Iterable[Key]:
+    """Return the JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
     parts = job.name.split("-")
     if parts[-1].isdecimal():
         for end in range(1, len(parts) - 1):

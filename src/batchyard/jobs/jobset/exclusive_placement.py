@@ -1,8 +1,8 @@
-"""Exclusive placement of JobSets: keeps each Job in a topology domain of its own.
+"""Exclusive placement of JobSets: webhooks and a controller that keep each Job in a separate topology domain.
 
-The controller deletes followers that are bound to another domain than their leader's. This happens when a leader is
-lost and its successor is scheduled elsewhere while followers of the first still exist. Like upstream, it acts when the
-leader changes, not when a follower does.
+The controller deletes followers that are bound to a domain other than their leader's domain. This happens when a leader
+is lost and its successor is scheduled elsewhere while followers of the first still exist. As upstream, the controller
+reacts to changes of leaders and ignores changes of followers.
 Source: pkg/controllers/pod_controller.go of JobSet.
 """
 
@@ -31,7 +31,7 @@ from batchyard.jobs.jobset import spec
 
 # --- exclusive placement ---
 #
-# Each Job of a JobSet has a topology domain (a node pool, a rack) to itself.
+# Each Job of a JobSet has exclusive use of a topology domain, such as a node pool or a rack.
 #
 # The leader is the pod with completion index 0. Its anti-affinity excludes domains with pods of another Job of the same
 # priority. Its followers get its domain as a node selector when they are created, and are rejected until the leader is
@@ -48,45 +48,45 @@ _MUTATING: Final = "mpod.kb.io"
 _VALIDATING: Final = "vpod.kb.io"
 
 
-class Finder(Protocol):
-    """The reads of the webhooks: a node by name, and the pods of a Job by the Job's uid."""
+class PlacementReader(Protocol):
+    """Read access of the webhooks to nodes and to the pods of a Job."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the object with this key, or None."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the objects of an owner in a namespace, by the owner's uid."""
+        """Return the objects in a namespace whose owner has this uid."""
 
 
 # --- on creation of a pod ---
 
 
 def with_priority(pod: Obj) -> Obj:
-    """Return the pod with its priority as a label, which separates Jobs that share domains; with or without nodes.
+    """Return the pod with its priority as a label; the leader's anti-affinity selects Jobs of the same priority.
 
-    The pod has its priority already, because the API server's own admission plugins run first.
+    The pod already has a priority, because the built-in admission plugins of the API server run first.
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
-    if priority is None or not _is_looked_after(annotations):
+    if priority is None or not _is_handled(annotations):
         return pod
     labels = {**(pod["metadata"].get("labels") or {}), well_known.JOB_SET_PRIORITY: str(priority)}
     return with_metadata(pod, labels=labels)
 
 
-def mutate_pod(pod: Obj, find: Finder) -> Obj:
-    """Return the pod as JobSet's mutating webhook does. Raise Forbidden if its leader's domain is unknown."""
+def mutate_pod(pod: Obj, find: PlacementReader) -> Obj:
+    """Return the pod as JobSet's mutating webhook does; raise Forbidden if the leader's domain is unknown."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
-    if not _is_looked_after(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
+    if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
         return pod
-    return _alone_in_domain(pod) if is_leader(pod) else _in_leaders_domain(pod, find)
+    return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, find)
 
 
-def validate_pod(pod: Obj, find: Finder) -> None:
-    """Raise Forbidden, as JobSet's validating webhook, for a follower whose leader is not scheduled."""
+def validate_pod(pod: Obj, find: PlacementReader) -> None:
+    """Raise Forbidden, as JobSet's validating webhook does, for a follower whose leader is not scheduled."""
     annotations = pod["metadata"].get("annotations") or {}
-    if not _is_looked_after(annotations):
+    if not _is_handled(annotations):
         return
     topology_key = annotations.get(well_known.EXCLUSIVE_TOPOLOGY)
     if topology_key is None or is_leader(pod):
@@ -106,17 +106,17 @@ def validate_pod(pod: Obj, find: Finder) -> None:
 
 
 def is_leader(pod: Obj) -> bool:
-    """Report whether it is the leader: the first pod of its Job."""
+    """Report whether a pod is the leader, which is the pod with completion index 0."""
     return annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
-def _is_looked_after(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle a pod: it belongs to a JobSet without manually labelled nodes."""
+def _is_handled(annotations: Mapping[str, str]) -> bool:
+    """Report whether the webhooks handle a pod: it belongs to a JobSet that does not use labelled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
-def _alone_in_domain(leader: Obj) -> Obj:
-    """Return the leader with affinity to its own Job, and anti-affinity to other Jobs of its priority."""
+def _exclude_other_jobs(leader: Obj) -> Obj:
+    """Return the leader with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
     job = [label(leader, well_known.JOB_KEY) or ""]
     priority = [label(leader, well_known.JOB_SET_PRIORITY) or ""]
     same_job: Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
@@ -125,12 +125,12 @@ def _alone_in_domain(leader: Obj) -> Obj:
         {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job},
         {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priority},
     ]
-    with_own = _with_term(leader, "podAffinity", [same_job])
-    return _with_term(with_own, "podAntiAffinity", other_jobs)
+    with_affinity = _with_term(leader, "podAffinity", [same_job])
+    return _with_term(with_affinity, "podAntiAffinity", other_jobs)
 
 
 def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
-    """Return the pod with one more required (anti-)affinity term, over all namespaces."""
+    """Return the pod with another required affinity or anti-affinity term, over all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "topologyKey": annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
@@ -140,8 +140,8 @@ def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
     return with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
 
 
-def _in_leaders_domain(follower: Obj, find: Finder) -> Obj:
-    """Return the follower bound to its leader's domain; unchanged without a scheduled leader; it is then rejected."""
+def _bind_to_leader_domain(follower: Obj, find: PlacementReader) -> Obj:
+    """Return the follower bound to its leader's domain; unchanged if the leader is not scheduled."""
     leader = _leader_of(follower, find)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -157,10 +157,10 @@ def _in_leaders_domain(follower: Obj, find: Finder) -> Obj:
     return with_path(follower, ("spec", "nodeSelector"), selector)
 
 
-def _leader_of(follower: Obj, find: Finder) -> Obj | str:
-    """Return the live leader of the same Job, or why there is none.
+def _leader_of(follower: Obj, find: PlacementReader) -> Obj | str:
+    """Return the active leader of the same Job, or the reason why none was found.
 
-    Upstream finds the leader by name and then compares the owners. The owner's pods are fewer.
+    Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
     """
     for name in (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX):
         if label(follower, name) is None:
@@ -169,7 +169,7 @@ def _leader_of(follower: Obj, find: Finder) -> Obj | str:
     if owner is None:
         return "follower pod has no owner reference"
     owned = find.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
-    leaders = [pod for pod in _pods(owned) if is_leader(pod) and _is_living(pod)]
+    leaders = [pod for pod in _pods(owned) if is_leader(pod) and _is_active(pod)]
     if len(leaders) == 1:
         return leaders[0]
     parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
@@ -177,7 +177,7 @@ def _leader_of(follower: Obj, find: Finder) -> Obj | str:
     return f"expected 1 leader pod ({name}), but got {len(leaders)}. this is an expected, transient error"
 
 
-def _is_living(pod: Obj) -> bool:
+def _is_active(pod: Obj) -> bool:
     ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
     return not ended and "deletionTimestamp" not in pod["metadata"]
 
@@ -187,15 +187,15 @@ def _pods(objects: Iterable[Obj]) -> list[Obj]:
 
 
 def _deny(webhook: str, message: str) -> NoReturn:
-    """Reject the pod with the API server's message."""
+    """Raise Forbidden with the API server's message for a webhook denial."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
 
-# --- after a leader is scheduled ---
+# --- after the scheduling of a leader ---
 
 
-def leads(pod: Obj) -> bool:
-    """Report whether it is a scheduled leader, so that its followers have a domain."""
+def is_scheduled_leader(pod: Obj) -> bool:
+    """Report whether a pod is a scheduled leader, so that the domain of its followers is known."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False
@@ -203,9 +203,9 @@ def leads(pod: Obj) -> bool:
 
 
 def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> list[Obj]:
-    """Return the followers to delete: all if one is bound elsewhere, none if the leader's domain is unknown.
+    """Return the followers to delete: all if any is bound to another domain, none if the leader's domain is unknown.
 
-    `node` is the leader's, `owned` are the objects of the leader's Job. Followers that are already being deleted are
+    `node` is the leader's node, and `owned` are the objects of the leader's Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
     """
     topology_key = annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
@@ -213,12 +213,12 @@ def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> 
     if domain is None:
         return []
     followers = [pod for pod in _pods(owned) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
-    in_place = all((pod["spec"].get("nodeSelector") or {}).get(topology_key) == domain for pod in followers)
-    return [] if in_place else followers
+    is_consistent = all((pod["spec"].get("nodeSelector") or {}).get(topology_key) == domain for pod in followers)
+    return [] if is_consistent else followers
 
 
-def disrupted(pod: Obj, now: Instant) -> Obj:
-    """Return the pod with DisruptionTarget, so that a pod failure policy may ignore it; unchanged if it has that."""
+def mark_disrupted(pod: Obj, now: Instant) -> Obj:
+    """Return the pod with the condition DisruptionTarget, which a pod failure policy may ignore."""
     if is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
@@ -238,20 +238,20 @@ class ExclusivePlacement:
     kinds = (scheme.POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a scheduled leader."""
-        return (event.key,) if event.type is not EventType.DELETED and leads(event.obj) else ()
+        """Return the pod if it is a scheduled leader."""
+        return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Mark misplaced followers as disrupted, and delete them."""
         leader = reader.get(key)
         owner = None if leader is None else controller_of(leader)
-        if leader is None or owner is None or not leads(leader):
+        if leader is None or owner is None or not is_scheduled_leader(leader):
             return ReconcileResult()
         node = reader.get(Key(scheme.NODE, "", leader["spec"]["nodeName"]))
         writes: list[Write] = []
         for pod in misplaced_followers(leader, node, reader.owned_by(owner["uid"], key.namespace)):
-            marked = disrupted(pod, now)
-            if marked is not pod:
-                writes.append(UpdateStatus(marked))
+            marked_pod = mark_disrupted(pod, now)
+            if marked_pod is not pod:
+                writes.append(UpdateStatus(marked_pod))
             writes.append(Delete(key_of(pod), uid=pod["metadata"]["uid"]))
         return ReconcileResult(writes)

@@ -1,4 +1,4 @@
-"""JobSet integration. Source: pkg/controller/jobs/jobset/jobset_controller.go of Kueue."""
+"""The Kueue integration of JobSets. Source: pkg/controller/jobs/jobset/jobset_controller.go of Kueue."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,26 +20,26 @@ from batchyard.jobframework.workloads import (
 
 
 class JobSetIntegration:
-    """JobSets: a pod set for each replicated job, with the pods of all its replicas."""
+    """The integration of JobSets: a pod set for each replicated job, with the pods of all its replicas."""
 
     kind = scheme.JOB_SET
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether it is suspended; its templates are restored in the same write."""
+        """Report whether the JobSet is suspended; a stop restores its templates in the same write."""
         return job["spec"].get("suspend") is True
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether it has active Jobs."""
+        """Report whether the JobSet has active Jobs."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether all its Jobs are ready or succeeded."""
+        """Report whether all Jobs of the JobSet are ready or have succeeded."""
         replicas = sum(replicated.get("replicas", 1) for replicated in job["spec"].get("replicatedJobs") or ())
         ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready == replicas)
 
     def ending(self, job: Obj) -> JobCompletion | None:
-        """Return the outcome from its Completed or Failed condition."""
+        """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
         condition = condition_true(job, "Completed", "Failed")
         return (
             None if condition is None else JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
@@ -54,7 +54,7 @@ class JobSetIntegration:
         return [_pod_set(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pods of succeeded replicas."""
+        """Return the pods of succeeded replicas, which no longer need quota."""
         succeeded = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": replicated["name"], "count": done * pods_at_once(replicated["template"]["spec"])}
@@ -63,7 +63,7 @@ class JobSetIntegration:
         ]
 
     def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet with the injections."""
+        """Return the unsuspended JobSet with the injected pod set settings."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             expected = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
@@ -72,7 +72,7 @@ class JobSetIntegration:
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
-        """Suspend it with its original templates."""
+        """Return the write that suspends the JobSet and restores its original templates."""
         if self.is_suspended(job):
             return None
         stopped: Obj = with_path(job, ("spec", "suspend"), True)

@@ -1,9 +1,8 @@
-"""JobSet policies: failure, startup, success and resumption.
+"""JobSet policies (failure, startup, success, resumption), and the status of a JobSet during a reconcile.
 
-Failure policy: the action is that of the first rule that matches a failed Job; of the Jobs that match it, the one that
-failed first is named. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. Two
-actions, RestartJob and its variant, are behind a disabled feature gate: they do nothing, and JobSets that use them are
-rejected on creation.
+The failure policy applies the action of the first rule that matches a failed Job; the message names the matching Job
+that failed first. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. The action
+RestartJob and its variant belong to a disabled feature gate: JobSets that use them are rejected on creation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,34 +29,34 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
-    """Return the entries by name. Jobs of earlier restart attempts do not count."""
+    """Return the counts of Jobs by replicated job, without Jobs of earlier restart attempts."""
     counts: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
     }
     for job in children.active:
-        mine = counts.get(replicated_job_name(job))
-        if mine is not None:
-            mine["ready"] += _is_ready(job)
-            mine["active"] += (job.get("status") or {}).get("active", 0) > 0
-            mine["suspended"] += bool(job["spec"].get("suspend"))
+        job_counts = counts.get(replicated_job_name(job))
+        if job_counts is not None:
+            job_counts["ready"] += _is_ready(job)
+            job_counts["active"] += (job.get("status") or {}).get("active", 0) > 0
+            job_counts["suspended"] += bool(job["spec"].get("suspend"))
     for field, jobs in (("succeeded", children.successful), ("failed", children.failed)):
         for job in jobs:
-            mine = counts.get(replicated_job_name(job))
-            if mine is not None:
-                mine[field] += 1
+            job_counts = counts.get(replicated_job_name(job))
+            if job_counts is not None:
+                job_counts[field] += 1
     return counts
 
 
 def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
-    """Report whether all Jobs exist and are ready or succeeded."""
-    wanted = sum(map(replicas_of, replicated_jobs(jobset)))
-    there: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
-    return wanted == there
+    """Report whether all Jobs exist and are ready or have succeeded."""
+    expected = sum(map(replicas_of, replicated_jobs(jobset)))
+    ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
+    return expected == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
-    """Report whether as many of its pods are ready or succeeded as may run at once."""
+    """Report whether the number of ready and succeeded pods of a Job reaches the number that run at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_at_once(job["spec"]))
 
@@ -65,12 +64,15 @@ def _is_ready(job: Obj) -> bool:
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 
-#: Two mutually exclusive conditions.
-_OTHER: Final = {spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED, spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS}
+#: By condition type: the type that it excludes.
+_EXCLUDED_CONDITION: Final = {
+    spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED,
+    spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS,
+}
 
 
 class JobSetEvent(NamedTuple):
-    """An Event about the JobSet."""
+    """The type, reason and message of an Event about a JobSet."""
 
     type: str
     reason: str
@@ -78,7 +80,7 @@ class JobSetEvent(NamedTuple):
 
 
 class JobSetStatusDraft:
-    """The status of one JobSet during a reconcile, and the Events of its changes."""
+    """The status of a JobSet during a reconcile, and the Events of its changes."""
 
     __slots__ = ("_conditions", "_jobset", "_status", "_time", "is_changed", "notes")
 
@@ -97,7 +99,7 @@ class JobSetStatusDraft:
         return {**self._jobset, "status": self._status}
 
     def count(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
-        """Set the counts of each replicated job; like upstream, sorted by name in descending order."""
+        """Set the counts of each replicated job, sorted by name in descending order as upstream."""
         entries = [statuses[name] for name in sorted(statuses, reverse=True)]
         if entries != (self._status.get("replicatedJobsStatus") or []):
             self._status["replicatedJobsStatus"] = entries
@@ -109,14 +111,14 @@ class JobSetStatusDraft:
         self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = spec.COMPLETED
 
-    def fail(self, why: ReasonMessage) -> None:
+    def fail(self, text: ReasonMessage) -> None:
         """Set the JobSet to failed."""
-        self._set(spec.FAILED, True, why, WARNING)
+        self._set(spec.FAILED, True, text, WARNING)
         self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = spec.FAILED
 
     def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
-        """Begin the next restart attempt. `counts` is whether it counts towards the maximum."""
+        """Begin the next restart attempt; `counts` means that it counts towards maxRestarts."""
         self._status["restarts"] += 1
         if counts:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -125,7 +127,7 @@ class JobSetStatusDraft:
         self.notes.append(JobSetEvent(WARNING, *action))
 
     def end_restart(self) -> None:
-        """End a restart, if there is one, because all Jobs are ready."""
+        """End a restart in progress because all Jobs are ready."""
         self._set(spec.RESTARTING, False, spec.RESTARTED)
 
     def suspend(self) -> None:
@@ -145,69 +147,69 @@ class JobSetStatusDraft:
         """Record that the in-order startup has completed."""
         self._set(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
-    def _set(self, kind: str, holds: bool, why: ReasonMessage, event_type: str = NORMAL) -> None:
+    def _set(self, kind: str, holds: bool, text: ReasonMessage, event_type: str = NORMAL) -> None:
         """Set a condition, and record an Event if it changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        changed = holds and self._end_other(kind)
+        changed = holds and self._end_excluded(kind)
         if index is None:
             if holds:
-                self._conditions.append(self._condition(kind, "True", self._time, why))
+                self._conditions.append(self._condition(kind, "True", self._time, text))
                 changed = True
         else:
             old, status = self._conditions[index], "True" if holds else "False"
             since = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
-            if (old["status"], old.get("reason"), old.get("message")) != (status, *why):
-                self._conditions[index] = self._condition(kind, status, since, why)
+            if (old["status"], old.get("reason"), old.get("message")) != (status, *text):
+                self._conditions[index] = self._condition(kind, status, since, text)
                 changed = True
         if changed:
             self.is_changed = True
-            self.notes.append(JobSetEvent(event_type, *why))
+            self.notes.append(JobSetEvent(event_type, *text))
 
-    def _end_other(self, kind: str) -> bool:
-        """Set the other one of two exclusive conditions to False, unchanged otherwise. Return whether it was True."""
+    def _end_excluded(self, kind: str) -> bool:
+        """Set the condition that excludes this one to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
-            if condition["type"] == _OTHER.get(kind) and condition["status"] == "True":
+            if condition["type"] == _EXCLUDED_CONDITION.get(kind) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
                 return True
         return False
 
-    def _condition(self, kind: str, status: str, since: str, why: ReasonMessage) -> dict[str, Any]:
+    def _condition(self, kind: str, status: str, since: str, text: ReasonMessage) -> dict[str, Any]:
         return {
             "type": kind,
             "status": status,
             "lastTransitionTime": since,
-            "reason": why.reason,
-            "message": why.message,
+            "reason": text.reason,
+            "message": text.message,
         }
 
 
 class StartupDecision(NamedTuple):
-    """The replicated jobs that may start, and whether others wait until these have started."""
+    """The replicated jobs that may start, and whether later ones must wait."""
 
     replicated_jobs: list[Mapping[str, Any]]
-    others_wait: bool
+    must_wait: bool
 
 
 def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
-    """Return the replicated jobs that may start, given the status of the Jobs of all."""
+    """Return the replicated jobs that may start, given the counts of Jobs of each."""
     in_order = starts_in_order(jobset) and not is_suspended(jobset)
     replicas: dict[str, int] = {}
-    free: list[Mapping[str, Any]] = []
+    startable: list[Mapping[str, Any]] = []
     for replicated in replicated_jobs(jobset):
         replicas[replicated["name"]] = replicas_of(replicated)
-        if not all(_is_reached(each, replicas, statuses) for each in replicated.get("dependsOn") or ()):
+        if not all(_is_dependency_met(each, replicas, statuses) for each in replicated.get("dependsOn") or ()):
             continue
         if not in_order:
-            free.append(replicated)
+            startable.append(replicated)
         elif not _has_started(replicas_of(replicated), statuses[replicated["name"]]):
-            return StartupDecision([replicated], others_wait=True)
-    return StartupDecision(free, others_wait=False)
+            return StartupDecision([replicated], must_wait=True)
+    return StartupDecision(startable, must_wait=False)
 
 
-def _is_reached(
+def _is_dependency_met(
     dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Report whether all Jobs of a dependency have the required status: started, or complete."""
+    """Report whether all Jobs of a dependency have the required status: ready or complete."""
     name = dependency["name"]
     counts = statuses.get(name)
     if counts is None:
@@ -219,12 +221,12 @@ def _is_reached(
 
 
 def _has_started(replicas: int, counts: ReplicatedJobCounts) -> bool:
-    """Report whether all its Jobs are ready or have ended."""
+    """Report whether all Jobs of a replicated job are ready or have ended."""
     return bool(replicas == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
-    """Report whether enough Jobs of the target replicated jobs (default all) succeeded: one or all of them."""
+    """Report whether enough Jobs of the success policy's target replicated jobs succeeded: one or all."""
     policy = jobset["spec"].get("successPolicy") or {}
     targets = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -238,35 +240,35 @@ Rule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
-    """Apply the failure policy to these failed Jobs (at least one)."""
+    """Apply the failure policy to one or more failed Jobs."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
-        draft.fail(_naming(spec.JOBS_FAILED, _first(failed)))
+        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed)))
         return
     rule, job = _match(policy.get("rules") or (), failed)
     cause = spec.BY_DEFAULT if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
     match "RestartJobSet" if rule is None else rule["action"]:
         case "FailJobSet":
-            draft.fail(_naming(spec.FAIL_ACTION, job))
+            draft.fail(_name_failed_job(spec.FAIL_ACTION, job))
         case "RestartJobSet" if _restarts_counted(jobset) >= policy.get("maxRestarts", 0):
-            draft.fail(_naming(spec.RESTARTS_EXHAUSTED, job))
+            draft.fail(_name_failed_job(spec.RESTARTS_EXHAUSTED, job))
         case "RestartJobSet":
-            draft.restart(cause, _naming(spec.RESTART_ACTION, job), counts=True)
+            draft.restart(cause, _name_failed_job(spec.RESTART_ACTION, job), counts=True)
         case "RestartJobSetAndIgnoreMaxRestarts":
-            draft.restart(cause, _naming(spec.FREE_RESTART_ACTION, job), counts=False)
+            draft.restart(cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts=False)
 
 
 def _match(rules: Sequence[Rule], failed: Sequence[Obj]) -> tuple[Rule | None, Obj]:
-    """Return the first rule that matches a Job, and its first Job; no rule and the first Job if none matches."""
+    """Return the first rule that matches a failed Job, and the first Job that failed; None if no rule matches."""
     for rule in rules:
-        fitting = [job for job in failed if _fits(rule, job)]
-        if fitting:
-            return rule, _first(fitting)
-    return None, _first(failed)
+        matching = [job for job in failed if _matches(rule, job)]
+        if matching:
+            return rule, _first_failed(matching)
+    return None, _first_failed(failed)
 
 
-def _fits(rule: Rule, job: Obj) -> bool:
-    """Report whether a rule matches this Job's failure; fields that the rule omits match anything."""
+def _matches(rule: Rule, job: Obj) -> bool:
+    """Report whether a rule matches a failed Job; fields that the rule omits match every Job."""
     condition = ending(job) or {}
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
@@ -277,8 +279,8 @@ def _fits(rule: Rule, job: Obj) -> bool:
     return bool(name) and (not targets or name in targets)
 
 
-def _first(failed: Sequence[Obj]) -> Obj:
-    """Return the Job that failed first; ties are broken by name."""
+def _first_failed(failed: Sequence[Obj]) -> Obj:
+    """Return the Job that failed first, or the first of Jobs that failed at the same time."""
     return min(failed, key=_failed_at)
 
 
@@ -292,13 +294,13 @@ def _restarts_counted(jobset: Obj) -> int:
     return restarts
 
 
-def _naming(why: ReasonMessage, job: Obj) -> ReasonMessage:
-    """Append the name of the first failed Job."""
-    return ReasonMessage(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
+def _name_failed_job(text: ReasonMessage, job: Obj) -> ReasonMessage:
+    """Append the name of the first failed Job to the message."""
+    return ReasonMessage(text.reason, f"{text.message} (first failed job: {job['metadata']['name']})")
 
 
 def has_start_time(job: Obj) -> bool:
-    """Report whether the Job ran before, so that its start time must be cleared first."""
+    """Report whether a Job ran before, so that its start time must be cleared first."""
     return bool((job.get("status") or {}).get("startTime"))
 
 
@@ -307,21 +309,21 @@ def without_start_time(job: Obj) -> dict[str, Any]:
     return with_path(job, ("status", "startTime"), None)
 
 
-def resumed_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the resumed Job, with its pod template merged with that of its replicated job."""
-    merged = _merged_template(job["spec"]["template"], template)
+def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
+    """Return the unsuspended Job, with its pod template merged with the template of the replicated job."""
+    merged = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged, "suspend": False}}
 
 
-def _merged_template(own: Obj, added: Obj) -> Obj:
+def _merge_template(template: Obj, addition: Obj) -> Obj:
     for path in (("metadata", "labels"), ("metadata", "annotations"), ("spec", "nodeSelector")):
-        new = (added.get(path[0]) or {}).get(path[1])
+        new = (addition.get(path[0]) or {}).get(path[1])
         if new:
-            old = (own.get(path[0]) or {}).get(path[1]) or {}
-            own = with_path(own, path, {**old, **new})
+            old = (template.get(path[0]) or {}).get(path[1]) or {}
+            template = with_path(template, path, {**old, **new})
     for field in ("tolerations", "schedulingGates"):
-        there = (own.get("spec") or {}).get(field) or []
-        missing = [each for each in (added.get("spec") or {}).get(field) or () if each not in there]
+        existing = (template.get("spec") or {}).get(field) or []
+        missing = [each for each in (addition.get("spec") or {}).get(field) or () if each not in existing]
         if missing:
-            own = with_path(own, ("spec", field), [*there, *missing])
-    return own
+            template = with_path(template, ("spec", field), [*existing, *missing])
+    return template

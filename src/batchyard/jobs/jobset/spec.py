@@ -1,4 +1,4 @@
-"""View of a JobSet's spec, and the names derived from it."""
+"""A JobSet's spec and derived names, its Jobs by state, and the reasons and messages of its conditions and Events."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -68,7 +68,7 @@ DEFAULT_GROUP: Final = "default"
 
 
 def replicated_jobs(jobset: Obj) -> Sequence[Mapping[str, Any]]:
-    """The replicated jobs, in the order of the spec."""
+    """Return the replicated jobs in the order of the spec."""
     return jobset["spec"].get("replicatedJobs") or ()
 
 
@@ -79,57 +79,55 @@ def replicas_of(replicated: Mapping[str, Any]) -> int:
 
 
 def group_of(replicated: Mapping[str, Any]) -> str:
-    """Return the group that a replicated job belongs to."""
+    """Return the name of the group of a replicated job."""
     return replicated.get("groupName") or DEFAULT_GROUP
 
 
 def job_name(jobset: Obj, replicated: Mapping[str, Any], index: int) -> str:
-    """The name of one Job of a replicated job."""
+    """Return the name of a Job of a replicated job."""
     return f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
 
 
 def is_suspended(jobset: Obj) -> bool:
-    """Report whether its Jobs are to be suspended."""
+    """Report whether the JobSet requests the suspension of its Jobs."""
     return bool(jobset["spec"].get("suspend"))
 
 
 def is_finished(jobset: Obj) -> bool:
-    """Whether it is complete or has failed."""
+    """Report whether the JobSet is complete or has failed."""
     return is_true(jobset, COMPLETED) or is_true(jobset, FAILED)
 
 
 def is_managed_elsewhere(jobset: Obj) -> bool:
-    """Report whether another controller manages it, such as MultiKueue's."""
+    """Report whether another controller manages the JobSet, such as MultiKueue."""
     return jobset["spec"].get("managedBy") not in {None, CONTROLLER}
 
 
 def starts_in_order(jobset: Obj) -> bool:
-    """Report whether a replicated job starts only after the previous one has started."""
+    """Report whether each replicated job starts only after the previous one has started."""
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
 def blocks_recreation(jobset: Obj) -> bool:
-    """Report whether a restart creates Jobs only after all Jobs of the previous attempt are gone."""
+    """Report whether a restart creates Jobs only after all Jobs of the previous attempt are deleted."""
     return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
 
 
 def has_host_names(jobset: Obj) -> bool:
-    """Report whether its pods have DNS host names."""
+    """Report whether the pods of the JobSet have DNS host names."""
     return bool((jobset["spec"].get("network") or {}).get("enableDNSHostnames"))
 
 
 def subdomain(jobset: Obj) -> str:
-    """Return the domain of its pods' host names, which is also the name of the Service."""
+    """Return the subdomain of the pods' host names, which is also the name of the Service."""
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
 
 
-# --- children ---
-#
-# The Jobs of a JobSet, sorted by their state.
+# --- Jobs of a JobSet by state ---
 
 
 class Children(NamedTuple):
-    """The Jobs of the current restart attempt by state, and those of earlier attempts, which are to be deleted."""
+    """The Jobs of the current restart attempt by state, and the Jobs of earlier attempts, which must be deleted."""
 
     active: list[Obj]
     successful: list[Obj]
@@ -137,12 +135,12 @@ class Children(NamedTuple):
     previous: list[Obj]
 
     def names(self) -> dict[str, None]:
-        """Return the names in use."""
+        """Return the names of all existing Jobs."""
         return {job["metadata"]["name"]: None for jobs in self for job in jobs}
 
 
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
-    """Sort the Jobs by state; None if a Job has no valid restart attempt.
+    """Group Jobs by state; return None if a Job has no valid restart attempt label.
 
     As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
     """
@@ -174,5 +172,5 @@ def ending(job: Obj) -> Condition | None:
 
 
 def replicated_job_name(job: Obj) -> str:
-    """Return the replicated job that a Job belongs to; '' if it has no label."""
+    """Return the name of the replicated job that a Job belongs to; '' without the label."""
     return label(job, well_known.REPLICATED_JOB_NAME) or ""

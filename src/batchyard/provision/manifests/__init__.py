@@ -1,7 +1,6 @@
-"""Manifests of a platform, each object with the platform field it comes from.
+"""Manifests of a platform: all objects by file, each with the platform field it comes from, and their validation.
 
-made(platform)     all but the engine, by file, in the order in which they are applied faults(platform)   errors of the
-objects by the rules of their kinds
+`made` returns all objects except the engine by file, in the order in which they are applied. `faults` validates them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from batchyard.provision.manifests.queues import (
     flavors,
     priorities,
     queues,
-    shared_rights,
+    shared_rbac_objects,
     team_objects,
 )
 from batchyard.provision.manifests.stack import stack_objects
@@ -25,10 +24,10 @@ __all__ = ["RenderedObject", "faults", "made"]
 
 
 def made(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
-    """Return the objects by file name, such as `20-teams/team-a`; empty files are omitted."""
-    found = {
+    """Return the platform's objects, without the engine, by file name such as `20-teams/team-a`."""
+    objects_by_file = {
         "10-priorities": priorities(platform),
-        "15-readers": shared_rights(platform),
+        "15-readers": shared_rbac_objects(platform),
         **{f"20-teams/{team.name}": team_objects(team, platform) for team in platform.teams},
         "30-flavors": flavors(platform),
         "40-admission-checks": checks(platform),
@@ -36,11 +35,11 @@ def made(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
         "60-queues": queues(platform),
         "80-monitoring-stack": stack_objects(platform),
     }
-    return {name: objects for name, objects in found.items() if objects}
+    return {name: objects for name, objects in objects_by_file.items() if objects}
 
 
 def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
-    """Yield the errors of the objects, with the objects' own paths."""
+    """Yield each object with an error that the validation of its kind reports."""
     for objects in made(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:

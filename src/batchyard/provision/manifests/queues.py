@@ -1,4 +1,4 @@
-"""Manifests of priorities, flavors, admission checks, cohorts and queues."""
+"""Manifests of priorities, flavors, admission checks, cohorts and queues, and of teams: namespace, RBAC and limits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -26,10 +26,10 @@ from batchyard.provision.yaml_output import RenderedObject, obj_of
 
 # --- flavors ---
 #
-# Node labels and taints of a flavor: those common to its pools, and its own.
+# Node labels and taints of a flavor: the labels and taints common to its pools, and the ones set on the flavor.
 #
-# Of GKE's labels, only those of accelerators and provisioning count. Of the taints, NoSchedule and NoExecute count,
-# except that of queued provisioning, which pods of capacity requests tolerate.
+# GKE labels are included only for accelerators and provisioning. NoSchedule and NoExecute taints are included, except
+# the taint of queued provisioning, which pods of ProvisioningRequests tolerate.
 
 
 #: GKE's labels that distinguish nodes.
@@ -39,44 +39,46 @@ _DISTINGUISHING_LABELS: Final = (
     well_known.TPU_TOPOLOGY,
     well_known.PROVISIONING,
 )
-_KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: PlatformFlavor, platform: PlatformModel) -> Mapping[str, str]:
-    """Return the nodeLabels of a flavor: those common to all nodes of its pools, and its own.
+    """Return the nodeLabels of a flavor: the labels common to its pools, and the labels set on the flavor.
 
-    If nodes of other pools match them too, and the flavor has one pool, the pool's name is added.
+    If nodes of other pools match them too and the flavor has one pool, the label of that pool is added.
     """
     if not flavor.pools:
         return flavor.node_labels
     nodes = _nodes(platform)
-    own = [nodes[name] for name in flavor.pools]
-    others = [node for name, node in nodes.items() if name not in flavor.pools]
+    pool_nodes = [nodes[name] for name in flavor.pools]
+    other_nodes = [node for name, node in nodes.items() if name not in flavor.pools]
     keys = {*_DISTINGUISHING_LABELS, *(key for row in platform.node_pools for key in row.get("labels") or ())}
-    common = {key: value for key, value in _labels(own[0]).items() if key in keys}
-    common = {key: value for key, value in common.items() if all(_labels(node).get(key) == value for node in own)}
-    found = {**common, **flavor.node_labels}
-    if len(own) == 1 and any(found.items() <= _labels(node).items() for node in others):
-        found = {**found, well_known.NODE_POOL: flavor.pools[0]}
-    return dict(sorted(found.items()))
+    common = {key: value for key, value in _labels(pool_nodes[0]).items() if key in keys}
+    common = {
+        key: value for key, value in common.items() if all(_labels(node).get(key) == value for node in pool_nodes)
+    }
+    selected_labels = {**common, **flavor.node_labels}
+    if len(pool_nodes) == 1 and any(selected_labels.items() <= _labels(node).items() for node in other_nodes):
+        selected_labels = {**selected_labels, well_known.NODE_POOL: flavor.pools[0]}
+    return dict(sorted(selected_labels.items()))
 
 
 def node_taints(flavor: PlatformFlavor, platform: PlatformModel) -> Sequence[Part]:
-    """Return the nodeTaints of a flavor: those common to all nodes of its pools, and its own."""
+    """Return the nodeTaints of a flavor: the taints common to its pools, and the taints set on the flavor."""
     if not flavor.pools:
         return flavor.node_taints
     nodes = _nodes(platform)
-    own = [nodes[name]["spec"]["taints"] for name in flavor.pools]
-    common = [taint for taint in own[0] if all(taint in taints for taints in own)]
-    named = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
-    kept = [
+    pool_taints = [nodes[name]["spec"]["taints"] for name in flavor.pools]
+    common = [taint for taint in pool_taints[0] if all(taint in taints for taints in pool_taints)]
+    flavor_keys = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
+    repelling_taints = [
         taint
         for taint in common
-        if taint["effect"] in _KEEPING_AWAY
+        if taint["effect"] in _REPELLING_EFFECTS
         and taint["key"] != well_known.QUEUED
-        and (taint["key"], taint["effect"]) not in named
+        and (taint["key"], taint["effect"]) not in flavor_keys
     ]
-    return sorted([*kept, *flavor.node_taints], key=lambda taint: (taint["key"], taint["effect"]))
+    return sorted([*repelling_taints, *flavor.node_taints], key=lambda taint: (taint["key"], taint["effect"]))
 
 
 def _labels(node: Obj) -> Mapping[str, str]:
@@ -85,7 +87,7 @@ def _labels(node: Obj) -> Mapping[str, str]:
 
 
 def _nodes(platform: PlatformModel) -> Mapping[str, Obj]:
-    """Return a node of each pool, by pool name."""
+    """Return a template Node for each pool, by pool name."""
     cluster = platform.cluster
     if cluster is None:
         return {}
@@ -94,20 +96,20 @@ def _nodes(platform: PlatformModel) -> Mapping[str, Obj]:
 
 
 def priorities(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return the PriorityClasses and WorkloadPriorityClasses."""
-    of_pods = [
+    """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
+    pod_classes = [
         RenderedObject(_priority_class(each, platform), f"spec.priorities[{index}]")
         for index, each in enumerate(platform.priorities)
     ]
-    of_workloads = [
+    workload_classes = [
         RenderedObject(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
         for index, each in enumerate(platform.workload_priorities)
     ]
-    return [*of_pods, *of_workloads]
+    return [*pod_classes, *workload_classes]
 
 
 def flavors(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return the Topologies and the ResourceFlavors."""
+    """Return the Topologies and the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
             obj_of(
@@ -120,14 +122,14 @@ def flavors(platform: PlatformModel) -> Sequence[RenderedObject]:
         )
         for index, each in enumerate(platform.topologies)
     ]
-    made = [
+    resource_flavors = [
         RenderedObject(_flavor(each, platform), f"spec.flavors[{index}]") for index, each in enumerate(platform.flavors)
     ]
-    return [*topologies, *made]
+    return [*topologies, *resource_flavors]
 
 
 def checks(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return the AdmissionChecks, each after its configuration."""
+    """Return each AdmissionCheck, after its ProvisioningRequestConfig if it has one."""
     return [
         RenderedObject(obj, f"spec.admissionChecks[{index}]")
         for index, check in enumerate(platform.admission_checks)
@@ -136,7 +138,7 @@ def checks(platform: PlatformModel) -> Sequence[RenderedObject]:
 
 
 def cohorts(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return the listed Cohorts; those that are only referenced need no object."""
+    """Return the listed Cohorts; a Cohort that queues only reference needs no object."""
     return [
         RenderedObject(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)
     ]
@@ -155,16 +157,16 @@ def _priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
         value=priority.value,
         globalDefault=priority.is_default,
         preemptionPolicy=priority.preemption_policy,
-        **_described(priority),
+        **_description_field(priority),
     )
 
 
 def _workload_priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
     kind = scheme.WORKLOAD_PRIORITY_CLASS
-    return obj_of(kind, platform.name, priority.name, value=priority.value, **_described(priority))
+    return obj_of(kind, platform.name, priority.name, value=priority.value, **_description_field(priority))
 
 
-def _described(priority: PriorityClass) -> dict[str, Any]:
+def _description_field(priority: PriorityClass) -> dict[str, Any]:
     return {"description": priority.description} if priority.description else {}
 
 
@@ -175,8 +177,8 @@ def _flavor(flavor: PlatformFlavor, platform: PlatformModel) -> Obj:
         "tolerations": list(flavor.tolerations),
         "topologyName": flavor.topology,
     }
-    kept = {field: value for field, value in spec.items() if value}
-    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=kept)
+    set_fields = {field: value for field, value in spec.items() if value}
+    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=set_fields)
 
 
 def _check(check: AdmissionCheck, platform: PlatformModel) -> Iterator[Obj]:
@@ -185,8 +187,8 @@ def _check(check: AdmissionCheck, platform: PlatformModel) -> Iterator[Obj]:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
         yield obj_of(kind.constant, platform.name, check.config, spec=dict(check.provisioning))
         parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config}
-    named = {"parameters": dict(parameters)} if parameters else {}
-    spec = {"controllerName": check.controller, **named}
+    parameters_field = {"parameters": dict(parameters)} if parameters else {}
+    spec = {"controllerName": check.controller, **parameters_field}
     yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
 
 
@@ -209,12 +211,12 @@ def _queue(queue: Queue, platform: PlatformModel) -> Iterator[Obj]:
     spec["resourceGroups"] = _groups(queue.flavors)
     yield obj_of(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
     for local in queue.local_queues:
-        named = {"clusterQueue": queue.name}
-        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local.name, local.namespace, spec=named)
+        local_queue_spec = {"clusterQueue": queue.name}
+        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local.name, local.namespace, spec=local_queue_spec)
 
 
 def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
-    """Return the resourceGroups of flavors: flavors with the same resources form a group, in order of first use."""
+    """Return the resourceGroups of flavors; flavors with the same resources form one group."""
     groups: dict[frozenset[str], list[FlavorQuotas]] = {}
     for flavor in flavors:
         groups.setdefault(frozenset(flavor.resources), []).append(flavor)
@@ -222,13 +224,13 @@ def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
 
 
 def _group(members: Sequence[FlavorQuotas]) -> Mapping[str, Any]:
-    """Return a group whose resources are in the order of its first flavor, as Kueue requires for all flavors."""
+    """Return one resource group; all flavors list resources in the order of the first, as Kueue requires."""
     covered = list(members[0].resources)
-    rows = [
+    entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in covered]}
         for each in members
     ]
-    return {"coveredResources": covered, "flavors": rows}
+    return {"coveredResources": covered, "flavors": entries}
 
 
 # --- teams ---
@@ -236,7 +238,7 @@ def _group(members: Sequence[FlavorQuotas]) -> Mapping[str, Any]:
 # Objects of a team: namespace, ServiceAccount, RBAC, limits and NetworkPolicy.
 #
 # Members submit, view and delete jobs in their namespace. Admins also manage its Secrets, and change Workloads. No team
-# may change queues, quotas, RBAC or network policies: these are the platform's.
+# may change queues, quotas, RBAC or network policies.
 
 
 #: The namespace that exists in every cluster.
@@ -245,48 +247,52 @@ _DEFAULT_NAMESPACE: Final = "default"
 _GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
 TEAM: Final = "platform.batchyard.dev/team"
 _GROUP: Final = "rbac.authorization.k8s.io"
-_READ: Final = ("get", "list", "watch")
-_WORK: Final = (*_READ, "create", "update", "patch", "delete")
+_READ_VERBS: Final = ("get", "list", "watch")
+_WRITE_VERBS: Final = (*_READ_VERBS, "create", "update", "patch", "delete")
 
 #: Rows of API group, resources and verbs.
-_Row = tuple[str, Sequence[str], Sequence[str]]
-_MEMBERS: Final[Sequence[_Row]] = (
-    ("batch", ("jobs",), _WORK),
-    ("jobset.x-k8s.io", ("jobsets",), _WORK),
-    ("", ("pods",), (*_READ, "delete")),
+_RuleRow = tuple[str, Sequence[str], Sequence[str]]
+_MEMBER_RULES: Final[Sequence[_RuleRow]] = (
+    ("batch", ("jobs",), _WRITE_VERBS),
+    ("jobset.x-k8s.io", ("jobsets",), _WRITE_VERBS),
+    ("", ("pods",), (*_READ_VERBS, "delete")),
     ("", ("pods/log",), ("get",)),
     ("", ("pods/exec", "pods/attach", "pods/portforward"), ("get", "create")),
-    ("", ("configmaps", "persistentvolumeclaims"), _WORK),
-    ("", ("events", "resourcequotas", "limitranges", "services", "serviceaccounts"), _READ),
-    ("events.k8s.io", ("events",), _READ),
-    ("kueue.x-k8s.io", ("localqueues", "workloads"), _READ),
+    ("", ("configmaps", "persistentvolumeclaims"), _WRITE_VERBS),
+    ("", ("events", "resourcequotas", "limitranges", "services", "serviceaccounts"), _READ_VERBS),
+    ("events.k8s.io", ("events",), _READ_VERBS),
+    ("kueue.x-k8s.io", ("localqueues", "workloads"), _READ_VERBS),
     ("visibility.kueue.x-k8s.io", ("localqueues/pendingworkloads",), ("get", "list")),
-    ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ),
+    ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ_VERBS),
 )
-#: Resources of our engine: costs, decisions, and the reason and forecast of pending jobs.
-_ENGINE_READ: Final[Sequence[_Row]] = (
-    ("cost.batchyard.dev", ("budgets", "costrecords"), _READ),
-    ("batchyard.dev", ("decisions",), _READ),
+#: Resources of the batchyard engine: costs, decisions, and the reason and forecast of pending jobs.
+_ENGINE_READ: Final[Sequence[_RuleRow]] = (
+    ("cost.batchyard.dev", ("budgets", "costrecords"), _READ_VERBS),
+    ("batchyard.dev", ("decisions",), _READ_VERBS),
     ("kueue.x-k8s.io", ("workloads/why", "workloads/eta"), ("get",)),
     ("batch", ("jobs/why", "jobs/eta"), ("get",)),
     ("jobset.x-k8s.io", ("jobsets/why", "jobsets/eta"), ("get",)),
 )
-_ADMINS: Final[Sequence[_Row]] = (
-    ("", ("secrets",), _WORK),
+_ADMIN_RULES: Final[Sequence[_RuleRow]] = (
+    ("", ("secrets",), _WRITE_VERBS),
     ("", ("pods",), ("deletecollection",)),
     ("batch", ("jobs",), ("deletecollection",)),
     ("jobset.x-k8s.io", ("jobsets",), ("deletecollection",)),
     ("kueue.x-k8s.io", ("workloads",), ("update", "patch")),
 )
-#: What all teams may read of the platform: queues, flavors and priorities.
-_SHARED_READ: Final[Sequence[_Row]] = (
-    ("kueue.x-k8s.io", ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"), _READ),
-    ("scheduling.k8s.io", ("priorityclasses",), _READ),
+#: The platform's objects that all teams may read: queues, flavors and priorities.
+_SHARED_READ: Final[Sequence[_RuleRow]] = (
+    (
+        "kueue.x-k8s.io",
+        ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"),
+        _READ_VERBS,
+    ),
+    ("scheduling.k8s.io", ("priorityclasses",), _READ_VERBS),
 )
 
 
-def shared_rights(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return the RBAC objects for all teams' members; empty if no team has members."""
+def shared_rbac_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
+    """Return the RBAC objects that all teams' members share; empty if no team has members."""
     subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
     if not subjects:
         return []
@@ -297,28 +303,28 @@ def shared_rights(platform: PlatformModel) -> Sequence[RenderedObject]:
         platform.name,
         name,
         roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": name},
-        subjects=_once(subjects),
+        subjects=_deduplicate(subjects),
     )
     return [RenderedObject(role, "spec.teams"), RenderedObject(binding, "spec.teams")]
 
 
 def team_objects(team: PlatformTeam, platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return all objects of a team except its queues."""
-    return [RenderedObject(_labelled(obj, team), team.path) for obj in _objects(team, platform)]
+    """Return the namespace, account, RBAC, limits and NetworkPolicy of a team."""
+    return [RenderedObject(_add_team_label(obj, team), team.path) for obj in _unlabelled_objects(team, platform)]
 
 
-def _objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+def _unlabelled_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
     if team.namespace != _DEFAULT_NAMESPACE:
         yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
     yield _account(team, platform)
-    yield from _rights(team, platform)
-    yield from _limits(team, platform)
+    yield from _role_objects(team, platform)
+    yield from _limit_objects(team, platform)
     if team.isolation is Isolation.ISOLATED:
-        yield _wall(team, platform)
+        yield _network_policy(team, platform)
 
 
 def _account(team: PlatformTeam, platform: PlatformModel) -> Obj:
-    """Return the ServiceAccount; on GKE with its Google service account."""
+    """Return the team's ServiceAccount, on GKE with the annotation of its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
         return account
@@ -331,55 +337,55 @@ def google_account(team: PlatformTeam, google: Google) -> str:
     return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
 
 
-def _rights(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
-    members = [*_MEMBERS, *(_ENGINE_READ if platform.engine is PlatformEngine.BATCHYARD else ())]
-    for name, people, rows in (
+def _role_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+    members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is PlatformEngine.BATCHYARD else ())]
+    for name, people, entries in (
         ("members", team.members, members),
-        ("admins", team.admins, [*members, *_ADMINS]),
+        ("admins", team.admins, [*members, *_ADMIN_RULES]),
     ):
         subjects = _subjects(people)
         if subjects:
-            full = f"{team.name}-{name}"
-            yield obj_of(scheme.ROLE, platform.name, full, team.namespace, rules=_rules(rows))
-            ref = {"apiGroup": _GROUP, "kind": "Role", "name": full}
-            yield obj_of(scheme.ROLE_BINDING, platform.name, full, team.namespace, roleRef=ref, subjects=subjects)
+            role_name = f"{team.name}-{name}"
+            yield obj_of(scheme.ROLE, platform.name, role_name, team.namespace, rules=_rules(entries))
+            ref = {"apiGroup": _GROUP, "kind": "Role", "name": role_name}
+            yield obj_of(scheme.ROLE_BINDING, platform.name, role_name, team.namespace, roleRef=ref, subjects=subjects)
 
 
-def _limits(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
-    rows = (
+def _limit_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+    entries = (
         (scheme.RESOURCE_QUOTA, team.resource_quota),
         (scheme.LIMIT_RANGE, team.limit_range),
         (scheme.BUDGET, team.budget),
     )
-    for kind, spec in rows:
+    for kind, spec in entries:
         if spec is not None:
             yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 
 
-def _wall(team: PlatformTeam, platform: PlatformModel) -> Obj:
-    """Return a NetworkPolicy that allows ingress only from the namespace; pods of a JobSet need that."""
+def _network_policy(team: PlatformTeam, platform: PlatformModel) -> Obj:
+    """Return a NetworkPolicy that allows ingress only from pods of the same namespace, as JobSet pods need."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 
 
 def _subjects(*people: People) -> list[Mapping[str, str]]:
-    found = [
+    subjects = [
         {"apiGroup": _GROUP, "kind": kind, "name": name}
         for each in people
         for kind, names in (("Group", each.groups), ("User", each.users))
         for name in names
     ]
-    return _once(found)
+    return _deduplicate(subjects)
 
 
-def _once(subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _deduplicate(subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     return list({(each["kind"], each["name"]): each for each in subjects}.values())
 
 
-def _rules(rows: Sequence[_Row]) -> list[Mapping[str, Any]]:
-    return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in rows]
+def _rules(entries: Sequence[_RuleRow]) -> list[Mapping[str, Any]]:
+    return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in entries]
 
 
-def _labelled(obj: Obj, team: PlatformTeam) -> Obj:
+def _add_team_label(obj: Obj, team: PlatformTeam) -> Obj:
     metadata = obj["metadata"]
     return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}

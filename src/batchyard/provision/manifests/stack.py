@@ -1,6 +1,6 @@
-"""Prometheus and Grafana in the cluster, in the namespace `monitoring`, if the platform's file enables them.
+"""Manifests of the monitoring stack: Prometheus, Grafana and kube-state-metrics in the namespace `monitoring`.
 
-With `engine: kueue` kube-state-metrics is added: our operator serves metrics of nodes, pods and Jobs itself.
+kube-state-metrics is added only with `engine: kueue`: batchyard's operator itself serves metrics of nodes and Jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from batchyard.operator_manifests.deployment import HEALTH_PORT, labels
 from batchyard.package_data import read_folder
 from batchyard.provision.engine import NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
-from batchyard.provision.yaml_output import RenderedObject, dumped, labels_of, obj_of
+from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, obj_of
 
 # --- stack parts ---
 #
@@ -28,19 +28,19 @@ NAME_LABEL: Final = "app.kubernetes.io/name"
 #: A digest of the configuration, whose change restarts the pods.
 _DIGEST: Final = "batchyard.dev/configuration"
 _RESTRICTED: Final[Mapping[str, str]] = {"pod-security.kubernetes.io/enforce": "restricted"}
-_RIGHTS: Final = "rbac.authorization.k8s.io"
+_RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A Deployment of one pod that serves HTTP."""
+class HttpServer:
+    """Settings of a Deployment with one pod that serves HTTP."""
 
     name: str
     image: str
     port: int
-    #: The path of its readiness probe.
-    ready: str
-    #: The user ID it runs as, not root.
+    #: The path of the readiness probe.
+    readiness_path: str
+    #: The ID of the non-root user that the container runs as.
     user: int
     requests: Mapping[str, str]
     memory_limit: str
@@ -48,14 +48,14 @@ class Server:
     env: Sequence[Part] = ()
     #: Rows of a volume and its mount path; only an emptyDir is writable.
     volumes: Sequence[tuple[Part, str]] = ()
-    #: Texts whose change restarts the pod.
+    #: The texts of the configuration; a change restarts the pod.
     configuration: Sequence[str] = ()
-    #: Whether it calls the API server, with the token of a ServiceAccount of its name.
+    #: Whether the server calls the API server, with a ServiceAccount of the same name.
     calls_api: bool = False
 
 
 def namespace_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the namespace, and a policy that allows only its own pods to connect; port-forward comes from the node."""
+    """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from its pods."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED}
     own_pods: Part = {"from": [{"podSelector": {}}]}
@@ -64,34 +64,34 @@ def namespace_objects(platform: PlatformModel) -> list[Obj]:
 
 
 def config_map(platform: PlatformModel, name: str, data: Mapping[str, str]) -> Obj:
-    """Return a ConfigMap of files."""
+    """Return a ConfigMap in the monitoring namespace with these files."""
     return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
-def service(platform: PlatformModel, server: Server) -> Obj:
-    """Return the Service of a server, on the same port."""
+def service(platform: PlatformModel, server: HttpServer) -> Obj:
+    """Return the Service of a server, with the server's port."""
     port = {"name": "http", "port": server.port, "targetPort": "http", "protocol": "TCP"}
     spec = {"selector": {NAME_LABEL: server.name}, "ports": [port]}
     return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
 def account(platform: PlatformModel, name: str) -> Obj:
-    """Return a ServiceAccount."""
+    """Return a ServiceAccount in the monitoring namespace."""
     return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
 
 def subjects_of(name: str) -> list[Mapping[str, str]]:
-    """Return the subject of a binding: a ServiceAccount of the stack."""
+    """Return the subjects of a role binding for a ServiceAccount of the monitoring namespace."""
     return [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
 
 
 def role_ref(kind: str, name: str) -> Mapping[str, str]:
-    """Return the roleRef of a binding."""
-    return {"apiGroup": _RIGHTS, "kind": kind, "name": name}
+    """Return the roleRef of a role binding."""
+    return {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name}
 
 
-def deployment(platform: PlatformModel, server: Server) -> Obj:
-    """Return a Deployment of one pod, recreated on updates, since two pods must not share its data."""
+def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
+    """Return a Deployment of one pod; the Recreate strategy prevents that two pods share its data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:
@@ -105,7 +105,7 @@ def deployment(platform: PlatformModel, server: Server) -> Obj:
     return obj_of(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def _pod(server: Server) -> dict[str, Any]:
+def _pod(server: HttpServer) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {
@@ -124,12 +124,12 @@ def _pod(server: Server) -> dict[str, Any]:
     return spec
 
 
-def _container(server: Server) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _container(server: HttpServer) -> dict[str, Any]:
+    container: dict[str, Any] = {
         "name": server.name,
         "image": server.image,
         "ports": [{"name": "http", "containerPort": server.port}],
-        "readinessProbe": {"httpGet": {"path": server.ready, "port": "http"}, "periodSeconds": 10},
+        "readinessProbe": {"httpGet": {"path": server.readiness_path, "port": "http"}, "periodSeconds": 10},
         "resources": {"requests": dict(server.requests), "limits": {"memory": server.memory_limit}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -138,22 +138,20 @@ def _container(server: Server) -> dict[str, Any]:
         },
     }
     if server.args:
-        found["args"] = list(server.args)
+        container["args"] = list(server.args)
     if server.env:
-        found["env"] = [dict(each) for each in server.env]
+        container["env"] = [dict(each) for each in server.env]
     if server.volumes:
-        found["volumeMounts"] = [_mount(volume, path) for volume, path in server.volumes]
-    return found
+        container["volumeMounts"] = [_mount(volume, path) for volume, path in server.volumes]
+    return container
 
 
 def _mount(volume: Part, path: str) -> dict[str, Any]:
-    is_written = "emptyDir" in volume
-    return {"name": volume["name"], "mountPath": path, **({} if is_written else {"readOnly": True})}
+    is_writable = "emptyDir" in volume
+    return {"name": volume["name"], "mountPath": path, **({} if is_writable else {"readOnly": True})}
 
 
-# --- kube state metrics ---
-#
-# kube-state-metrics in the cluster: metrics of nodes, pods and Jobs for Kueue's dashboard.
+# --- kube-state-metrics: metrics of nodes, pods and Jobs for Kueue's dashboard ---
 
 
 KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
@@ -167,21 +165,21 @@ KUBE_STATE_METRICS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory":
 _MEMORY_LIMIT: Final = "512Mi"
 _USER: Final = 65534
 _TELEMETRY_PORT: Final = 8081
-_SEEN: Final = ("list", "watch")
+_WATCH_VERBS: Final = ("list", "watch")
 
 
 def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
-    """Return the objects of kube-state-metrics."""
+    """Return the ServiceAccount, RBAC and Deployment of kube-state-metrics."""
     name = f"{platform.name}-{KUBE_STATE_METRICS_NAME}"
     rules = [
-        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": list(_SEEN)},
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": list(_SEEN)},
+        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": list(_WATCH_VERBS)},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": list(_WATCH_VERBS)},
     ]
-    server = Server(
+    server = HttpServer(
         name=KUBE_STATE_METRICS_NAME,
         image=stack.kube_state_metrics_image,
         port=PORT,
-        ready="/healthz",
+        readiness_path="/healthz",
         user=_USER,
         requests=KUBE_STATE_METRICS_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
@@ -202,7 +200,7 @@ PROMETHEUS_PORT: Final = 9090
 PROMETHEUS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "200m", "memory": "512Mi"}
 _PROMETHEUS_MEMORY_LIMIT: Final = "2Gi"
 
-#: The disk for its data on the node; Prometheus uses at most the second value.
+#: The size limit of the emptyDir, and the maximum size of Prometheus's data in it.
 _DISK: Final = "10Gi"
 _DATA_SIZE: Final = "8GB"
 _CONFIGURATION: Final = "prometheus-configuration"
@@ -215,36 +213,36 @@ _KUEUE_PORT: Final = 8443
 _KUEUE_PODS: Final[Mapping[str, str]] = {NAME_LABEL: "kueue", "control-plane": "controller-manager"}
 #: Role of Kueue's release that may read its metrics.
 _KUEUE_READER: Final = "kueue-metrics-reader"
-_OFTEN: Final = "15s"
-_SELDOM: Final = "30s"
+_SCRAPE_INTERVAL: Final = "15s"
+_SLOW_SCRAPE_INTERVAL: Final = "30s"
 _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 
 def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
-    """Return the objects of Prometheus."""
+    """Return the ServiceAccount, RBAC, configuration, Deployment and Service of Prometheus."""
     files = _files(platform)
     server = _server(stack, files)
     return [
         account(platform, PROMETHEUS_NAME),
-        *(_finding_pods(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
+        *(_pod_list_rbac(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
         config_map(platform, _CONFIGURATION, files),
         deployment(platform, server),
         service(platform, server),
     ]
 
 
-def _server(stack: MonitoringStack, files: Mapping[str, str]) -> Server:
+def _server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
     options = {
         "config.file": f"{_FOLDER}/{_FILE}",
         "storage.tsdb.path": "/prometheus",
         "storage.tsdb.retention.time": f"{stack.retention_days}d",
         "storage.tsdb.retention.size": _DATA_SIZE,
     }
-    return Server(
+    return HttpServer(
         name=PROMETHEUS_NAME,
         image=stack.prometheus_image,
         port=PROMETHEUS_PORT,
-        ready="/-/ready",
+        readiness_path="/-/ready",
         user=_USER,
         requests=PROMETHEUS_REQUESTS,
         memory_limit=_PROMETHEUS_MEMORY_LIMIT,
@@ -264,37 +262,41 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> Server:
 def _files(platform: PlatformModel) -> Mapping[str, str]:
     rules = read_folder(_RULES, _RULES_SUFFIX) if platform.monitoring.rules else {}
     configuration = {
-        "global": {"scrape_interval": _OFTEN, "evaluation_interval": _OFTEN},
+        "global": {"scrape_interval": _SCRAPE_INTERVAL, "evaluation_interval": _SCRAPE_INTERVAL},
         "rule_files": list(rules),
-        "scrape_configs": _jobs(platform),
+        "scrape_configs": _scrape_jobs(platform),
     }
-    return {_FILE: dumped(configuration), **rules}
+    return {_FILE: dump_yaml(configuration), **rules}
 
 
-def _jobs(platform: PlatformModel) -> list[Part]:
-    """Return the scrape jobs: the engine's pods, and with Kueue those of kube-state-metrics."""
+def _scrape_jobs(platform: PlatformModel) -> list[Part]:
+    """Return the scrape jobs for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
-        exporter = _job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
-        kueue = _job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
-        over_tls = {
+        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
+        kueue = _scrape_job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
+        tls_fields = {
             "scheme": "https",
             "authorization": {"credentials_file": _TOKEN},
             "tls_config": {"insecure_skip_verify": True},
         }
         # kube-state-metrics keeps the labels of the objects that it describes.
-        return [{**kueue, **over_tls}, {**exporter, "scrape_interval": _SELDOM, "honor_labels": True}]
+        return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
     pods = labels(settings_of(platform))
-    operator = _job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
-    of_objects = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SELDOM}
+    operator = _scrape_job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
+    object_metrics_job = {
+        **operator,
+        "job_name": "batchyard-operator-objects",
+        "scrape_interval": _SLOW_SCRAPE_INTERVAL,
+    }
     return [
         {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
-        {**of_objects, "params": {"collect[]": ["objects"]}},
+        {**object_metrics_job, "params": {"collect[]": ["objects"]}},
     ]
 
 
-def _job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
-    """Return a scrape job for the running pods with these labels, at a port."""
-    kept = [_keep(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
+def _scrape_job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
+    """Return a scrape job for the running pods with these labels and this port."""
+    filters = [_keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
     address = {
         "source_labels": ["__meta_kubernetes_pod_ip"],
         "regex": "(.+)",
@@ -305,11 +307,11 @@ def _job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[
     return {
         "job_name": name,
         "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
-        "relabel_configs": [*kept, _keep("__meta_kubernetes_pod_phase", "Running"), address, instance],
+        "relabel_configs": [*filters, _keep_only("__meta_kubernetes_pod_phase", "Running"), address, instance],
     }
 
 
-def _keep(label: str, value: str) -> Part:
+def _keep_only(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
@@ -317,17 +319,17 @@ def _keep(label: str, value: str) -> Part:
 
 
 def access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return RBAC objects in the engine's namespace: finding its pods, and with Kueue reading its metrics."""
-    found = _finding_pods(platform, NAMESPACES[platform.engine])
+    """Return the RBAC objects with which Prometheus finds the engine's pods and reads Kueue's metrics."""
+    objects = _pod_list_rbac(platform, NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
         subjects = subjects_of(PROMETHEUS_NAME)
-        found.append(obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects))
-    return found
+        objects.append(obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects))
+    return objects
 
 
-def _finding_pods(platform: PlatformModel, namespace: str) -> list[Obj]:
-    """Return the right to list pods in one namespace."""
+def _pod_list_rbac(platform: PlatformModel, namespace: str) -> list[Obj]:
+    """Return a Role and RoleBinding that let Prometheus list the pods of one namespace."""
     name = f"{platform.name}-{PROMETHEUS_NAME}"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role, subjects = role_ref("Role", name), subjects_of(PROMETHEUS_NAME)
@@ -348,7 +350,7 @@ GRAFANA_REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 
 #: The user ID in Grafana's image.
 _GRAFANA_USER: Final = 472
-_SHIPPED: Final = "deploy/monitoring/grafana"
+_GRAFANA_FILES: Final = "deploy/monitoring/grafana"
 _GRAFANA_FOLDER: Final = "/etc/grafana"
 _DASHBOARDS: Final = f"{_GRAFANA_FOLDER}/dashboards"
 _PROVISIONING: Final = ("datasources", "dashboards")
@@ -362,58 +364,61 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 def grafana_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
-    """Return all of its objects."""
-    provisioning = {kind: _provisioned(kind) for kind in _PROVISIONING}
-    dashboards = read_folder(f"{_SHIPPED}/dashboards", ".json") if platform.monitoring.dashboards else {}
+    """Return the ConfigMaps, Deployment and Service of Grafana."""
+    provisioning = {kind: _provisioning_file(kind) for kind in _PROVISIONING}
+    dashboards = read_folder(f"{_GRAFANA_FILES}/dashboards", ".json") if platform.monitoring.dashboards else {}
     server = _grafana_server(stack, provisioning, list(dashboards))
     return [
-        *(config_map(platform, _map_of(kind), {"batchyard.yml": text}) for kind, text in provisioning.items()),
-        *(config_map(platform, _map_of_dashboard(name), {name: text}) for name, text in dashboards.items()),
+        *(
+            config_map(platform, _provisioning_map_name(kind), {"batchyard.yml": text})
+            for kind, text in provisioning.items()
+        ),
+        *(config_map(platform, _dashboard_map_name(name), {name: text}) for name, text in dashboards.items()),
         deployment(platform, server),
         service(platform, server),
     ]
 
 
-def _map_of(kind: str) -> str:
+def _provisioning_map_name(kind: str) -> str:
     return f"grafana-provisioning-{kind}"
 
 
-def _map_of_dashboard(name: str) -> str:
+def _dashboard_map_name(name: str) -> str:
     return f"grafana-dashboard-{name.removesuffix('.json')}"
 
 
-def _provisioned(kind: str) -> str:
-    """Return a provisioning file for this pod's Prometheus and folder."""
-    (text,) = read_folder(f"{_SHIPPED}/provisioning/{kind}", ".yml").values()
-    found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
-    for source in found.get("datasources", ()):
+def _provisioning_file(kind: str) -> str:
+    """Return Grafana's provisioning file of this kind, adapted to the stack's Prometheus and dashboard folder."""
+    (text,) = read_folder(f"{_GRAFANA_FILES}/provisioning/{kind}", ".yml").values()
+    document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
+    for source in document.get("datasources", ()):
         source["url"] = f"http://{PROMETHEUS_NAME}.{NAMESPACE}.svc:{PROMETHEUS_PORT}"
-    for provider in found.get("providers", ()):
+    for provider in document.get("providers", ()):
         provider["options"]["path"] = _DASHBOARDS
-    return dumped(found)
+    return dump_yaml(document)
 
 
-def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], dashboards: list[str]) -> Server:
+def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], dashboards: list[str]) -> HttpServer:
     volumes: list[tuple[Part, str]] = [
         ({"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}, "/var/lib/grafana"),
         ({"name": "temporary", "emptyDir": {"sizeLimit": "100Mi"}}, "/tmp"),  # noqa: S108 - of its container
     ]
     volumes += [
         (
-            {"name": f"provisioning-{kind}", "configMap": {"name": _map_of(kind)}},
+            {"name": f"provisioning-{kind}", "configMap": {"name": _provisioning_map_name(kind)}},
             f"{_GRAFANA_FOLDER}/provisioning/{kind}",
         )
         for kind in provisioning
     ]
     if dashboards:
-        sources = [{"configMap": {"name": _map_of_dashboard(name)}} for name in dashboards]
+        sources = [{"configMap": {"name": _dashboard_map_name(name)}} for name in dashboards]
         volumes.append(({"name": "dashboards", "projected": {"sources": sources}}, _DASHBOARDS))
     password = {"secretKeyRef": {"name": _SECRET, "key": "password", "optional": True}}
-    return Server(
+    return HttpServer(
         name=GRAFANA_NAME,
         image=stack.grafana_image,
         port=GRAFANA_PORT,
-        ready="/api/health",
+        readiness_path="/api/health",
         user=_GRAFANA_USER,
         requests=GRAFANA_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
@@ -430,7 +435,7 @@ _PATH: Final = "spec.monitoring.stack"
 
 
 def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return all objects, in the order in which they are applied; empty if the stack is disabled."""
+    """Return all objects of the monitoring stack in apply order; empty if the stack is disabled."""
     stack = platform.monitoring.stack
     if stack is None:
         return []
@@ -445,15 +450,15 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
 
 
 def stack_access(platform: PlatformModel) -> Sequence[Obj]:
-    """Return the objects in the engine's namespace that let Prometheus reach it; empty if the stack is disabled."""
+    """Return the RBAC objects in the engine's namespace for Prometheus; empty if the stack is disabled."""
     return [] if platform.monitoring.stack is None else access_objects(platform)
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
-    """Return the requests of its pods by Deployment name: one pod each."""
+    """Return the resource requests of the stack's pods by Deployment name; each has one pod."""
     if platform.monitoring.stack is None:
         return {}
-    found = {PROMETHEUS_NAME: PROMETHEUS_REQUESTS, GRAFANA_NAME: GRAFANA_REQUESTS}
+    requests = {PROMETHEUS_NAME: PROMETHEUS_REQUESTS, GRAFANA_NAME: GRAFANA_REQUESTS}
     if platform.engine is PlatformEngine.KUEUE:
-        found[KUBE_STATE_METRICS_NAME] = KUBE_STATE_METRICS_REQUESTS
-    return found
+        requests[KUBE_STATE_METRICS_NAME] = KUBE_STATE_METRICS_REQUESTS
+    return requests

@@ -1,1 +1,1 @@
-"""The steps that create and remove a platform, as data: commands, and probes that show whether a step is done."""
+"""Steps that create and remove a platform, as data: commands to run, and probes that show whether a step is done."""

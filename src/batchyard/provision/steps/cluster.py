@@ -1,7 +1,7 @@
-"""Steps on any cluster: connect, apply manifests in order, wait, check, and remove everything again.
+"""Steps on any Kubernetes cluster: connect, apply the manifests in order, wait, check, and remove everything.
 
-Writes are server-side applies with one field manager, so that applying again changes nothing and reverts changes by
-others to the platform's file.
+The steps use server-side apply with one field manager. So a repeated apply changes nothing, or restores the fields of
+the platform's file that another client changed.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.yaml_documents import read_documents
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
-from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, deployed
+from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
 from batchyard.provision.render import MANIFESTS, driver_resources
 from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, demand, run, waiting
@@ -31,7 +31,7 @@ from batchyard.provision.steps.probe_parsers import (
 
 # --- manifests ---
 #
-# The rendered manifests as parts that are applied together, in order, with their objects.
+# The rendered manifests, in parts: each part is a file or folder that one step applies.
 
 
 FOLDER: Final = f"{MANIFESTS}/"
@@ -39,46 +39,46 @@ KUSTOMIZATION: Final = "kustomization.yaml"
 
 
 class ManifestPart(NamedTuple):
-    """A top-level file or folder of the rendered manifests, and its objects."""
+    """A top-level file or folder of the rendered manifests, and the objects in it."""
 
     path: str
     objects: Sequence[Mapping[str, Any]]
-    #: Whether it is a kustomization of its own, which may reference remote resources.
+    #: Whether the folder is a kustomization, which may reference remote resources.
     is_kustomized: bool = False
 
     @property
     def name(self) -> str:
-        """The name of its step: `20-teams` for manifests/20-teams or manifests/20-teams.yaml."""
+        """The name of the part's step: `20-teams` for manifests/20-teams and manifests/20-teams.yaml."""
         return self.path.rpartition("/")[2].removesuffix(".yaml")
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The kubectl arguments that select it."""
+    def arguments(self) -> tuple[str, ...]:
+        """The kubectl arguments that select the files of the part."""
         return (f"--kustomize={self.path}",) if self.is_kustomized else ("--recursive", f"--filename={self.path}")
 
-    def named(self, kind: str) -> list[str]:
-        """Return the names of its objects of a kind."""
+    def names_of_kind(self, kind: str) -> list[str]:
+        """Return the names of the part's objects of one kind."""
         return [obj["metadata"]["name"] for obj in self.objects if obj["kind"] == kind]
 
-    def first(self, kind: str) -> Mapping[str, Any] | None:
-        """Return its first object of a kind; None if it has none."""
+    def first_of_kind(self, kind: str) -> Mapping[str, Any] | None:
+        """Return the part's first object of one kind; None if it has none."""
         return next((obj for obj in self.objects if obj["kind"] == kind), None)
 
     def images(self) -> list[str]:
-        """Return the images of its Deployments and DaemonSets."""
+        """Return the container images of the part's Deployments and DaemonSets."""
         specs = [obj["spec"]["template"]["spec"] for obj in self.objects if obj["kind"] in ("Deployment", "DaemonSet")]
         return [container["image"] for spec in specs for container in spec["containers"]]
 
 
 def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
-    """Return the parts of the rendered manifests in the order of their names; GPU drivers come last."""
+    """Return the parts of the rendered manifests sorted by name; the GPU driver installer comes last."""
     paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
-    found = []
-    for top, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
-        of_top = list(grouped)
-        objects = [obj for path in of_top if _is_manifest(path) for obj in _objects(files[path])]
-        found.append(ManifestPart(top, objects, f"{top}/{KUSTOMIZATION}" in of_top))
-    return [*found, *(ManifestPart(url, ()) for url in driver_resources(platform))]
+    manifest_parts = []
+    for group_path, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
+        group_paths = list(grouped)
+        objects = [obj for path in group_paths if _is_manifest(path) for obj in _objects(files[path])]
+        manifest_parts.append(ManifestPart(group_path, objects, f"{group_path}/{KUSTOMIZATION}" in group_paths))
+    return [*manifest_parts, *(ManifestPart(url, ()) for url in driver_resources(platform))]
 
 
 def _is_manifest(path: str) -> bool:
@@ -87,14 +87,14 @@ def _is_manifest(path: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _objects(text: str) -> Sequence[Mapping[str, Any]]:
-    found = [document.value for document in read_documents(text)]
-    return [obj for obj in found if isinstance(obj, dict) and "kind" in obj]
+    documents = [document.value for document in read_documents(text)]
+    return [obj for obj in documents if isinstance(obj, dict) and "kind" in obj]
 
 
 #: The field manager.
 MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
-#: Timeouts for changes that the cluster makes itself, in seconds.
+#: Timeouts of changes in the cluster, in seconds.
 API_PATIENCE: Final = 600
 KINDS_PATIENCE: Final = 120
 ENGINE_PATIENCE: Final = 600
@@ -102,14 +102,14 @@ QUEUES_PATIENCE: Final = 300
 NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
-_FINALIZERS: Final = "finalizers need a running controller: does the engine run?"
+_FINALIZERS: Final = "finalizers need a running controller: check the pods of the engine"
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 WORKLOADS: Final = "workloads.kueue.x-k8s.io"
-#: On a ClusterQueue: destroy has stopped it.
+#: Annotation of a ClusterQueue that `destroy` has stopped.
 _STOPPED: Final = "platform.batchyard.dev/stopped-by"
-#: Transient errors: an API server or webhook that is starting, kinds that were created recently.
-_PASSES: Final = (
+#: Transient errors of an API server or webhook that is starting, and of kinds that are not served yet.
+_TRANSIENT_ERRORS: Final = (
     "connection refused",
     "connection reset by peer",
     "TLS handshake timeout",
@@ -122,84 +122,84 @@ _PASSES: Final = (
     "etcdserver:",
     "Too many requests",
 )
-_AGAIN: Final = Retry(5, 10, _PASSES)
+_RETRY: Final = Retry(5, 10, _TRANSIENT_ERRORS)
 
 
 class ClusterConnection(NamedTuple):
-    """How kubectl reaches the cluster; '' uses kubectl's default."""
+    """The kubeconfig and context that kubectl uses for the cluster; '' means kubectl's default."""
 
     kubeconfig: str = ""
     context: str = ""
 
-    def kubectl(self, *words: str, sent: str = "", limit_seconds: int = 600) -> StepCommand:
-        """Return a kubectl command for this cluster."""
-        where = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
-        where += [f"--context={self.context}"] if self.context else []
-        return run("kubectl", *where, *words, sent=sent, limit_seconds=limit_seconds)
+    def kubectl(self, *arguments: str, sent: str = "", limit_seconds: int = 600) -> StepCommand:
+        """Return a kubectl command for this cluster; `sent` is its standard input."""
+        options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+        options += [f"--context={self.context}"] if self.context else []
+        return run("kubectl", *options, *arguments, sent=sent, limit_seconds=limit_seconds)
 
     @property
-    def ask(self) -> StepCommand:
-        """The command that asks whether the API server is ready."""
+    def ready_command(self) -> StepCommand:
+        """The command that checks whether the API server is ready."""
         return self.kubectl("get", "--raw=/readyz", "--request-timeout=20s", limit_seconds=60)
 
 
-def api_server(reached: ClusterConnection) -> PlatformStep:
-    """Wait until the API server is ready."""
+def api_server_step(connection: ClusterConnection) -> PlatformStep:
+    """Return a step that waits until the API server is ready."""
     return PlatformStep(
         "api-server",
         "wait until the API server answers",
-        probes=(Probe(reached.ask, succeeds()),),
+        probes=(Probe(connection.ready_command, succeeds()),),
         patience_seconds=API_PATIENCE,
         carries=True,
-        remedy="does the cluster exist, and can this machine reach its control plane?",
+        remedy="check that the cluster exists and that this machine can reach its control plane",
     )
 
 
-def may_write(reached: ClusterConnection, name: str) -> PlatformStep:
-    """Demand cluster-admin. Without Terraform no question has named the cluster yet, so the step does."""
+def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep:
+    """Return a step that requires cluster-admin rights; its text names the platform."""
     can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return demand(
         "rights",
         f"you have the rights to install {name} in the cluster",
-        Probe(reached.kubectl(*can_i), succeeds()),
+        Probe(connection.kubectl(*can_i), succeeds()),
         "cluster-admin is required",
     )
 
 
-def applied(reached: ClusterConnection, part: ManifestPart) -> PlatformStep:
-    """Apply one part of the manifests."""
+def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
+    """Return a step that applies one part of the manifests."""
     return PlatformStep(
         f"apply-{part.name}",
-        f"apply {part.path}{_counted(part)}",
-        commands=(reached.kubectl("apply", *_SERVER_SIDE, *part.words),),
-        probes=(Probe(reached.kubectl("diff", *_SERVER_SIDE, *part.words), diff_is_empty),),
-        retry=_AGAIN,
+        f"apply {part.path}{_count_by_kind(part)}",
+        commands=(connection.kubectl("apply", *_SERVER_SIDE, *part.arguments),),
+        probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), diff_is_empty),),
+        retry=_RETRY,
         is_checked=False,
     )
 
 
-def _counted(part: ManifestPart) -> str:
-    """Describe a part's objects: `: 2 ClusterQueue, 1 Cohort`."""
+def _count_by_kind(part: ManifestPart) -> str:
+    """Return the number of a part's objects by kind, such as `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
-    counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    return f": {counted}" if counted else ""
+    counts_text = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    return f": {counts_text}" if counts_text else ""
 
 
-def installed(
-    reached: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
+def install_steps(
+    connection: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
 ) -> Iterator[PlatformStep]:
-    """Install the engine; wait until its kinds are served, its Deployments are available and its webhooks answer."""
-    yield applied(reached, engine)
-    if names := engine.named("CustomResourceDefinition"):
-        lookup = reached.kubectl("get", "customresourcedefinitions", *names, "--output=json")
+    """Yield steps that install the engine, and wait for its kinds, Deployments and webhooks."""
+    yield apply_step(connection, engine)
+    if names := engine.names_of_kind("CustomResourceDefinition"):
+        lookup = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
         yield waiting(
             "kinds",
             "wait until the API server serves the engine's kinds",
             [Probe(lookup, all_are("Established", names))],
             KINDS_PATIENCE,
         )
-    for namespace, name in deployed(platform):
-        lookup = reached.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
+    for namespace, name in engine_deployments(platform):
+        lookup = connection.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
         yield waiting(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
@@ -208,23 +208,26 @@ def installed(
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
     if flavor is not None:
-        yield webhooks(reached, flavor, _opened(platform))
+        yield webhooks_step(connection, flavor, _webhook_remedy(platform))
 
 
-def runs_batchyard(reached: ClusterConnection) -> Probe:
-    """Return a probe that holds if the cluster is not a `batchyard up`, which has its own engine."""
-    return Probe(reached.kubectl("get", "--raw=/batchyard/status"), fails("it is a `batchyard up` with its own engine"))
+def runs_batchyard(connection: ClusterConnection) -> Probe:
+    """Return a probe that holds if the cluster is not a `batchyard up`, which runs its own engine."""
+    return Probe(
+        connection.kubectl("get", "--raw=/batchyard/status"),
+        fails("the cluster is a `batchyard up`, which runs its own engine"),
+    )
 
 
-def _opened(platform: PlatformModel) -> str:
-    """Return the hint for webhooks that do not answer. On GKE our Terraform opens the port to the control plane."""
+def _webhook_remedy(platform: PlatformModel) -> str:
+    """Return the remedy for webhooks that do not answer, with the port that the API server must reach."""
     port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
-    return f"do the engine's pods run, and can the API server reach their port {port}?"
+    return f"check that the engine's pods run and that the API server can reach their port {port}"
 
 
-def webhooks(reached: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
-    """Wait until a dry-run apply of a flavor succeeds: then conversion, defaulting and validation work."""
-    dry = reached.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
+def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
+    """Return a step that waits until a dry-run apply of a flavor passes conversion, defaulting and validation."""
+    dry = connection.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
     return waiting(
         "webhooks",
         "wait until the engine's webhooks answer",
@@ -234,26 +237,28 @@ def webhooks(reached: ClusterConnection, flavor: Mapping[str, Any], remedy: str)
     )
 
 
-def resumed(reached: ClusterConnection, cluster_queues: Sequence[str], stopped: Sequence[str]) -> PlatformStep:
-    """Resume queues that an incomplete destroy has stopped; `stopped`: those that the file stops."""
-    going = [name for name in cluster_queues if name not in stopped]
-    unmarked = {"metadata": {"annotations": {_STOPPED: None}}}
-    patches = ((going, {**unmarked, "spec": {"stopPolicy": "None"}}), (stopped, unmarked))
+def resume_queues_step(
+    connection: ClusterConnection, cluster_queues: Sequence[str], stopped: Sequence[str]
+) -> PlatformStep:
+    """Return a step that resumes queues which an incomplete destroy stopped; the file stops the `stopped` ones."""
+    running = [name for name in cluster_queues if name not in stopped]
+    annotation_patch = {"metadata": {"annotations": {_STOPPED: None}}}
+    patches = ((running, {**annotation_patch, "spec": {"stopPolicy": "None"}}), (stopped, annotation_patch))
     return PlatformStep(
         "resume-queues",
         "resume queues that an earlier destroy has stopped",
         commands=tuple(
-            reached.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
+            connection.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
             for names, patch in patches
             if names
         ),
-        probes=(Probe(_queues(reached, cluster_queues), none_is(_is_stopped_by_us, "stopped")),),
-        retry=_AGAIN,
+        probes=(Probe(_get_queues(connection, cluster_queues), none_is(_is_stopped_by_us, "stopped")),),
+        retry=_RETRY,
     )
 
 
-def _queues(reached: ClusterConnection, names: Sequence[str]) -> StepCommand:
-    return reached.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
+def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepCommand:
+    return connection.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
 
 
 def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
@@ -264,41 +269,41 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
     return bool(queue["spec"].get("stopPolicy") != "HoldAndDrain")
 
 
-def queues_active(reached: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
-    """Wait until all queues are Active, except those that the platform's file stops."""
+def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
+    """Yield steps that wait until all queues are Active, except queues that the platform's file stops."""
     stopped = [queue.name for queue in queues if queue.is_stopped]
-    going = [queue for queue in queues if not queue.is_stopped]
-    names = [queue.name for queue in going]
+    running = [queue for queue in queues if not queue.is_stopped]
+    names = [queue.name for queue in running]
     if queues:
-        yield resumed(reached, [queue.name for queue in queues], stopped)
+        yield resume_queues_step(connection, [queue.name for queue in queues], stopped)
     if names:
         yield waiting(
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
-            [Probe(_queues(reached, names), all_are("Active", names))],
+            [Probe(_get_queues(connection, names), all_are("Active", names))],
             QUEUES_PATIENCE,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
-    wanted = [f"{row.namespace}/{row.name}" for queue in going for row in queue.local_queues]
-    if wanted:
-        lookup = reached.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
+    local_queue_keys = [f"{row.namespace}/{row.name}" for queue in running for row in queue.local_queues]
+    if local_queue_keys:
+        lookup = connection.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
         yield waiting(
             "local-queues",
-            f"wait until the LocalQueues are Active ({len(wanted)})",
-            [Probe(lookup, all_are("Active", wanted))],
+            f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
+            [Probe(lookup, all_are("Active", local_queue_keys))],
             QUEUES_PATIENCE,
             "kubectl describe localqueues --all-namespaces",
         )
 
 
-def job_would_queue(reached: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
-    """Check at last that a team's Job would be accepted (dry run)."""
+def check_job_step(connection: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
+    """Return a step that checks with a dry run that a Job in a team's LocalQueue would be accepted."""
     return waiting(
         "last-check",
         f"a Job in {namespace}, queue {local_queue}, would be accepted (dry run)",
         [
             Probe(
-                reached.kubectl(
+                connection.kubectl(
                     "create", "--dry-run=server", "--filename=-", sent=json.dumps(_job(namespace, local_queue))
                 ),
                 succeeds(),
@@ -326,70 +331,71 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
     }
 
 
-def drained(reached: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
-    """Stop admission, and evict admitted Workloads."""
+def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
+    """Return a step that stops all ClusterQueues: admission stops, and admitted Workloads are evicted."""
     patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
-    words = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
+    arguments = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
-        commands=(replace(reached.kubectl(*words), tolerates=NOT_THERE),),
-        probes=(Probe(_queues(reached, cluster_queues), none_is(_is_not_drained, "not stopped")),),
-        retry=_AGAIN,
+        commands=(replace(connection.kubectl(*arguments), tolerates=NOT_THERE),),
+        probes=(Probe(_get_queues(connection, cluster_queues), none_is(_is_not_drained, "not stopped")),),
+        retry=_RETRY,
     )
 
 
-def emptied(
-    reached: ClusterConnection, namespaces: Sequence[str], besides: Sequence[str] = ()
+def empty_namespace_steps(
+    connection: ClusterConnection, namespaces: Sequence[str], extra_kinds: Sequence[str] = ()
 ) -> Iterator[PlatformStep]:
-    """Delete the teams' jobs and pods, and their objects of the kinds `besides`."""
-    kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *besides)))
+    """Yield steps that delete the jobs, pods and objects of the kinds `extra_kinds` in the teams' namespaces."""
+    kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *extra_kinds)))
     for namespace in namespaces:
-        here = (f"--namespace={namespace}", "--ignore-not-found")
-        deletes = [reached.kubectl("delete", kind, "--all", *here, limit_seconds=DELETE_LIMIT) for kind in kinds]
-        looks = [reached.kubectl("get", kind, *here, "--output=name") for kind in kinds]
+        namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
+        deletes = [
+            connection.kubectl("delete", kind, "--all", *namespace_options, limit_seconds=DELETE_LIMIT)
+            for kind in kinds
+        ]
+        lookups = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
-            f"delete what runs in {namespace}",
+            f"delete jobs and pods in {namespace}",
             commands=tuple(replace(delete, tolerates=NOT_THERE) for delete in deletes),
-            probes=tuple(Probe(look, prints_nothing("left")) for look in looks),
-            retry=_AGAIN,
+            probes=tuple(Probe(lookup, prints_nothing("left")) for lookup in lookups),
+            retry=_RETRY,
             patience_seconds=DELETE_PATIENCE,
             remedy=_FINALIZERS,
         )
 
 
-def deleted(reached: ClusterConnection, part: ManifestPart) -> PlatformStep:
-    """Delete a part of the manifests."""
-    delete = reached.kubectl("delete", "--ignore-not-found", "--wait", *part.words, limit_seconds=DELETE_LIMIT)
+def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
+    """Return a step that deletes the objects of one part of the manifests."""
+    delete = connection.kubectl("delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT)
     return PlatformStep(
         f"delete-{part.name}",
-        f"delete {part.path}{_counted(part)}",
+        f"delete {part.path}{_count_by_kind(part)}",
         commands=(replace(delete, tolerates=NOT_THERE),),
         probes=(
             Probe(
-                reached.kubectl("get", "--ignore-not-found", "--output=json", *part.words),
+                connection.kubectl("get", "--ignore-not-found", "--output=json", *part.arguments),
                 none_is(is_not_provided, "left"),
             ),
         ),
-        retry=_AGAIN,
+        retry=_RETRY,
         patience_seconds=DELETE_PATIENCE,
         remedy=_FINALIZERS,
     )
 
 
-def no_other_platforms(reached: ClusterConnection) -> Probe:
-    """Return a probe that holds if no queue and no JobSet is left: deleting the engine's kinds deletes all their
-    objects.
-    """
+def no_other_platforms(connection: ClusterConnection) -> Probe:
+    """Return a probe that holds if no queue and no JobSet exists: deleting the engine's kinds deletes their objects."""
     kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
-    lookup = reached.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
+    lookup = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
     return Probe(lookup, prints_nothing("objects of other platforms"))
 
 
-def running_workloads(reached: ClusterConnection) -> PlatformStep:
-    """Report the Workloads that are admitted."""
-    lookup = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+def running_workloads(connection: ClusterConnection) -> PlatformStep:
+    """Return a step that lists the running Workloads."""
+    lookup = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return PlatformStep(
         "what-runs",
         "list running Workloads",
@@ -398,15 +404,17 @@ def running_workloads(reached: ClusterConnection) -> PlatformStep:
     )
 
 
-def scaled_down(reached: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
-    """Wait until the scaled nodes are gone; Terraform deletes the remaining ones with the cluster."""
+def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
+    """Return a step that waits until the autoscaler has removed its nodes; Terraform deletes the others later."""
     label = "cloud.google.com/gke-nodepool"
     selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
     return PlatformStep(
         "scaled-down",
-        "wait until the nodes that were created for Jobs are gone",
+        "wait until the nodes that were created for Jobs are removed",
         probes=(
-            Probe(reached.kubectl("get", "nodes", f"--selector={selector}", "--output=name"), prints_nothing("nodes")),
+            Probe(
+                connection.kubectl("get", "nodes", f"--selector={selector}", "--output=name"), prints_nothing("nodes")
+            ),
         ),
         patience_seconds=NODES_PATIENCE,
         is_optional=True,

@@ -37,26 +37,26 @@ from batchyard.provision.terraform.files import destroy_targets
 
 
 class Tool(NamedTuple):
-    """A program: the command that prints its version as JSON, the path of the version, and the minimum."""
+    """A required program: the command that prints its version as JSON, the field of the version, and the minimum."""
 
     name: str
     version_command: tuple[str, ...]
     field: tuple[str, ...]
-    least: tuple[int, ...]
+    minimum: tuple[int, ...]
     remedy: str
 
     def step(self) -> PlatformStep:
-        """Return the demand that it is installed and new enough."""
-        least = ".".join(map(str, self.least))
+        """Return a step that requires the program in the minimum version."""
+        minimum = ".".join(map(str, self.minimum))
         return demand(
             f"tool-{self.name}",
-            f"{self.name} {least} or newer is installed",
-            Probe(run(*self.version_command, limit_seconds=60), is_version(self.field, self.least)),
+            f"{self.name} {minimum} or newer is installed",
+            Probe(run(*self.version_command, limit_seconds=60), is_version(self.field, self.minimum)),
             self.remedy,
         )
 
 
-#: Server-side apply with a diff that respects --force-conflicts, and --dry-run=server.
+#: The first version in which `kubectl diff` respects --force-conflicts.
 KUBECTL: Final = Tool(
     "kubectl",
     ("kubectl", "version", "--client", "--output=json"),
@@ -64,7 +64,7 @@ KUBECTL: Final = Tool(
     (1, 28),
     "install kubectl: https://kubernetes.io/docs/tasks/tools/",
 )
-#: The minimum in terraform/versions.tf.
+#: The minimum version in terraform/versions.tf.
 TERRAFORM: Final = Tool(
     "terraform",
     ("terraform", "version", "-json"),
@@ -102,19 +102,19 @@ PLAN: Final = "create.tfplan"
 DESTROY_PLAN: Final = "destroy.tfplan"
 #: A regional cluster with its pools takes 15 minutes; pools that wait for machines take longer.
 APPLY_LIMIT: Final = 2 * 3600
-#: A copy of an image with PyTorch is 10 GB.
+#: An image with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
 #: Chooses the container engine of this machine.
 _ENGINE: Final = """\
 engine=$(command -v podman || command -v docker) || {
-  echo "error: neither podman nor docker is found" >&2
+  echo "error: neither podman nor docker is installed" >&2
   exit 1
 }"""
-#: Another Terraform run may hold the lock of the state.
-_LOCK: Final = "-lock-timeout=10m"
-_QUIET: Final = ("-input=false", "-no-color")
+#: Wait for a lock that another Terraform run holds.
+_LOCK_OPTION: Final = "-lock-timeout=10m"
+_QUIET_OPTIONS: Final = ("-input=false", "-no-color")
 #: Transient errors: a recently enabled API, a busy or failing server, an operation in progress.
-_PASSES: Final = (
+_TRANSIENT_ERRORS: Final = (
     "has not been used in project",
     "SERVICE_DISABLED",
     "Error 429",
@@ -129,9 +129,9 @@ _PASSES: Final = (
 )
 
 
-def terraform(*words: str, limit_seconds: int = 600) -> StepCommand:
-    """Return a terraform command in Terraform's folder."""
-    return run("terraform", f"-chdir={FOLDER}", *words, limit_seconds=limit_seconds)
+def terraform(*arguments: str, limit_seconds: int = 600) -> StepCommand:
+    """Return a terraform command that runs in the platform's Terraform folder."""
+    return run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
@@ -140,12 +140,12 @@ def state_bucket(platform: PlatformModel, google: Google) -> str:
 
 
 def tools() -> list[PlatformStep]:
-    """Demand the programs that the steps run."""
+    """Return steps that require the programs which other steps run."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
 def account_steps(project: str) -> list[PlatformStep]:
-    """Demand an active account, Application Default Credentials and an accessible project."""
+    """Return steps that require an active account, Application Default Credentials and access to the project."""
     return [
         demand(
             "signed-in",
@@ -178,9 +178,9 @@ def account_steps(project: str) -> list[PlatformStep]:
 
 
 def project_is_ready(project: str) -> list[PlatformStep]:
-    """Enable the APIs that the later steps need, and demand a billing account."""
+    """Return steps that enable the APIs of the later steps, and require a billing account."""
     return [
-        _apis(project),
+        _enable_apis_step(project),
         demand(
             "billing",
             "the project has a billing account",
@@ -193,7 +193,7 @@ def project_is_ready(project: str) -> list[PlatformStep]:
     ]
 
 
-def _apis(project: str) -> PlatformStep:
+def _enable_apis_step(project: str) -> PlatformStep:
     return PlatformStep(
         "first-apis",
         "enable the APIs that Terraform itself needs",
@@ -204,7 +204,7 @@ def _apis(project: str) -> PlatformStep:
                 lists_all(FIRST_APIS),
             ),
         ),
-        retry=Retry(2, 20, _PASSES),
+        retry=Retry(2, 20, _TRANSIENT_ERRORS),
         patience_seconds=180,
         carries=True,
         remedy="you need roles/serviceusage.serviceUsageAdmin on the project",
@@ -212,18 +212,18 @@ def _apis(project: str) -> PlatformStep:
 
 
 def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
-    """Create the state bucket, and enable versioning."""
+    """Return steps that create the bucket of Terraform's state and enable versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
-    described = run("gcloud", "storage", "buckets", "describe", url, "--format=json")
-    make = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
+    describe_command = run("gcloud", "storage", "buckets", "describe", url, "--format=json")
+    create_command = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
     return [
         PlatformStep(
             "state-bucket",
             f"create {url} for Terraform's state",
             commands=(
                 run(
-                    *make,
+                    *create_command,
                     f"--location={platform.region}",
                     "--uniform-bucket-level-access",
                     "--public-access-prevention",
@@ -232,12 +232,12 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
             ),
             probes=(
                 Probe(
-                    described,
+                    describe_command,
                     field_equals("uniform_bucket_level_access", True, "it has no uniform bucket-level access"),
                 ),
             ),
             consent=Consent(f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."),
-            retry=Retry(2, 20, _PASSES),
+            retry=Retry(2, 20, _TRANSIENT_ERRORS),
             carries=True,
             remedy="bucket names are global: choose another with spec.google.state.bucket",
         ),
@@ -245,42 +245,44 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
             "state-versions",
             f"enable versioning of {url} for Terraform's state",
             commands=(run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
-            probes=(Probe(described, field_equals("versioning_enabled", True, "versioning is disabled")),),
+            probes=(Probe(describe_command, field_equals("versioning_enabled", True, "versioning is disabled")),),
         ),
     ]
 
 
 def state_bucket_exists(platform: PlatformModel, google: Google) -> PlatformStep:
-    """Demand the state bucket: without its state Terraform does not know its resources."""
+    """Return a step that requires the state bucket, without which Terraform does not know its resources."""
     name = state_bucket(platform, google)
     return demand(
         "state-bucket",
         f"the bucket gs://{name} with Terraform's state exists",
         Probe(run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"), succeeds()),
-        "without it Terraform does not know its resources: was the platform created with this file and project?",
+        "Terraform finds its resources only with this state: use the file and project that created the platform",
     )
 
 
-def initialized() -> PlatformStep:
-    """Run terraform init: providers and backend."""
+def init_step() -> PlatformStep:
+    """Return a step that runs `terraform init`."""
     return PlatformStep(
         "terraform-init",
         "initialize Terraform: providers and state",
-        commands=(terraform("init", *_QUIET, _LOCK),),
-        retry=Retry(2, 20, _PASSES),
+        commands=(terraform("init", *_QUIET_OPTIONS, _LOCK_OPTION),),
+        retry=Retry(2, 20, _TRANSIENT_ERRORS),
         remedy="this machine needs access to registry.terraform.io, or a mirror of it (terraform providers mirror)",
     )
 
 
-def applied() -> PlatformStep:
-    """Apply the plan; an empty plan shows that nothing is left to do."""
+def apply_step() -> PlatformStep:
+    """Return a step that applies Terraform's plan; it is done if the plan is empty."""
     return PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
-        commands=(terraform("apply", *_QUIET, _LOCK, PLAN, limit_seconds=APPLY_LIMIT),),
+        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN, limit_seconds=APPLY_LIMIT),),
         probes=(
             Probe(
-                terraform("plan", *_QUIET, _LOCK, "-detailed-exitcode", f"-out={PLAN}", limit_seconds=1800),
+                terraform(
+                    "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN}", limit_seconds=1800
+                ),
                 plan_is_empty,
             ),
         ),
@@ -288,7 +290,7 @@ def applied() -> PlatformStep:
             "Terraform: {seen}. Its resources are billed by the hour; `batchyard platform plan` shows the cost.",
             destroys_where=r"[1-9]\d* to destroy",
         ),
-        retry=Retry(3, 60, _PASSES),
+        retry=Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
         remedy=(
             "fix it and run the same command again: Terraform continues from its state. If the state is still locked "
@@ -298,20 +300,20 @@ def applied() -> PlatformStep:
 
 
 def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[PlatformStep]:
-    """Build or copy the platform's images; demand the other images of the project that the manifests use."""
+    """Yield steps that build or copy the platform's images, and require the project's other images."""
     recipes = image_recipes(platform)
     for recipe in recipes:
-        yield _made_image(recipe)
-    made = {recipe.reference for recipe in recipes}
-    within = f"-docker.pkg.dev/{google.project}/"
-    for image in dict.fromkeys(image for part in all_parts for image in part.images() if within in image):
-        if image not in made:
+        yield _image_step(recipe)
+    built_images = {recipe.reference for recipe in recipes}
+    registry_path = f"-docker.pkg.dev/{google.project}/"
+    for image in dict.fromkeys(image for part in all_parts for image in part.images() if registry_path in image):
+        if image not in built_images:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
             yield demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
 
 
-def _made_image(recipe: ImageRecipe) -> PlatformStep:
-    """Build or copy an image with the local container engine, unless its repository has it."""
+def _image_step(recipe: ImageRecipe) -> PlatformStep:
+    """Return a step that builds or copies an image with podman or docker, unless the repository has it."""
     registry = run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE, *recipe.lines])
     return PlatformStep(
@@ -319,7 +321,7 @@ def _made_image(recipe: ImageRecipe) -> PlatformStep:
         recipe.summary,
         commands=(registry, run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
         probes=(_has_image(recipe.reference),),
-        retry=Retry(2, 20, _PASSES),
+        retry=Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
             "this machine needs podman or docker, and access to the image's sources; or push the image from "
             "another machine, and run the same command again"
@@ -328,66 +330,75 @@ def _made_image(recipe: ImageRecipe) -> PlatformStep:
 
 
 def _has_image(image: str) -> Probe:
-    words = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
-    return Probe(run(*words), prints_anything("no image"))
+    arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
+    return Probe(run(*arguments), prints_anything("no image"))
 
 
-def credentials(platform: PlatformModel, google: Google, kubeconfig: str, ask: StepCommand) -> PlatformStep:
-    """Write the cluster's credentials to a separate kubeconfig; done if the API server accepts them.
+def credentials(platform: PlatformModel, google: Google, kubeconfig: str, ready_command: StepCommand) -> PlatformStep:
+    """Return a step that writes the cluster's credentials to a kubeconfig; it is done if the API server accepts them.
 
-    It uses the DNS endpoint, which clusters without a public address have too.
+    The credentials use the DNS endpoint, which also exists for clusters without a public address.
     """
-    words = ["gcloud", "container", "clusters", "get-credentials", platform.name]
-    words += [f"--location={platform.region}", f"--project={google.project}", "--dns-endpoint", "--quiet"]
+    arguments = ["gcloud", "container", "clusters", "get-credentials", platform.name]
+    arguments += [f"--location={platform.region}", f"--project={google.project}", "--dns-endpoint", "--quiet"]
     return PlatformStep(
         "credentials",
         f"write the cluster's credentials to {kubeconfig}",
-        commands=(StepCommand(tuple(words), environment=(("KUBECONFIG", kubeconfig),)),),
-        probes=(Probe(ask, succeeds()),),
+        commands=(StepCommand(tuple(arguments), environment=(("KUBECONFIG", kubeconfig),)),),
+        probes=(Probe(ready_command, succeeds()),),
         is_checked=False,
         carries=True,
-        retry=Retry(2, 20, _PASSES),
+        retry=Retry(2, 20, _TRANSIENT_ERRORS),
         remedy="you need roles/container.clusterViewer to connect, and roles/container.admin to install the platform",
     )
 
 
 def protection(is_unprotecting: bool) -> PlatformStep:
-    """Demand that deletion protection is off, or turn it off."""
-    shown = Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
+    """Return a step that requires deletion protection to be off, or with `is_unprotecting` turns it off."""
+    protection_probe = Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
         return demand(
             "unprotected",
             "the cluster is not protected from deletion",
-            shown,
+            protection_probe,
             "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
         )
-    words = ("apply", *_QUIET, _LOCK, "-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
+    arguments = (
+        "apply",
+        *_QUIET_OPTIONS,
+        _LOCK_OPTION,
+        "-auto-approve",
+        "-target=module.cluster",
+        "-var=deletion_protection=false",
+    )
     return PlatformStep(
         "unprotect",
         "turn off the cluster's deletion protection",
-        commands=(terraform(*words, limit_seconds=1800),),
-        probes=(shown,),
-        retry=Retry(3, 60, _PASSES),
+        commands=(terraform(*arguments, limit_seconds=1800),),
+        probes=(protection_probe,),
+        retry=Retry(3, 60, _TRANSIENT_ERRORS),
     )
 
 
-def destroyed(google: Google) -> PlatformStep:
-    """Run terraform destroy."""
+def destroy_step(google: Google) -> PlatformStep:
+    """Return a step that runs `terraform destroy`."""
     targets = destroy_targets(google)
-    plan = terraform("plan", "-destroy", *_QUIET, _LOCK, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800)
-    spared = ("module.registry.", "module.services.") if targets else ()
+    plan = terraform(
+        "plan", "-destroy", *_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800
+    )
+    kept_prefixes = ("module.registry.", "module.services.") if targets else ()
     return PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
-        commands=(plan, terraform("apply", *_QUIET, _LOCK, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
-        probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state", spared)),),
-        retry=Retry(3, 60, (*_PASSES, "resourceInUseByAnotherResource")),
+        commands=(plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
+        probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state", kept_prefixes)),),
+        retry=Retry(3, 60, (*_TRANSIENT_ERRORS, "resourceInUseByAnotherResource")),
         remedy="delete the resources it names (often a firewall rule or address of a load balancer), run this again",
     )
 
 
 def nothing_is_protected(answer: CommandOutput) -> ProbeResult:
-    """Read `terraform show -json`: done if no cluster in the state has deletion protection."""
+    """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
     document = answer.document()
     if document is None:
         return ProbeResult(False, answer.last_word)
@@ -397,8 +408,8 @@ def nothing_is_protected(answer: CommandOutput) -> ProbeResult:
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return all resources of a state's module and of its child modules."""
-    rows = list(module.get("resources", ()))
+    """Return all resources of a module in the state, including its child modules."""
+    entries = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
-        rows += _resources(child)
-    return rows
+        entries += _resources(child)
+    return entries

@@ -1,1 +1,1 @@
-"""Terraform of a platform on GKE: static modules, and the variables of the platform."""
+"""Terraform files of a platform on GKE: static modules, and the variables of the platform."""

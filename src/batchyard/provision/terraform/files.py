@@ -1,14 +1,14 @@
-"""Terraform files of a platform, by path: static modules, and variables from platform.yaml.
+"""Terraform and Cloud Build files of a platform, by path: static modules, and variables from platform.yaml.
 
-`terraform/` is the platform; `terraform/build/` the account of Cloud Build, with its own state; `build/` the builds.
-Source: docs/terraform.md.
+`terraform/` creates the platform, `terraform/build/` the account of Cloud Build, and `build/` holds the Cloud Build
+configurations. Source: docs/terraform.md.
 """
 
 import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, deployed
+from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.images import ImageRecipe, image_recipes
 from batchyard.provision.model import Google, Part, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import pools
@@ -19,7 +19,7 @@ from batchyard.provision.terraform.pools import future_reservations, node_pools,
 # Cloud Build configurations that create and destroy the platform without a local machine.
 
 
-#: Published images of the steps.
+#: The container images of the build steps.
 _TERRAFORM: Final = "hashicorp/terraform:1.11.4"
 _DOCKER: Final = "gcr.io/cloud-builders/docker"
 _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
@@ -39,7 +39,7 @@ MODULES: Final = (
 #: An account ID has at most 30 characters.
 _NAME_LENGTH_MAX: Final = 24
 
-_HEAD: Final = """\
+_FILE_HEADER: Final = """\
 # {what} in Cloud Build, as {account}.
 # The account and its roles are defined in terraform/build, which is applied once before:
 #
@@ -125,13 +125,13 @@ substitutions:
 
 
 def build_account(platform: PlatformModel) -> str:
-    """Return the ID of the builds' service account, as in terraform/build."""
+    """Return the ID of Cloud Build's service account, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
 def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
-    """Return build/create.yaml and build/destroy.yaml."""
-    words = {
+    """Return the text of build/create.yaml and build/destroy.yaml."""
+    substitutions = {
         "project": google.project or "PROJECT",
         "account": build_account(platform),
         "bucket": bucket,
@@ -142,39 +142,43 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
         "images": "".join(_image_step(recipe) for recipe in image_recipes(platform)),
         "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
         "targets": "".join(f" {each}" for each in destroy_targets(google)),
-        "waits": "\n".join(_WAIT.format(namespace=each.namespace, name=each.name) for each in deployed(platform)),
+        "waits": "\n".join(
+            _WAIT.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)
+        ),
     }
     names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
-    words["active"] = _ACTIVE.format(names=names) if names else ""
+    substitutions["active"] = _ACTIVE.format(names=names) if names else ""
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
-    create = _HEAD.format(what=f"Creates {platform.name}", name="create", more="", **words) + _CREATE.format(**words)
-    destroy = _HEAD.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **words)
-    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**words)}
+    create = _FILE_HEADER.format(
+        what=f"Creates {platform.name}", name="create", more="", **substitutions
+    ) + _CREATE.format(**substitutions)
+    destroy = _FILE_HEADER.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions)
+    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**substitutions)}
 
 
 def destroy_targets(google: Google) -> list[str]:
-    """Return the arguments with which `terraform destroy` keeps the repositories; empty if they are destroyed too.
+    """Return the `-target` arguments with which `terraform destroy` keeps the repositories; empty if it deletes them.
 
-    The APIs stay enabled in any case, and the repositories depend on them.
+    The APIs always stay enabled, and the repositories depend on them.
     """
-    kept = ("registry", "services")
-    return [f"-target=module.{name}" for name in MODULES if name not in kept] if google.keep_repository else []
+    kept_modules = ("registry", "services")
+    return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
 
 
 def _image_step(recipe: ImageRecipe) -> str:
-    """Return one step; `$` is doubled, because Cloud Build substitutes single ones."""
+    """Return the build step of an image; `$` is doubled because Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)
 
 
-_ROOT: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
+_ROOT_FILES: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
 _PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
 _DRIVERS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
 #: The label for the platform's costs in Cloud Billing, and for finding leftovers.
-_LABEL: Final = "platform"
+_PLATFORM_LABEL: Final = "platform"
 
-_IGNORED: Final = """\
+_GITIGNORE: Final = """\
 # Terraform's local files; neither git nor Cloud Build need them.
 .terraform/
 *.tfplan
@@ -200,32 +204,32 @@ _VARIABLES_HEADER: Final = """\
 
 
 def files(platform: PlatformModel) -> dict[str, str]:
-    """Return every file by its path below the rendered folder; none if the platform is not on GKE."""
+    """Return the text of every Terraform file by path; empty if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
         return {}
     bucket = google.state_bucket or f"{google.project or 'PROJECT'}-{platform.name}-state"
-    made = {f"terraform/{name}": _static(f"root/{name}") for name in _ROOT}
-    made |= {f"terraform/{path}": _static(path) for path in _module_paths()}
-    made[".gitignore"] = _IGNORED
-    made["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
-    made["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
+    texts_by_path = {f"terraform/{name}": _read_static_file(f"root/{name}") for name in _ROOT_FILES}
+    texts_by_path |= {f"terraform/{path}": _read_static_file(path) for path in _module_paths()}
+    texts_by_path[".gitignore"] = _GITIGNORE
+    texts_by_path["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
+    texts_by_path["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
     if google.build:
-        made |= {f"terraform/build/{name}": _static(f"cloud_build/{name}") for name in _ROOT}
-        made["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
-        made["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
-        made |= build_files(platform, google, bucket)
-    return dict(sorted(made.items()))
+        texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
+        texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
+        texts_by_path["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
+        texts_by_path |= build_files(platform, google, bucket)
+    return dict(sorted(texts_by_path.items()))
 
 
 def _module_paths() -> Iterable[str]:
-    yield from (f"modules/{module}/{name}" for module in MODULES for name in _ROOT)
+    yield from (f"modules/{module}/{name}" for module in MODULES for name in _ROOT_FILES)
     yield _DASHBOARD
 
 
-def _static(path: str) -> str:
+def _read_static_file(path: str) -> str:
     content = pkgutil.get_data("batchyard.provision.terraform", path)
-    assert content is not None, f"{path} is part of the package"
+    assert content is not None, f"{path} is missing from the installed package"
     return content.decode()
 
 
@@ -240,20 +244,22 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
 
 
 def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
-    """Return terraform.tfvars, one paragraph per subject."""
+    """Return the text of terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
-        pools.assignments(_place(platform, google, cluster)),
-        pools.assignments({"network": _network(google), **_webhook_ports(platform)}),
-        pools.assignments(_cluster(platform, google)),
-        *_autoscaling(cluster),
-        pools.assignments({"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver(google)}),
+        pools.assignments(_location_variables(platform, google, cluster)),
+        pools.assignments({"network": _network_variables(google), **_webhook_ports(platform)}),
+        pools.assignments(_cluster_variables(platform, google)),
+        *_autoscaling_variables(cluster),
+        pools.assignments(
+            {"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver_variable(google)}
+        ),
         pools.assignments({"node_pools": node_pools(cluster)}),
         *_paragraph("reservations", reservations(cluster)),
         *_paragraph("future_reservations", future_reservations(cluster, google.submitted)),
         pools.assignments({"repository": google.repository, "dashboards": google.dashboards}),
         *_paragraph("more_repositories", more_repositories(platform, google)),
-        *_paragraph("teams", _teams(platform)),
+        *_paragraph("teams", _teams_variable(platform)),
     ]
     return "\n".join(paragraphs)
 
@@ -262,19 +268,19 @@ def _paragraph(name: str, values: Mapping[str, pools.Value]) -> Iterable[str]:
     return [pools.assignments({name: values})] if values else []
 
 
-def _place(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
-    """Return the project, region, zones and labels. Without a project Terraform asks for one."""
+def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
+    """Return the project, name, region, zones and labels; without a project Terraform asks for one."""
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
-    labels = {_LABEL: platform.name, **google.labels}
-    place: dict[str, pools.Value] = {
+    labels = {_PLATFORM_LABEL: platform.name, **google.labels}
+    location: dict[str, pools.Value] = {
         "name": platform.name,
         "region": platform.region,
         "zones": cluster["spec"]["zones"],
     }
-    return {**project, **place, "labels": labels}
+    return {**project, **location, "labels": labels}
 
 
-def _network(google: Google) -> dict[str, pools.Value]:
+def _network_variables(google: Google) -> dict[str, pools.Value]:
     network = google.network
     ranges: dict[str, pools.Value] = {"nodes": network.nodes, "pods": network.pods, "services": network.services}
     ranges["control_plane"] = network.control_plane
@@ -286,11 +292,11 @@ def _network(google: Google) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the engine's webhook ports that a private control plane cannot reach by default."""
+    """Return the engine's webhook ports for which Terraform must add a firewall rule."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
-def _cluster(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
+def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
     group = security_group(platform)
     return {
         "release_channel": google.release_channel,
@@ -304,13 +310,13 @@ def _cluster(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
 
 
 def security_group(platform: PlatformModel) -> str:
-    """Return GKE's security group for the teams' groups; '' if they name none, or of several domains."""
+    """Return GKE's security group for the teams' groups; '' if the groups have no domain or several."""
     groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     domains = {group.partition("@")[2] for group in groups if "@" in group}
     return f"gke-security-groups@{domains.pop()}" if len(domains) == 1 else ""
 
 
-def _autoscaling(cluster: Part) -> Iterable[str]:
+def _autoscaling_variables(cluster: Part) -> Iterable[str]:
     autoscaling = cluster["spec"].get("autoscaling") or {}
     profile = _PROFILES[autoscaling.get("profile", "balanced")]
     values: dict[str, pools.Value] = {"autoscaling_profile": profile}
@@ -321,19 +327,19 @@ def _autoscaling(cluster: Part) -> Iterable[str]:
     return [pools.assignments(values)]
 
 
-def _driver(google: Google) -> dict[str, pools.Value]:
+def _driver_variable(google: Google) -> dict[str, pools.Value]:
     return {"gpu_driver": _DRIVERS[google.gpu_driver]}
 
 
 def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
-    """Return the other repositories that images name, with their locations."""
-    named = {image.repository: image.location or platform.region for image in google.images if image.repository}
-    return {name: location for name, location in sorted(named.items()) if name != google.repository}
+    """Return the image repositories besides the platform's, with their locations."""
+    locations = {image.repository: image.location or platform.region for image in google.images if image.repository}
+    return {name: location for name, location in sorted(locations.items()) if name != google.repository}
 
 
-def _teams(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the service accounts of the teams."""
-    rows: dict[str, pools.Value] = {}
+def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
+    """Return the Terraform variable `teams`: namespaces, service accounts, roles and buckets."""
+    entries: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity
         row: dict[str, pools.Value] = {
@@ -343,8 +349,8 @@ def _teams(platform: PlatformModel) -> dict[str, pools.Value]:
         }
         row |= {"roles": list(identity.roles)} if identity.roles else {}
         row |= {"buckets": list(identity.buckets)} if identity.buckets else {}
-        rows[team.name] = row
-    return rows
+        entries[team.name] = row
+    return entries
 
 
 def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:

@@ -1,4 +1,4 @@
-"""Node pools and reservations of a Cluster as Terraform variables.
+"""Node pools and reservations of a Cluster as Terraform variables, and the formatting of HCL values.
 
 GKE's requirements beyond the Cluster's fields: https://cloud.google.com/kubernetes-engine/docs/how-to (gpus, tpus,
 provisioningrequest, consuming-reservations).
@@ -31,38 +31,40 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
-    """Return lines of NAME = VALUE; adjacent one-line values are aligned, as `terraform fmt` does."""
+    """Return lines of the form NAME = VALUE, aligned as `terraform fmt` does."""
     lines = [(_name(name), _value(value, depth)) for name, value in values.items()]
     return "".join(
-        f"{_INDENT * depth}{name.ljust(width)} = {text}\n" for width, rows in _aligned(lines) for name, text in rows
+        f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
+        for width, entries in _group_by_width(lines)
+        for name, text in entries
     )
 
 
-def _aligned(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Group adjacent one-line values with their common width; a multi-line value is a group of its own."""
-    for is_long, run in groupby(lines, key=lambda line: "\n" in line[1]):
-        rows = list(run)
+def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """Group adjacent one-line values with their common name width; each multi-line value forms its own group."""
+    for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
+        entries = list(group)
         if is_long:
-            yield from ((len(name), [(name, text)]) for name, text in rows)
+            yield from ((len(name), [(name, text)]) for name, text in entries)
         else:
-            yield max(len(name) for name, _ in rows), rows
+            yield max(len(name) for name, _ in entries), entries
 
 
 def _value(value: Value, depth: int) -> str:
-    """Return a value, over several lines if one is too short."""
-    short = _on_one_line(value)
+    """Format a value as HCL, over several lines if it does not fit on one."""
+    one_line = _on_one_line(value)
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
-        return short
+        return one_line
     if isinstance(value, Mapping):
-        nests = any(isinstance(each, Mapping) and each for each in value.values())
-        if not nests and len(value) < 4 and len(short) + len(_INDENT) * depth < _WIDTH:
-            return short
+        has_nested = any(isinstance(each, Mapping) and each for each in value.values())
+        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _WIDTH:
+            return one_line
         return f"{{\n{assignments(value, depth + 1)}{_INDENT * depth}}}"
-    if all(not isinstance(each, Mapping) for each in value) and len(short) + len(_INDENT) * depth < _WIDTH:
-        return short
+    if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _WIDTH:
+        return one_line
     inner = _INDENT * (depth + 1)
-    rows = "".join(f"{inner}{_value(each, depth + 1)},\n" for each in value)
-    return f"[\n{rows}{_INDENT * depth}]"
+    entries = "".join(f"{inner}{_value(each, depth + 1)},\n" for each in value)
+    return f"[\n{entries}{_INDENT * depth}]"
 
 
 def _on_one_line(value: Value) -> str:
@@ -73,19 +75,19 @@ def _on_one_line(value: Value) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, Mapping):
-        rows = ", ".join(f"{_name(name)} = {_on_one_line(each)}" for name, each in value.items())
-        return f"{{ {rows} }}" if rows else "{}"
+        entries = ", ".join(f"{_name(name)} = {_on_one_line(each)}" for name, each in value.items())
+        return f"{{ {entries} }}" if entries else "{}"
     return f"[{', '.join(map(_on_one_line, value))}]"
 
 
 def quoted(text: str) -> str:
-    """Return an HCL string literal without expressions."""
+    """Return an HCL string literal in which `${` and `%{` are escaped."""
     escaped = "".join(_ESCAPES.get(letter, letter) for letter in text)
     return f'"{escaped.replace("${", "$${").replace("%{", "%%{")}"'
 
 
 def _name(name: str) -> str:
-    """Return a name: identifiers bare, others (with dots or slashes) quoted."""
+    """Format a name: an identifier unquoted, other names (with dots or slashes) quoted."""
     letters = name.replace("_", "a").replace("-", "a")
     return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else quoted(name)
 
@@ -99,19 +101,19 @@ _EFFECTS: Final = {
     "PreferNoSchedule": "PREFER_NO_SCHEDULE",
     "NoExecute": "NO_EXECUTE",
 }
-#: Fields of a reservation for a time window.
+#: The fields of a reservation that define a time window.
 _WINDOW: Final = frozenset({"start", "end", "duration"})
-#: Fields and their names in Terraform.
+#: The fields of autoscaling bounds, and their names in Terraform.
 _BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
-    """Return the variable `node_pools`: only what differs from its defaults."""
+    """Return the Terraform variable `node_pools`, without fields that have default values."""
     return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """Return the variable `reservations`: those without a time window.
+    """Return the Terraform variable `reservations`: the reservations without a time window.
 
     TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
     """
@@ -123,26 +125,26 @@ def reservations(cluster: Part) -> dict[str, Value]:
 
 
 def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[str, Value]:
-    """Return the variable `future_reservations`: those with a start and an end.
+    """Return the Terraform variable `future_reservations`: the reservations with a start date and an end.
 
-    A window relative to the start of a run has no date and is only for the simulator. Reservations in `submitted` are
-    submitted to Google; all others are drafts.
+    A window relative to the start of a run has no date and applies only to the simulator. Reservations in `submitted`
+    are submitted to Google; all others are drafts.
     """
-    rows: dict[str, Value] = {}
+    entries: dict[str, Value] = {}
     for reservation, machine in _reservations_without_chips(cluster):
         if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
             continue
         window = window_of(reservation, 0)
-        assert window.end is not None, "it has an end or a duration"
+        assert window.end is not None, "a reservation with a start has an end or a duration"
         row = dict(_reservation(reservation, machine))
         row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
         row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted else {}
-        rows[reservation["name"]] = row
-    return rows
+        entries[reservation["name"]] = row
+    return entries
 
 
 def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
-    """Yield the reservations with their machine types, except those of TPUs."""
+    """Yield each reservation that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
         if not _has_chips(machine):
@@ -175,33 +177,33 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return the zones that must be set: none if equal to the cluster's; only the first for compact machines."""
-    own: Sequence[str] = pool.get("zones") or ()
-    zones: Sequence[str] = own or cluster["spec"]["zones"]
-    if _lies_together(pool, catalog) and len(zones) > 1:
+    """Return the zones to set: none if equal to the cluster's zones, only the first for compact placement."""
+    pool_zones: Sequence[str] = pool.get("zones") or ()
+    zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
+    if _is_compact(pool, catalog) and len(zones) > 1:
         return zones[:1]
-    return () if list(own) == list(cluster["spec"]["zones"]) else own
+    return () if list(pool_zones) == list(cluster["spec"]["zones"]) else pool_zones
 
 
-def _lies_together(pool: Part, catalog: Catalog) -> bool:
+def _is_compact(pool: Part, catalog: Catalog) -> bool:
     return "placementGroup" in pool or hosts_of_slice({"spec": pool}, catalog) > 1
 
 
 def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the accelerators. GPUs must be named whether attached or built in; TPU chips must not."""
+    """Return the accelerator field; Terraform needs it for GPUs, attached or built in, and not for TPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
 def _autoscaling(pool: Part) -> dict[str, Value]:
-    """Return the bounds. Spot, flex-start and queued machines default to any zone, as GKE does for Spot."""
+    """Return the autoscaling bounds; Spot, flex-start and queued machines default to any zone, as in GKE."""
     bounds = pool.get("autoscaling")
     if bounds is None:
         return {}
     row: dict[str, Value] = {name: bounds[field] for field, name in _BOUNDS if field in bounds}
-    usual = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED} else "BALANCED"
-    policy = bounds.get("locationPolicy", usual)
+    default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED} else "BALANCED"
+    policy = bounds.get("locationPolicy", default_policy)
     return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
 
 
@@ -215,7 +217,7 @@ def _limits(pool: Part) -> dict[str, Value]:
 
 
 def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return the placement. A topology is set for multi-host slices, or if it differs from the machine's own."""
+    """Return the placement: the topology of a multi-host or non-default TPU slice, or compact placement."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -227,13 +229,13 @@ def _has_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Whether a machine has no Persistent Disks and boots from a Hyperdisk."""
+    """Report whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 
 def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Return the pool's own taints: GKE adds those of GPUs, TPUs and queued machines."""
-    rows = [
+    """Return the taints that the pool sets; GKE adds the taints of GPUs, TPUs and queued machines."""
+    entries = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
     ]
-    return {"taints": rows} if rows else {}
+    return {"taints": entries} if entries else {}

@@ -67,7 +67,7 @@ class ShadowPage:
     def found(self, finding: Divergence) -> None:
         """Add a divergence between Kueue and batchyard."""
         since = finding.at if finding.since is None else finding.since
-        identity = finding.parting.value, finding.workload, finding.message
+        identity = finding.divergence_type.value, finding.workload, finding.message
         self._comparison.partings.appendleft(
             SchedulerDivergence(finding.at, since, *identity, finding.why(), finding.look)
         )

@@ -56,30 +56,32 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_terraform_plan_is_confirmed_applied_and_then_passed(folder: Path) -> None:
-    counts, asked = run_steps(folder, google.initialized(), google.applied())
+    counts, asked = run_steps(folder, google.init_step(), google.apply_step())
     assert counts[ProgressKind.DONE] == 2
     assert [question.partition(". ")[0] for question in asked] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
-    assert run_steps(folder, google.applied()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
+    assert run_steps(folder, google.apply_step()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
-    assert run_steps(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
+    assert run_steps(folder, google.apply_step())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
 
 
 def test_change_that_destroys_resources_is_confirmed_like_destroy(folder: Path) -> None:
-    assert not run_steps(folder, google.initialized(), google.applied())[1][0].endswith("(grave)")
+    assert not run_steps(folder, google.init_step(), google.apply_step())[1][0].endswith("(grave)")
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "other" {}\n', "utf-8")
-    (question,) = run_steps(folder, google.applied())[1]
+    (question,) = run_steps(folder, google.apply_step())[1]
     assert question.startswith("Terraform: 1 to add, 0 to change, 1 to destroy.")
     assert question.endswith("(grave)")
 
 
 def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
-    run_steps(folder, google.initialized(), google.applied())
-    assert run_steps(folder, google.protection(False), google.destroyed(google_settings()))[0][ProgressKind.DONE] == 1
-    assert run_steps(folder, google.destroyed(google_settings()))[0][ProgressKind.PASSED] == 1
+    run_steps(folder, google.init_step(), google.apply_step())
+    assert (
+        run_steps(folder, google.protection(False), google.destroy_step(google_settings()))[0][ProgressKind.DONE] == 1
+    )
+    assert run_steps(folder, google.destroy_step(google_settings()))[0][ProgressKind.PASSED] == 1
 
 
 def test_terraform_error_is_reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "it" {\n', "utf-8")
     with pytest.raises(StoppedError):
-        run_steps(folder, google.initialized())
+        run_steps(folder, google.init_step())
     assert "Unclosed configuration block" in capfd.readouterr().err

@@ -4,7 +4,13 @@ import pytest
 
 from batchyard.api.meta import amount, format_amount
 from batchyard.cloud.catalog.machine_types import MachineType, builtin_catalog
-from batchyard.cloud.catalog.nodes import allocatable, capacity, interpolated, kept_cpu_milli, kept_memory_mib
+from batchyard.cloud.catalog.nodes import (
+    allocatable,
+    capacity,
+    interpolate_reserved,
+    reserved_cpu_milli,
+    reserved_memory_mib,
+)
 
 CATALOG = builtin_catalog()
 
@@ -32,7 +38,7 @@ def test_allocatable_cpu_matches_gke_documentation(name: str, cpu: str) -> None:
 
 
 def test_kubelet_reserves_memory_by_brackets() -> None:
-    kept = [kept_memory_mib(mib) for mib in (0, 512, 1000, 4096, 8192, 16_384, 131_072)]
+    kept = [reserved_memory_mib(mib) for mib in (0, 512, 1000, 4096, 8192, 16_384, 131_072)]
     assert kept == [0, 255, 255, 1019, 1819, 2623, 9381]
 
 
@@ -61,7 +67,7 @@ def test_pod_of_whole_machine_size_never_fits() -> None:
 
 
 def test_more_pods_reserve_more_cpu() -> None:
-    assert kept_cpu_milli(machine("n1-standard-4"), 256) == kept_cpu_milli(machine("n1-standard-4")) + 400
+    assert reserved_cpu_milli(machine("n1-standard-4"), 256) == reserved_cpu_milli(machine("n1-standard-4")) + 400
 
 
 def test_ephemeral_storage_uses_local_ssds_when_present() -> None:
@@ -80,4 +86,4 @@ def test_unknown_machine_has_no_allocatable_resources() -> None:
 
 def test_interpolation_is_linear_and_extrapolates() -> None:
     rows = ((0, 0), (10, 4), (20, 6))
-    assert [interpolated(rows, there) for there in (0, 5, 10, 15, 20, 30)] == [0, 2, 4, 5, 6, 8]
+    assert [interpolate_reserved(rows, there) for there in (0, 5, 10, 15, 20, 30)] == [0, 2, 4, 5, 6, 8]

@@ -128,6 +128,6 @@ def test_most_specific_step_times_apply() -> None:
     by_cluster = cluster(times={"drivers": spread})
     assert step_duration("drivers", machine, by_cluster, CATALOG) == (SECOND, 2 * SECOND, 3 * SECOND)
     by_family = cluster(times={"drivers": spread, "byMachine": {"a2": {"drivers": others}}})
-    assert step_duration("drivers", machine, by_family, CATALOG).shortest == 7 * SECOND
+    assert step_duration("drivers", machine, by_family, CATALOG).minimum == 7 * SECOND
     by_type = cluster(times={"byMachine": {"a2": {"repair": "1h"}, "a2-highgpu-1g": {"repair": "2h"}}})
     assert repair_time(machine, by_type, CATALOG) == 2 * HOUR

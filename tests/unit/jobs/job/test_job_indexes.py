@@ -23,7 +23,7 @@ def members(of: Spans) -> set[int]:
     [("", ()), ("3", (3,)), ("0,1", (0, 1)), ("0-2", (0, 1, 2)), ("0-2,5,7,8,10-12", (0, 1, 2, 5, 7, 8, 10, 11, 12))],
 )
 def test_three_consecutive_indexes_are_written_as_range(text: str, of: tuple[int, ...]) -> None:
-    assert spec.written(spans(frozenset(of))) == text
+    assert spec.format_indexes(spans(frozenset(of))) == text
     assert spec.parsed(text, 13) == spans(frozenset(of))
 
 
@@ -42,9 +42,9 @@ def test_span_operations_agree_with_sets(one: frozenset[int], other: frozenset[i
     assert members(spans(one)) == one
     assert spec.total(spans(one)) == len(one)
     assert spec.union(spans(one), spans(other)) == spans(one | other)
-    assert spec.in_common(spans(one), spans(other)) == len(one & other)
+    assert spec.count_common(spans(one), spans(other)) == len(one & other)
     assert spec.with_indexes(spans(one), other) == spans(one | other)
-    assert spec.parsed(spec.written(spans(one)), 31) == spans(one)
+    assert spec.parsed(spec.format_indexes(spans(one)), 31) == spans(one)
 
 
 @given(INDEXES, st.integers(0, 40), st.integers(31, 35))

@@ -3,19 +3,19 @@
 from typing import Any
 
 import make
-from batchyard.jobs.job.plan import COMPLETE, UNCOUNTED_MAX, JobOutcome, recorded, releasable
+from batchyard.jobs.job.plan import COMPLETE, UNCOUNTED_MAX, JobOutcome, releasable_pods, termination_fields
 from unit.jobs.job.job_make import Obj, indexed, job, observed, per_index, pod, uids
 
 FAILED = JobOutcome(False, "DeadlineExceeded", "late")
 
 
 def record(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> dict[str, Any]:
-    fields = recorded(observed(of, *pods), verdict)
+    fields = termination_fields(observed(of, *pods), verdict)
     return {name: value for name, value in fields.items() if value}
 
 
 def released(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> list[str]:
-    return uids(releasable(observed(of, *pods), verdict))
+    return uids(releasable_pods(observed(of, *pods), verdict))
 
 
 def test_finished_pods_are_recorded_before_release() -> None:

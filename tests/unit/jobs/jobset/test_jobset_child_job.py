@@ -6,7 +6,7 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
 from batchyard.jobs.jobset.controller import child_jobs, headless_service
-from batchyard.jobs.jobset.policies import has_start_time, resumed_job, without_start_time
+from batchyard.jobs.jobset.policies import has_start_time, resume_job, without_start_time
 
 DOMAIN = "jobset.sigs.k8s.io/"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -152,7 +152,7 @@ def test_resumed_job_merges_scheduling_fields_of_template() -> None:
     added = make.pod_template(labels={"b": "2"}, nodeSelector={"y": "2"}, tolerations=[{"key": "k"}, {"key": "l"}])
     added["metadata"]["annotations"] = {"n": "v"}
     added["spec"]["schedulingGates"] = [{"name": "g"}]
-    job = resumed_job(make.job(template=own), added)
+    job = resume_job(make.job(template=own), added)
     template = job["spec"]["template"]
     assert job["spec"]["suspend"] is False
     assert template["metadata"] == {"labels": {"a": "1", "b": "2"}, "annotations": {"n": "v"}}

@@ -109,7 +109,7 @@ def startup(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
     for name, fields in counts.items():
         statuses[name].update(fields)
     found = startup_decision(js, statuses)
-    return [each["name"] for each in found.replicated_jobs], found.others_wait
+    return [each["name"] for each in found.replicated_jobs], found.must_wait
 
 
 IN_ORDER = {"startupPolicyOrder": "InOrder"}

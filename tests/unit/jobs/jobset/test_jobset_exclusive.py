@@ -9,9 +9,9 @@ import make
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj
 from batchyard.jobs.jobset.exclusive_placement import (
-    disrupted,
     is_leader,
-    leads,
+    is_scheduled_leader,
+    mark_disrupted,
     misplaced_followers,
     mutate_pod,
     validate_pod,
@@ -170,10 +170,10 @@ def test_follower_is_rejected_if_domain_of_leader_is_unknown() -> None:
 
 
 def test_leads_accepts_scheduled_leader_only() -> None:
-    assert leads(pod(0, node="n1"))
+    assert is_scheduled_leader(pod(0, node="n1"))
     assert is_leader(pod(0))
     others = [pod(0), pod(1, node="n1"), pod(0, node="n1", annotations={EXCLUSIVE: None})]
-    assert not any(map(leads, [*others, pod(0, node="n1", deleted=make.stamp())]))
+    assert not any(map(is_scheduled_leader, [*others, pod(0, node="n1", deleted=make.stamp())]))
 
 
 LEADER = pod(0, node="n1")
@@ -207,7 +207,7 @@ def test_no_follower_is_misplaced_while_domain_of_leader_is_unknown() -> None:
 
 
 def test_disrupted_sets_condition_once() -> None:
-    marked = disrupted(pod(1), make.at(9))
+    marked = mark_disrupted(pod(1), make.at(9))
     assert marked["status"]["conditions"] == [
         {
             "type": "DisruptionTarget",
@@ -217,4 +217,4 @@ def test_disrupted_sets_condition_once() -> None:
             "message": "Pod violated JobSet exclusive placement policy",
         }
     ]
-    assert disrupted(marked, make.at(10)) is marked
+    assert mark_disrupted(marked, make.at(10)) is marked

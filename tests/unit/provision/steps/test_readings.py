@@ -90,7 +90,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
         pytest.param(
             is_version(["v"], (1, 9)),
             CommandOutput(0, '{"v": "1.5.7"}'),
-            ProbeResult(False, "it is 1.5.7; at least 1.9 is required"),
+            ProbeResult(False, "version 1.5.7 is too old: install at least 1.9"),
             id="old",
         ),
         pytest.param(
@@ -125,7 +125,7 @@ def test_each_expected_object_must_have_condition() -> None:
     )
     assert all_are("Active", ["a"])(answer) == ProbeResult(True, "1 Active")
     assert all_are("Active", ["a", "b"])(answer) == ProbeResult(False, "b: Can't admit: FlavorNotFound")
-    assert all_are("Active", ["c"])(answer) == ProbeResult(False, "c: not there")
+    assert all_are("Active", ["c"])(answer) == ProbeResult(False, "c: not found")
 
 
 def test_objects_are_distinguished_by_namespace() -> None:
