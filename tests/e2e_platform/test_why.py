@@ -96,7 +96,9 @@ def test_suggested_change_admits_workload_when_applied(platform: Running) -> Non
 
 def test_why_prints_plain_text_for_cluster_queue(platform: Running) -> None:
     done = asked(platform, "clusterqueue/strict-queue")
-    assert done.stdout.startswith("ClusterQueue strict-queue: Active\n2 pending; at the head strict/job-large-")
+    assert done.stdout.startswith(
+        "ClusterQueue strict-queue: Active\n2 pending Workloads; the first is strict/job-large-"
+    )
 
 
 def test_unknown_job_error_suggests_similar_names(platform: Running) -> None:

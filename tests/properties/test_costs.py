@@ -19,7 +19,7 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
     scenario = random_cluster_scenario(SeededDraws(seed))
     scenario = replace(scenario, counts={**scenario.counts, "Budget": 1})
     trouble = WriteFaults(conflicts)
-    world = World(scenario, trouble=trouble)
+    world = World(scenario, write_faults=trouble)
     if crash_every:
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
     inspection = attach(world, [CostsAddUp])

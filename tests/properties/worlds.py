@@ -40,7 +40,7 @@ def examples() -> int:
 def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
     """Run a world with write conflicts and five crashes, one each `crash_every` writes; return its violations."""
     trouble = WriteFaults()
-    world = World(scenario, trouble=trouble)
+    world = World(scenario, write_faults=trouble)
     trouble.conflicts = conflicts
     crashes = [crash_every * number for number in range(1, 6)]
     trouble.on_write = lambda count: world.crash() if count in crashes else None
@@ -63,7 +63,7 @@ def _broken(world: World) -> str:
 def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
     """Run the random cluster of a seed with more faults; return its violations and the command to reproduce them."""
     trouble = WriteFaults(conflicts) if conflicts or crash_every else None
-    world = World(random_cluster_scenario(SeededDraws(seed)), trouble=trouble)
+    world = World(random_cluster_scenario(SeededDraws(seed)), write_faults=trouble)
     if trouble is not None and crash_every:
         last = CRASHES_MAX * crash_every
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 and count <= last else None

@@ -215,7 +215,7 @@ class End(NamedTuple):
 def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
     """Run a world whose platform crashes after these writes; return its outcome and the number of writes."""
     written, trouble = [0], WriteFaults()
-    world = World(make_scenario(read_manifests([(name, WORLDS[name])])), trouble=trouble)
+    world = World(make_scenario(read_manifests([(name, WORLDS[name])])), write_faults=trouble)
 
     def note(count: int) -> None:
         written[0] = count

@@ -96,7 +96,7 @@ def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> Worl
         text = text.replace(word, stated)
     found = read_manifests([("w.yaml", text)])
     assert [*map(str, found.faults)] == []
-    return World(make_scenario(found), trouble=trouble)
+    return World(make_scenario(found), write_faults=trouble)
 
 
 def ended(played: World, kind: str = scheme.JOB) -> dict[str, float]:

@@ -33,7 +33,7 @@ def scenario() -> Scenario:
 def world_at(hours: float, crash_every: int = 0) -> World:
     """Return the example after some hours; its platform crashes each `crash_every` writes."""
     trouble = WriteFaults()
-    world = World(scenario(), trouble=trouble)
+    world = World(scenario(), write_faults=trouble)
     if crash_every:
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
     world.run_until(int(hours * HOUR))

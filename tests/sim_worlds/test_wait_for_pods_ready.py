@@ -113,7 +113,9 @@ def test_workload_waiting_for_pods_ready_is_admitted_before_later_ones() -> None
 
 def test_workload_order_survives_crash_while_admission_is_blocked() -> None:
     records: list[Record] = []
-    played = World(scenario("{blockAdmission: true}", *overtaking_jobs()), sink=records.append, trouble=WriteFaults())
+    played = World(
+        scenario("{blockAdmission: true}", *overtaking_jobs()), sink=records.append, write_faults=WriteFaults()
+    )
     played.run_until(60 * SECOND)
     played.crash()
     played.run_until(HOUR)

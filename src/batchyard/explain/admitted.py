@@ -1,4 +1,4 @@
-"""Explains a Workload that has quota or is finished: its checks, pods and nodes, and possible preemptors."""
+"""Explains Workloads with quota and finished ones: admission checks, pods, nodes, and possible preemptors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,8 +16,8 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
-from batchyard.explain.document import Binding, ExplanationReader, Part, pods_of, slim
-from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, least_between, merge_patch
+from batchyard.explain.document import Binding, ExplanationReader, Part, nonempty_fields, pods_of
+from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, merge_patch, minimum_between
 from batchyard.interfaces.client import Reader
 from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.quota import is_within_nominal
@@ -26,7 +26,7 @@ from batchyard.scheduling.workload.lifecycle import READY, checks_of
 
 # --- capacity ---
 #
-# Node capacity: what the autoscaler reports about pods without a node, and what it waits for.
+# Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
 
 
 STOCK_OUT: Final = "stockOut"
@@ -37,33 +37,33 @@ CAPACITY: Final = "nodeCapacity"
 TOPOLOGY: Final = "topology"
 TAINT: Final = "taint"
 AFFINITY: Final = "affinity"
-#: Parts of kube-scheduler's messages: a node that fails one of the last filters has room.
-_APART: Final = (
+#: Parts of kube-scheduler's messages from the last filters: the node has enough free resources for the pod.
+_ROOM_EXISTS_MESSAGES: Final = (
     "without room for the whole Job",
     "anti-affinity rules",
     "pod affinity rules",
     "topology spread constraints",
 )
-_TAKEN: Final = ("Insufficient", "Too many pods", FULL)
-_TRIGGERED: Final = "pod triggered scale-up"
-_LIMITED: Final = "exceeded quota"
+_NO_ROOM_MESSAGES: Final = ("Insufficient", "Too many pods", FULL)
+_SCALE_UP_TRIGGERED: Final = "pod triggered scale-up"
+_QUOTA_EXCEEDED_MESSAGE: Final = "exceeded quota"
 _QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
 _SHOWN_MAX: Final = 5
 
 
-def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> str:
-    """Return the limit behind both messages about a pod. `is_selected`: a node has the labels that it selects."""
-    if any(words in scheduler for words in _APART):
+def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
+    """Return the limit behind both messages about a pod. `is_selected`: a node matches the pod's node selector."""
+    if any(phrase in scheduler_text for phrase in _ROOM_EXISTS_MESSAGES):
         return TOPOLOGY
-    if any(words in text for words in _TAKEN for text in (scheduler, autoscaler)):
+    if any(phrase in text for phrase in _NO_ROOM_MESSAGES for text in (scheduler_text, autoscaler_text)):
         return CAPACITY
-    if "untolerated taint" in scheduler and is_selected:
+    if "untolerated taint" in scheduler_text and is_selected:
         return TAINT
-    return AFFINITY if "node affinity/selector" in scheduler else CAPACITY
+    return AFFINITY if "node affinity/selector" in scheduler_text else CAPACITY
 
 
 class NodeCapacityView:
-    """The autoscaler's state and the simulated placement, for questions about pods without a node."""
+    """The autoscaler's state and a simulation of pod placement, to explain pods without a node."""
 
     def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
         self._index = index
@@ -83,76 +83,77 @@ class NodeCapacityView:
         return self._autoscaler.last_message_for(pod)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
-        """Return the limit that an autoscaler message refers to, and the pool; '' if the pool is not known."""
-        if message.startswith(_TRIGGERED):
+        """Return the limit that an autoscaler message refers to, and the node pool; '' for an unknown pool."""
+        if message.startswith(_SCALE_UP_TRIGGERED):
             return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
         if IN_BACKOFF in message:
             backoffs = self._backoffs(now)
             codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
-        return (LIMITS if _LIMITED in message and FULL not in message else CAPACITY), ""
+        return (LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
-        """Return what the autoscaler waits for: machines that boot, and node groups in backoff."""
-        coming: dict[str, list[Instant]] = {}
+        """Return texts about the machines that boot and the node groups in backoff, which the autoscaler waits for."""
+        created_by_zone: dict[str, list[Instant]] = {}
         for machine in self._index.machines.coming.values():
-            coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
+            created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
         texts = [
-            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} requested, the first at {format_time(min(born))}"
-            for where, born in sorted(coming.items())
+            f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
+            for zone, times in sorted(created_by_zone.items())
         ]
         texts += [
-            f"pool {where}: {each.code}; retried after {format_time(each.until)}" for where, each in self._backoffs(now)
+            f"pool {location}: {each.code}; retried after {format_time(each.until)}"
+            for location, each in self._backoffs(now)
         ]
         return texts[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Return the current backoffs. If none is current, return the expired ones: they were not retried yet."""
-        every = sorted(self._index.backoffs.items())
-        return [(where, each) for where, each in every if each.until > now] or every
+        """Return the active backoffs of node groups. Without one, return the expired backoffs, not retried yet."""
+        all_backoffs = sorted(self._index.backoffs.items())
+        return [(location, each) for location, each in all_backoffs if each.until > now] or all_backoffs
 
 
 # --- node changes ---
 #
-# Changes that would give nodes to pods without one: more machines, fewer pods, or ending others. Each is simulated.
+# Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
 
 
 _ENDED_MAX: Final = 4
-_PLAIN_LOOKED_AT: Final = 16
+_OCCUPANTS_CHECKED_MAX: Final = 16
 
 
-def node_changes(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, asker: ExplanationReader
+def propose_node_changes(
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationReader
 ) -> Iterator[Proposal]:
-    """Yield all proposals. `pods` are those without a node."""
-    yield from _more_machines(pods, capacity)
-    yield from _fewer_pods(pods, capacity)
-    yield from _ends(pods, occupants, capacity, asker)
+    """Yield the changes that would give nodes to `pods`, which have no node yet."""
+    yield from _machine_proposals(pods, capacity)
+    yield from _size_proposals(pods, capacity)
+    yield from _end_proposals(pods, occupants, capacity, user)
 
 
-def _more_machines(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
+def _machine_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Propose the smallest number of additional machines of one pool that gives all pods a node."""
     for group in capacity.groups():
         if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
-        count = _least(partial(_would_do, pods, capacity, group), len(pods))
+        count = _minimum_number(partial(_is_enough, pods, capacity, group), len(pods))
         if count:
             text = f"{count} more machine{'s' * (count > 1)} of pool {group.name.pool} ({group.machine.name})"
-            yield Proposal(NODES, text, _grown(group, count, capacity))
+            yield Proposal(NODES, text, _growth_patches(group, count, capacity))
 
 
-def _would_do(pods: Sequence[PodView], capacity: NodeCapacityView, group: NodeGroup, count: int) -> bool:
+def _is_enough(pods: Sequence[PodView], capacity: NodeCapacityView, group: NodeGroup, count: int) -> bool:
     return capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, count))
 
 
-def _grown(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence[Patch]:
+def _growth_patches(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence[Patch]:
     """Return the patches that grow a pool by `count` machines; none if it spans several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
-        most = group.total.maximum if field == "totalMax" else group.size.maximum
-        fields: dict[str, Any] = {"autoscaling": {field: most + count}}
+        current_maximum = group.total.maximum if field == "totalMax" else group.size.maximum
+        fields: dict[str, Any] = {"autoscaling": {field: current_maximum + count}}
     elif capacity.zones_of(name) == 1:
         fields = {"nodeCount": int(spec.get("nodeCount", 0)) + count}
     else:
@@ -160,36 +161,36 @@ def _grown(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence
     return (merge_patch("NodePool", name, {"spec": fields}),)
 
 
-def _fewer_pods(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Propose the number of pods that would get nodes together."""
-    count = _least(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
+def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
+    """Propose the largest number of pods that would all get nodes."""
+    count = _minimum_number(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
     if count:
-        yield Proposal(SIZE, f"with {count} pods fewer the other {len(pods) - count} would have nodes", ())
+        yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
 
 
-def _ends(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, asker: ExplanationReader
+def _end_proposals(
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationReader
 ) -> Iterator[Proposal]:
-    """Propose the Workloads to end: a minimal set, chosen from the largest."""
+    """Propose the Workloads to end so that the pods fit: a minimal set, chosen from the largest occupants."""
 
-    def will_do(chosen: Sequence[NodeOccupant]) -> bool:
-        return capacity.has_room_for(pods, without=[uid for each in chosen for uid in each.pods])
+    def is_satisfied(selected: Sequence[NodeOccupant]) -> bool:
+        return capacity.has_room_for(pods, without=[uid for each in selected for uid in each.pods])
 
-    chosen: list[NodeOccupant] = []
-    for occupant in [each for each in occupants[:_PLAIN_LOOKED_AT] if each.key][:_ENDED_MAX]:
-        chosen.append(occupant)
-        if will_do(chosen):
+    selected: list[NodeOccupant] = []
+    for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_MAX]:
+        selected.append(occupant)
+        if is_satisfied(selected):
             break
     else:
         return
-    for occupant in list(chosen):
-        spared = [each for each in chosen if each is not occupant]
-        if spared and will_do(spared):
-            chosen = spared
-    names = [asker.name_of(each.key) for each in chosen]
-    keys = [each.key.partition("/") for each in chosen]
+    for occupant in list(selected):
+        remaining = [each for each in selected if each is not occupant]
+        if remaining and is_satisfied(remaining):
+            selected = remaining
+    names = [user.name_of(each.key) for each in selected]
+    keys = [each.key.partition("/") for each in selected]
     patches = [merge_patch("Workload", name, {"spec": {"active": False}}, namespace) for namespace, _, name in keys]
-    is_visible = names == [each.key for each in chosen]
+    is_visible = names == [each.key for each in selected]
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_visible else ())
 
 
@@ -197,11 +198,11 @@ def _hypothetical_nodes(group: NodeGroup, count: int) -> list[NodeView]:
     return [group.node(f"{group.id}-imagined-{number}") for number in range(count)]
 
 
-def _least(will_do: Callable[[int], bool], most: int) -> int:
-    """Return the least number from 1 for which `will_do` holds; 0 if it does not hold for `most`."""
-    if most < 1 or not will_do(most):
+def _minimum_number(is_satisfied: Callable[[int], bool], maximum: int) -> int:
+    """Return the smallest number from 1 that satisfies the predicate; 0 if the maximum does not satisfy it."""
+    if maximum < 1 or not is_satisfied(maximum):
         return 0
-    return least_between(will_do, 1, most)
+    return minimum_between(is_satisfied, 1, maximum)
 
 
 QUOTA_RESERVED: Final = "QuotaReserved"
@@ -221,10 +222,12 @@ class AdmittedExplainer:
         self._reader = reader
         self._capacity = capacity
 
-    def explain(self, workload: Obj, now: Instant, asker: ExplanationReader) -> Part:
-        """Return the parts of the document."""
+    def explain(self, workload: Obj, now: Instant, user: ExplanationReader) -> Part:
+        """Return the parts of the Explanation document about a Workload with a quota reservation."""
         admission = (workload.get("status") or {}).get("admission") or {}
-        part: Part = slim(clusterQueue=admission.get("clusterQueue", ""), admission=_assigned(admission))
+        part: Part = nonempty_fields(
+            clusterQueue=admission.get("clusterQueue", ""), admission=_assignment_parts(admission)
+        )
         view = workload_view(workload)
         part["priority"] = view.priority
         evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
@@ -232,22 +235,27 @@ class AdmittedExplainer:
             summary = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
             return {**part, "state": EVICTED, "summary": summary, "facts": {"since": evicted["lastTransitionTime"]}}
         if admitted is None or admitted["status"] != "True":
-            return {**part, "state": QUOTA_RESERVED, **self._checked(workload)}
-        part["facts"] = slim(since=admitted["lastTransitionTime"], preemptible=self._preemptible(view))
-        return {**part, **self._placed(workload, admitted, now, asker)}
+            return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
+        part["facts"] = nonempty_fields(
+            since=admitted["lastTransitionTime"], preemptible=self._possible_preemptors(view)
+        )
+        return {**part, **self._explain_pods(workload, admitted, now, user)}
 
     # --- admission checks ---
 
-    def _checked(self, workload: Obj) -> Part:
-        checks = [slim(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)]
-        requests = [
-            slim(kind=each["kind"], name=_name(each), told=_conditions_text(each)) for each in self._requests(workload)
+    def _explain_checks(self, workload: Obj) -> Part:
+        checks = [
+            nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)
         ]
-        part = slim(checks=checks, requests=requests)
-        waiting = [check for check in checks_of(workload) if check["state"] != READY]
-        if not waiting:
+        requests = [
+            nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
+            for each in self._requests(workload)
+        ]
+        part = nonempty_fields(checks=checks, requests=requests)
+        waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
+        if not waiting_checks:
             return {**part, "summary": "it has quota, and is admitted next"}
-        first = waiting[0]
+        first = waiting_checks[0]
         detail = f": {first['message']}" if first.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){detail}"
         return {**part, "summary": text, "binding": Binding(CHECK, text, "AdmissionCheck", first["name"]).document()}
@@ -259,94 +267,106 @@ class AdmittedExplainer:
 
     # --- pods and nodes ---
 
-    def _placed(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, asker: ExplanationReader) -> Part:
-        found = pods_of(workload, self._reader)
+    def _explain_pods(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, user: ExplanationReader) -> Part:
+        job_pods = pods_of(workload, self._reader)
         since = admitted["lastTransitionTime"]
-        if not found:
+        if not job_pods:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
                 return {"state": RUNNING, "summary": f"it runs since {since}"}
             return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not created yet, or have ended"}
-        if self._capacity is not None and not all(map(pods.node_of, found)):
-            return self._without_nodes(workload, found, now, asker)
-        starting = [pod for pod in found if not pods.is_ready(pod)]
-        nodes = sorted({node: None for pod in found if (node := pods.node_of(pod))})
-        where = f" on {_some(nodes)}" if nodes else ""
+        if self._capacity is not None and not all(map(pods.node_of, job_pods)):
+            return self._explain_unplaced_pods(workload, job_pods, now, user)
+        starting = [pod for pod in job_pods if not pods.is_ready(pod)]
+        nodes = sorted({node: None for pod in job_pods if (node := pods.node_of(pod))})
+        location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
         if starting:
             reason = _container_text(starting[0]) or "its containers start"
-            text = f"{len(starting)} of {len(found)} pods are not ready{where}: {reason}"
-            binding = Binding(STARTING, text, "Pod", _name(starting[0]))
+            text = f"{len(starting)} of {len(job_pods)} pods are not ready{location_suffix}: {reason}"
+            binding = Binding(STARTING, text, "Pod", _name_of(starting[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding.document()}
-        wanted = sum(holding.pods for holding in workload_view(workload).holdings)
-        missing = f" of {wanted}" if wanted > len(found) else ""
-        return {"state": RUNNING, "summary": f"it runs since {since}: {len(found)}{missing} pods{where}"}
+        expected = sum(holding.pods for holding in workload_view(workload).holdings)
+        expected_suffix = f" of {expected}" if expected > len(job_pods) else ""
+        return {
+            "state": RUNNING,
+            "summary": f"it runs since {since}: {len(job_pods)}{expected_suffix} pods{location_suffix}",
+        }
 
-    def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: ExplanationReader) -> Part:
-        unplaced = [pod for pod in found if not pods.node_of(pod)]
-        scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
-        word = next(iter(autoscaler), "")
-        assert self._capacity is not None, "called only if node capacity is known"
-        waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(word, now)
-        why = next(iter(scheduler), "not processed by the scheduler yet")
+    def _explain_unplaced_pods(
+        self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationReader
+    ) -> Part:
+        unplaced = [pod for pod in job_pods if not pods.node_of(pod)]
+        scheduler_texts, autoscaler_texts = (
+            _count_texts(map(_scheduler_text, unplaced)),
+            _count_texts(map(self._autoscaler_text, unplaced)),
+        )
+        autoscaler_message = next(iter(autoscaler_texts), "")
+        assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
+        waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
+        scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
         if limit == CAPACITY:
             is_selected = bool(selected_nodes(pod_view(unplaced[0]), self._reader))
-            limit = limit_among_nodes(why, word, is_selected=is_selected)
-        text = f"admitted, but {len(unplaced)} of {len(found)} pods have no node: {why}"
-        texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler.items()]
-        texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler.items()]
+            limit = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
+        text = f"admitted, but {len(unplaced)} of {len(job_pods)} pods have no node: {scheduler_message}"
+        texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
+        texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
         texts += [f"autoscaler waits for: {each}" for each in waits_for]
-        nodes = slim(unplaced=len(unplaced), pods=len(found), text=texts, waitsFor=waits_for)
+        nodes = nonempty_fields(unplaced=len(unplaced), pods=len(job_pods), text=texts, waitsFor=waits_for)
         flavor = _flavor_of(workload)
-        kind, where = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
-        binding = Binding(limit, word or why, kind, where, flavor)
+        kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
+        binding = Binding(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
         result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
         holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
-        shown = [each._replace(flavor=flavor).document(asker) for each in holders[:_SHOWN_MAX]]
-        result |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        holder_parts = [each._replace(flavor=flavor).document(user) for each in holders[:_SHOWN_MAX]]
+        result |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
         if limit in {CAPACITY, LIMITS, TOPOLOGY}:
-            asked = node_changes([pod_view(each) for each in unplaced], holders, self._capacity, asker)
-            result |= slim(changes=[each.document() for each in asked])
+            proposals = propose_node_changes([pod_view(each) for each in unplaced], holders, self._capacity, user)
+            result |= nonempty_fields(changes=[each.document() for each in proposals])
         return result
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
 
-    # --- who could preempt it ---
+    # --- possible preemptors ---
 
-    def _preemptible(self, view: WorkloadView) -> str:
-        """Describe in one line which Workloads could preempt it."""
-        held = self._index.snapshot.holder(view.key)
-        if held is None:
+    def _possible_preemptors(self, view: WorkloadView) -> str:
+        """Return a one-line text about the Workloads that could preempt this one."""
+        holder = self._index.snapshot.holder(view.key)
+        if holder is None:
             return ""
-        queue = held.queue
-        own = queue.view.preemption.within_cluster_queue
+        queue = holder.queue
+        policy = queue.view.preemption.within_cluster_queue
         parts = []
-        if own != "Never":
-            above = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in own else "")
-            parts.append(f"in {queue.name} by {above}")
+        if policy != "Never":
+            priority_text = f"priority above {view.priority}" + (
+                " or an older one of the same" if "Equal" in policy else ""
+            )
+            parts.append(f"in {queue.name} by {priority_text}")
         if queue.node.parent is not None:
-            frs = [fr for fr, _ in held.usage]
-            borrows = not is_within_nominal(queue.node, frs)
-            others = [
+            frs = [fr for fr, _ in holder.usage]
+            is_borrowing = not is_within_nominal(queue.node, frs)
+            other_queues = [
                 each.name
                 for each in self._index.snapshot.queues_below(queue.node.path[0])
                 if each is not queue and each.view.preemption.reclaim_within_cohort != "Never"
             ]
-            if borrows and others:
-                parts.append(f"by {', '.join(others[:_SHOWN_MAX])} for quota that {queue.name} borrows")
+            if is_borrowing and other_queues:
+                parts.append(f"by {', '.join(other_queues[:_SHOWN_MAX])} for quota that {queue.name} borrows")
         return "; ".join(parts) or "by none at present"
 
 
-def ended(workload: Obj) -> Part:
-    """Explain a finished Workload."""
+def explain_finished(workload: Obj) -> Part:
+    """Return the parts of the Explanation document about a finished Workload."""
     finished = find_condition(workload, "Finished")
     assert finished is not None
     summary = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
     return {"state": FINISHED, "summary": summary.rstrip(": ")}
 
 
-def _assigned(admission: Mapping[str, Any]) -> list[Part]:
+def _assignment_parts(admission: Mapping[str, Any]) -> list[Part]:
     return [
-        slim(name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage"))
+        nonempty_fields(
+            name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage")
+        )
         for each in admission.get("podSetAssignments") or ()
     ]
 
@@ -370,9 +390,9 @@ def _container_text(pod: Obj) -> str:
 
 
 def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> Part:
-    """Describe a pod: its phase, node and scheduling gates, and why it does not run."""
+    """Return the part of the Explanation document about a pod: phase, node, gates, and why it does not run."""
     message = "" if capacity is None else capacity.last_message_for(pod["metadata"].get("uid", ""))
-    return slim(
+    return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
         node=pods.node_of(pod),
         gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
@@ -388,30 +408,30 @@ def _scheduler_text(pod: Obj) -> str:
     return str(scheduled.get("message", "")) if scheduled is not None and scheduled["status"] != "True" else ""
 
 
-def _counted(texts: Iterable[str]) -> dict[str, int]:
-    """Count the nonempty texts, most frequent first."""
+def _count_texts(texts: Iterable[str]) -> dict[str, int]:
+    """Return the nonempty texts with their counts, most frequent first."""
     counts: dict[str, int] = {}
     for text in filter(None, texts):
         counts[text] = counts.get(text, 0) + 1
     return dict(sorted(counts.items(), key=lambda each: -each[1]))
 
 
-def _some(names: Sequence[str]) -> str:
-    """List the first few names and the number of the others."""
-    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"{', '.join(names[:_SHOWN_MAX])}{more}"
+def _shorten_names(names: Sequence[str]) -> str:
+    """Return the first few names as a text, with the number of the names left out."""
+    suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{', '.join(names[:_SHOWN_MAX])}{suffix}"
 
 
 def _flavor_of(workload: Obj) -> str:
-    """Return the flavor assigned to the first pod set."""
-    assigned = _assigned((workload.get("status") or {}).get("admission") or {})
-    return next((str(flavor) for each in assigned for flavor in (each.get("flavors") or {}).values()), "")
+    """Return the first flavor in a Workload's admission; '' without one."""
+    assignments = _assignment_parts((workload.get("status") or {}).get("admission") or {})
+    return next((str(flavor) for each in assignments for flavor in (each.get("flavors") or {}).values()), "")
 
 
 def _has_owner(workload: Obj) -> bool:
     return bool(workload["metadata"].get("ownerReferences"))
 
 
-def _name(obj: Obj) -> str:
+def _name_of(obj: Obj) -> str:
     name: str = obj["metadata"]["name"]
     return name

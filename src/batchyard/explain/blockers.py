@@ -1,4 +1,4 @@
-"""What keeps a Workload waiting: blockers before scheduling, the occupants of nodes, and the binding quota limit."""
+"""Causes of waiting: obstacles before scheduling, Workloads that occupy the nodes, and the binding quota limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from batchyard.explain.document import (
     FlavorVerdict,
     Part,
     PodSetVerdicts,
-    slim,
+    nonempty_fields,
     workload_of,
 )
 from batchyard.interfaces.client import Reader
@@ -41,58 +41,58 @@ PODS_READY = "podsReady"
 
 
 def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
-    """Return the queues of a Workload, as far as they exist."""
+    """Return the LocalQueue, the ClusterQueue and the Namespace of a Workload; None for each that does not exist."""
     namespace = workload["metadata"].get("namespace", "")
-    local = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
-    found = pending_reason.WorkloadQueues(local, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
-    name = found.cluster_queue_name
-    return found._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
+    local_queue = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
+    workload_queues = pending_reason.WorkloadQueues(local_queue, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
+    name = workload_queues.cluster_queue_name
+    return workload_queues._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
 def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> Binding | None:
-    """Return the obstacle in its own state or in that of its queues; None if there is none."""
+    """Return the obstacle in the state of a Workload or of its queues; None if the scheduler considers the Workload."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
-        return Binding(STOPPED, _deactivated(workload), "Workload", name)
+        return Binding(STOPPED, _describe_deactivation(workload), "Workload", name)
     if lifecycle.is_on_hold(workload):
         return Binding(GATED, "it is on hold", "Workload", name)
-    found = pending_reason.reason_for_pending(workload, queues)
-    if found is None or found.reason == messages.PENDING_EVALUATION:
+    pending = pending_reason.reason_for_pending(workload, queues)
+    if pending is None or pending.reason == messages.PENDING_EVALUATION:
         return None
-    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(found.reason, GATED)
-    kind, where = _where(workload, queues, limit)
-    return Binding(limit, found.message + _more_of(queues, kind, index), kind, where)
+    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending.reason, GATED)
+    kind, object_name = _object_to_fix(workload, queues, limit)
+    return Binding(limit, pending.message + _inactivity_suffix(queues, kind, index), kind, object_name)
 
 
-def _deactivated(workload: Obj) -> str:
+def _describe_deactivation(workload: Obj) -> str:
     evicted = find_condition(workload, "Evicted")
     cause = f": {evicted['message']}" if evicted is not None and evicted.get("message") else ""
     return f"it is deactivated (spec.active is false){cause}"
 
 
-def _where(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
-    """Return the kind and name of the object to fix."""
+def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
+    """Return the kind and name of the object that causes a limit and has to be fixed."""
     if limit == GATED:
         return "Workload", workload["metadata"]["name"]
-    local = queues.local_queue
-    if local is None or pending_reason.stop_policy(local) != "None":
+    local_queue = queues.local_queue
+    if local_queue is None or pending_reason.stop_policy(local_queue) != "None":
         return "LocalQueue", workload["spec"].get("queueName", "")
     return "ClusterQueue", queues.cluster_queue_name
 
 
-def _more_of(queues: pending_reason.WorkloadQueues, kind: str, index: SchedulerCache) -> str:
-    """Return the readiness message of an inactive ClusterQueue, as a suffix."""
+def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, index: SchedulerCache) -> str:
+    """Return a suffix with the reason why the ClusterQueue is inactive; '' if it is active."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
     if kind == "ClusterQueue" and name in index.snapshot.queues:
-        ready = index.readiness(name)
-        return "" if ready.active else f": {ready.message}"
+        readiness = index.readiness(name)
+        return "" if readiness.active else f": {readiness.message}"
     return ""
 
 
-def held_back(view: WorkloadView, now: Instant) -> Binding | None:
-    """Return the backoff or Requeued condition that holds a Workload back."""
+def requeue_binding(view: WorkloadView, now: Instant) -> Binding | None:
+    """Return the requeue backoff or the Requeued condition that keeps a Workload out of the queue; None without."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -102,119 +102,131 @@ def held_back(view: WorkloadView, now: Instant) -> Binding | None:
     return Binding(BACKOFF, text, "Workload", view.name)
 
 
-def failed_check(workload: Obj) -> Binding | None:
-    """Return the AdmissionCheck in state Rejected or Retry, if any."""
+def failed_check_binding(workload: Obj) -> Binding | None:
+    """Return the AdmissionCheck of a Workload in state Rejected or Retry; None without one."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
-        found = lifecycle.in_state(workload, state)
-        if found:
-            return Binding(CHECK, lifecycle.describe_checks(found, state), "AdmissionCheck", found[0]["name"])
+        checks = lifecycle.in_state(workload, state)
+        if checks:
+            return Binding(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
     return None
 
 
-def blocked_entry(index: SchedulerCache, asker: ExplanationReader) -> Binding | None:
-    """Return the Workload that waits for the PodsReady gate: it is admitted before all pending ones."""
-    found = [view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
-    if not found:
+def blocked_entry_binding(index: SchedulerCache, user: ExplanationReader) -> Binding | None:
+    """Return the Workload that waits until all admitted pods are ready: it is admitted before all pending Workloads."""
+    waiting_views = [
+        view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible
+    ]
+    if not waiting_views:
         return None
-    name = asker.name_of(found[0].key)
+    name = user.name_of(waiting_views[0].key)
     text = f"it would fit, and {name} is admitted before it, once all admitted workloads are ready"
     return Binding(PODS_READY, text, "Workload", name)
 
 
-def decision_about(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
-    """Return the decision of a cycle with this Workload as the only head."""
+def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
+    """Return the decision of a scheduling cycle in which the Workload is the only head."""
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def refusal_of(decision: Decision, index: SchedulerCache) -> Binding | None:
-    """Return the obstacle if a cycle rejects the Workload before it searches for flavors."""
+def binding_of_refusal(decision: Decision, index: SchedulerCache) -> Binding | None:
+    """Return the obstacle if the scheduler rejects the Workload before it searches for flavors; None otherwise."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
-    why, queue = decision.why, decision.head.queue
-    if why.reason == messages.MISCONFIGURED:
-        is_own = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
-        kind, name = ("Workload", decision.head.workload.name) if is_own else ("ClusterQueue", queue)
-        return Binding(MISCONFIGURED, why.message, kind, name)
-    if why.reason == messages.SUSPENDED and (found := index.snapshot.queues.get(queue)) is not None and found.in_cycle:
-        text = f"{why.message}: the parents of Cohort {found.view.cohort} lead into a cycle"
-        return Binding(MISCONFIGURED, text, "Cohort", found.view.cohort)
-    if why.reason == messages.SUSPENDED:
-        return Binding(STOPPED, why.message, "ClusterQueue", queue)
+    stay_reason, queue = decision.why, decision.head.queue
+    if stay_reason.reason == messages.MISCONFIGURED:
+        is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
+        kind, name = ("Workload", decision.head.workload.name) if is_workload_fault else ("ClusterQueue", queue)
+        return Binding(MISCONFIGURED, stay_reason.message, kind, name)
+    if (
+        stay_reason.reason == messages.SUSPENDED
+        and (cluster_queue := index.snapshot.queues.get(queue)) is not None
+        and cluster_queue.in_cycle
+    ):
+        text = f"{stay_reason.message}: the parents of Cohort {cluster_queue.view.cohort} lead into a cycle"
+        return Binding(MISCONFIGURED, text, "Cohort", cluster_queue.view.cohort)
+    if stay_reason.reason == messages.SUSPENDED:
+        return Binding(STOPPED, stay_reason.message, "ClusterQueue", queue)
     return None
 
 
-# --- occupants ---
+# --- node occupants ---
 #
-# The Workloads on the nodes that pods without a node could use.
+# The Workloads whose pods run on the nodes that unscheduled pods could use.
 
 
 class NodeOccupant(NamedTuple):
-    """A Workload, or all pods without one, with what its pods request on those nodes."""
+    """A Workload with the requests of its pods on some nodes; with an empty key, all pods without a Workload."""
 
     key: str
     queue: str
     priority: int
     amounts: Mapping[str, int]
     nodes: Sequence[str]
-    #: The uids of its pods there.
+    #: The uids of its pods on these nodes.
     pods: Sequence[str] = ()
     flavor: str = ""
 
-    def document(self, asker: ExplanationReader) -> Part:
-        """Return the holder as a part of the document."""
-        holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
-        name = asker.name_of(self.key) if self.key else "pods without a Workload"
-        fields = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
-        return {**fields, "priority": self.priority, "holds": holds, "borrows": False}
+    def document(self, user: ExplanationReader) -> Part:
+        """Return the occupant as a part of the Explanation document."""
+        held_amounts = [
+            {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
+        ]
+        name = user.name_of(self.key) if self.key else "pods without a Workload"
+        fields = nonempty_fields(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
+        return {**fields, "priority": self.priority, "holds": held_amounts, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
-    """Return the nodes that match the node selector of a pod."""
+    """Return the names of the nodes that match the node selector of a pod."""
     selector = dict(pod.node_selector).items()
     nodes = reader.list(scheme.NODE)
     return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
 
 
 def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
-    """Return the occupants of the nodes that these pods select, those with most of the scarcest resource first."""
-    asked = pod_view(unplaced[0])
-    nodes = dict.fromkeys(selected_nodes(asked, reader))
-    wanted = [resource for resource, _ in asked.requests if resource != PODS]
-    scarce = next((each for each in wanted if "/" in each), wanted[0] if wanted else PODS)
-    found: dict[str, NodeOccupant] = {}
+    """Return the Workloads on the nodes that these pods select, largest users of the scarcest resource first."""
+    pod_requests = pod_view(unplaced[0])
+    nodes = dict.fromkeys(selected_nodes(pod_requests, reader))
+    requested_resources = [resource for resource, _ in pod_requests.requests if resource != PODS]
+    scarcest_resource = next(
+        (each for each in requested_resources if "/" in each), requested_resources[0] if requested_resources else PODS
+    )
+    occupants_by_key: dict[str, NodeOccupant] = {}
     for pod in reader.list(scheme.POD):
         view = pod_view(pod)
-        if view.node_name in nodes and not is_terminal(pod) and dict(view.requests).get(scarce):
-            _count(found, pod, view, (wanted, reader))
-    own = f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
-    others = [each for key, each in found.items() if key != own]
-    held = [(snapshot.holder(each.key), each) for each in others]
+        if view.node_name in nodes and not is_terminal(pod) and dict(view.requests).get(scarcest_resource):
+            _add_pod(occupants_by_key, pod, view, (requested_resources, reader))
+    own_key = f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
+    other_occupants = [each for key, each in occupants_by_key.items() if key != own_key]
+    quota_holders = [(snapshot.holder(each.key), each) for each in other_occupants]
     occupants = [
         each if holder is None else each._replace(queue=holder.queue.name, priority=holder.priority)
-        for holder, each in held
+        for holder, each in quota_holders
     ]
-    return sorted(occupants, key=lambda each: (-each.amounts.get(scarce, 0), each.key))
+    return sorted(occupants, key=lambda each: (-each.amounts.get(scarcest_resource, 0), each.key))
 
 
-def _count(found: dict[str, NodeOccupant], pod: Obj, view: PodView, asked: tuple[Sequence[str], Reader]) -> None:
-    wanted, reader = asked
+def _add_pod(
+    occupants_by_key: dict[str, NodeOccupant], pod: Obj, view: PodView, context: tuple[Sequence[str], Reader]
+) -> None:
+    requested_resources, reader = context
     name = label(pod, well_known.WORKLOAD)
     if name is None:
         workload = workload_of(pod, reader).workload
         name = workload["metadata"]["name"] if workload is not None else ""
     key = f"{view.namespace}/{name}" if name else ""
-    known = found.get(key) or NodeOccupant(key, "", view.priority, {}, ())
-    amounts = dict(known.amounts)
+    occupant = occupants_by_key.get(key) or NodeOccupant(key, "", view.priority, {}, ())
+    amounts = dict(occupant.amounts)
     for resource, amount in view.requests:
-        if resource in wanted:
+        if resource in requested_resources:
             amounts[resource] = amounts.get(resource, 0) + amount
-    nodes = list(dict.fromkeys([*known.nodes, view.node_name]))
-    found[key] = known._replace(amounts=amounts, nodes=nodes, pods=[*known.pods, view.uid])
+    nodes = list(dict.fromkeys([*occupant.nodes, view.node_name]))
+    occupants_by_key[key] = occupant._replace(amounts=amounts, nodes=nodes, pods=[*occupant.pods, view.uid])
 
 
-# --- binding limit ---
+# --- limiting node ---
 #
-# Finds the limit that rejects an amount, by a walk up the cohort tree that follows the quota arithmetic.
+# The ClusterQueue or Cohort whose quota limit rejects an amount, found by a walk up the cohort tree.
 
 
 NOMINAL: Final = "nominal"
@@ -224,7 +236,7 @@ MAXIMUM: Final = "maximum"
 
 
 class LimitingNode(NamedTuple):
-    """The binding limit, the node that defines it, and the missing amount."""
+    """The quota limit that binds, the ClusterQueue or Cohort that defines it, and the missing amount."""
 
     limit: str
     node: QuotaNode
@@ -232,121 +244,131 @@ class LimitingNode(NamedTuple):
 
 
 class UnlentQuota(NamedTuple):
-    """Unused quota that a node does not lend."""
+    """Unused quota that a ClusterQueue or Cohort does not lend."""
 
     node: QuotaNode
     amount: int
 
 
-def bound_of(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
-    """Return the limit that rejects an amount; call only if the amount is not available.
+def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
+    """Return the quota limit that rejects an amount; call it only if the amount is not available.
 
-    The walk goes up from the node: the first borrowing limit that allows less than is available above it binds. If
-    there is none, all quota of the tree is used or not lent. Then a lending limit binds if lending it would suffice.
-    Otherwise the nominal quota binds: of the node if it uses all of its own, else of the root.
+    The first borrowing limit, from the node upwards, that allows less than its parent has available binds. Without one,
+    all quota of the tree is used or not lent. Then a lending limit binds if lending that quota would suffice.
+    Otherwise a nominal quota binds: that of the node if the node uses all of it, else that of the root.
     """
     if amount > node.potential[fr]:
-        return LimitingNode(MAXIMUM, _capping(node, fr), amount - node.potential[fr])
+        return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
     missing = amount - available(node, fr)
     for step in reversed(node.path[1:]):
         ceiling = step.borrowing_ceiling[fr]
-        if ceiling is not None and ceiling - max(0, step.usage[fr] - step.local[fr]) < _free(step.parent, fr):
+        if ceiling is not None and ceiling - max(0, step.usage[fr] - step.local[fr]) < _available_quota(
+            step.parent, fr
+        ):
             return LimitingNode(BORROWING, step, missing)
-    kept = unlent_quota(node, fr)
-    if kept and sum(each.amount for each in kept) >= missing:
-        return LimitingNode(LENDING, kept[0].node, missing)
-    is_own = node.parent is None or node.usage[fr] >= node.subtree[fr]
-    return LimitingNode(NOMINAL, node if is_own else node.path[0], missing)
+    unlent = unlent_quota(node, fr)
+    if unlent and sum(each.amount for each in unlent) >= missing:
+        return LimitingNode(LENDING, unlent[0].node, missing)
+    uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
+    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], missing)
 
 
 def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
-    """Return unused quota that other nodes of the tree do not lend, largest first."""
-    found = [
+    """Return the unused quota that other nodes of the cohort tree do not lend, largest amount first."""
+    unlent = [
         UnlentQuota(each, each.local[fr] - each.usage[fr])
-        for each in _others(node)
+        for each in _nodes_off_path(node)
         if each.lending_limit.get(fr) is not None
     ]
-    found = [each for each in found if each.amount > 0]
-    return sorted(found, key=lambda each: (-each.amount, each.node.name))
+    unlent = [each for each in unlent if each.amount > 0]
+    return sorted(unlent, key=lambda each: (-each.amount, each.node.name))
 
 
-def _others(node: QuotaNode) -> Iterator[QuotaNode]:
-    """Yield all nodes of the tree except those on the path from the root to this node."""
-    own = dict.fromkeys(node.path)
+def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
+    """Yield all nodes of the cohort tree except the node and its ancestors."""
+    path_nodes = dict.fromkeys(node.path)
     nodes = [node.path[0]]
     for step in nodes:
         nodes.extend(step.children.values())
-        if step not in own:
+        if step not in path_nodes:
             yield step
 
 
-def _free(node: QuotaNode | None, fr: int) -> int:
+def _available_quota(node: QuotaNode | None, fr: int) -> int:
     return 0 if node is None else available(node, fr)
 
 
-def _capping(node: QuotaNode, fr: int) -> QuotaNode:
-    """Return the node that caps the potential: the lowest one whose borrowing limit reduces it, or the root."""
+def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
+    """Return the lowest node whose borrowing limit caps the maximum usage; the root if no limit does."""
     for step in reversed(node.path[1:]):
         limit = step.borrowing_limit.get(fr)
-        above = step.parent.potential[fr] if step.parent is not None else 0
-        if limit is not None and step.subtree[fr] + limit < step.local[fr] + above:
+        parent_potential = step.parent.potential[fr] if step.parent is not None else 0
+        if limit is not None and step.subtree[fr] + limit < step.local[fr] + parent_potential:
             return step
     return node.path[0] if node.parent is not None else node
 
 
-# --- binding ---
+# --- shortage ---
 #
-# The one limit that keeps a Workload pending: that of the flavor that is nearest to fitting.
+# The shortage that keeps a Workload pending, in the flavor that is nearest to fitting.
 #
-# In each resource group, the flavor with the smallest obstacle counts. Of several groups, the one with the largest
-# obstacle counts, as in the reason of the QuotaReserved condition.
+# Each resource group is represented by its flavor with the smallest obstacle. Of several groups, the group with the
+# largest obstacle is reported, as in the reason of the QuotaReserved condition.
 
 
-UNCOVERED: Final = "misconfigured"
+UNCOVERED_RESOURCE: Final = "misconfigured"
 
 
 class Shortage(NamedTuple):
-    """Why a pod set does not fit, and in which flavor."""
+    """The reason why a pod set does not fit, and the flavor nearest to fitting."""
 
     pod_set: str
     #: The rule that excludes the flavor, or the limit that binds.
     limit: str
-    look: FlavorVerdict | None
-    ask: FlavorResourceRequest | None
-    bound: LimitingNode | None
+    outcome: FlavorVerdict | None
+    request: FlavorResourceRequest | None
+    limiting_node: LimitingNode | None
     #: A resource that the ClusterQueue does not cover.
     unavailable: str = ""
 
 
-def shortage_of(looks: Sequence[PodSetVerdicts], queue: ClusterQueue) -> Shortage | None:
-    """Return the shortage that keeps a Workload pending; None if it fits."""
-    found: list[tuple[tuple[int, float], Shortage]] = []
-    for pod_set in looks:
+def shortage_of(outcomes: Sequence[PodSetVerdicts], queue: ClusterQueue) -> Shortage | None:
+    """Return the shortage that keeps a Workload pending; None if the Workload fits."""
+    ranked_shortages: list[tuple[tuple[int, float], Shortage]] = []
+    for pod_set in outcomes:
         if pod_set.unavailable:
-            return Shortage(pod_set.name, UNCOVERED, None, None, None, pod_set.unavailable)
+            return Shortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.unavailable)
         for group in pod_set.groups():
-            nearest = min(group, key=_distance)
-            if not nearest.fits:
-                found.append((_distance(nearest), _shortage(pod_set.name, nearest, queue)))
-    return max(found, key=lambda each: each[0])[1] if found else None
+            nearest_outcome = min(group, key=_fit_distance)
+            if not nearest_outcome.fits:
+                ranked_shortages.append(
+                    (_fit_distance(nearest_outcome), _shortage_in_flavor(pod_set.name, nearest_outcome, queue))
+                )
+    return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 
-def _distance(look: FlavorVerdict) -> tuple[int, float]:
-    """Rank how far a flavor is from fitting: the kind of obstacle, then the missing share of the request."""
-    lack = max((ask.missing / ask.total for ask in look.asks if ask.total), default=0.0)
-    if look.fits:
+def _fit_distance(outcome: FlavorVerdict) -> tuple[int, float]:
+    """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
+    missing_fraction = max(
+        (request.missing / request.total for request in outcome.requests if request.total),
+        default=0.0,
+    )
+    if outcome.fits:
         return 0, 0.0
-    if look.obstacle:
-        return 4 if rule_of(look.obstacle) == TAINT else 5, lack
-    if look.exceeds:
-        return 3, lack
-    return 1 if look.possibility in {PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM} else 2, lack
+    if outcome.obstacle:
+        return 4 if rule_of(outcome.obstacle) == TAINT else 5, missing_fraction
+    if outcome.exceeds:
+        return 3, missing_fraction
+    return 1 if outcome.possibility in {
+        PreemptionPossibility.PREEMPT,
+        PreemptionPossibility.RECLAIM,
+    } else 2, missing_fraction
 
 
-def _shortage(pod_set: str, look: FlavorVerdict, queue: ClusterQueue) -> Shortage:
-    if look.obstacle:
-        return Shortage(pod_set, rule_of(look.obstacle), look, None, None)
-    short = [ask for ask in look.asks if ask.missing]
-    ask = max(short, key=lambda each: (each.total > each.most, each.missing / each.total))
-    bound = bound_of(queue.node, ask.fr, ask.total)
-    return Shortage(pod_set, bound.limit, look, ask, bound)
+def _shortage_in_flavor(pod_set: str, outcome: FlavorVerdict, queue: ClusterQueue) -> Shortage:
+    if outcome.obstacle:
+        return Shortage(pod_set, rule_of(outcome.obstacle), outcome, None, None)
+    unmet_requests = [request for request in outcome.requests if request.missing]
+    request = max(unmet_requests, key=lambda each: (each.total > each.potential, each.missing / each.total))
+    limiting_node = find_limiting_node(queue.node, request.fr, request.total)
+    return Shortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

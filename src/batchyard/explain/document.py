@@ -1,4 +1,4 @@
-"""The Explanation document that answers `why`, and its parts."""
+"""The Explanation document of `batchyard why` and its parts, and lookups of the Workload and pods of an object."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -30,9 +30,9 @@ from batchyard.scheduling.snapshot import Snapshot
 
 # --- flavor breakdown ---
 #
-# What a Workload would find in every flavor of its ClusterQueue, including those that the search does not reach.
+# The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #
-# It calls the functions of the flavor assigner for all flavors instead of up to the first one that suffices.
+# The breakdown calls the flavor assigner's functions for all flavors; the scheduler stops at the first one that fits.
 
 
 class FlavorResourceRequest(NamedTuple):
@@ -40,115 +40,125 @@ class FlavorResourceRequest(NamedTuple):
 
     resource: str
     fr: int
-    #: The request of this pod set, and of earlier pod sets that use the same flavor and resource.
+    #: The request of the pod set, and the requests of earlier pod sets for the same flavor and resource.
     amount: int
     assumed: int
-    #: The available quota of the ClusterQueue, and its potential capacity.
+    #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
     free: int
-    most: int
+    potential: int
     possibility: PreemptionPossibility
 
     @property
     def total(self) -> int:
-        """The request including that of earlier pod sets."""
+        """The requested amount, including the requests of earlier pod sets."""
         return self.assumed + self.amount
 
     @property
     def missing(self) -> int:
-        """The missing amount; 0 if the request fits."""
+        """The missing amount of quota; 0 if the request fits."""
         return max(0, self.total - self.free) if self.total else 0
 
 
 class FlavorVerdict(NamedTuple):
-    """The verdict on one flavor."""
+    """The outcome of one flavor for a pod set: excluded, too small, possible after preemption, or fitting."""
 
     flavor: str
-    #: The number of its resource group.
+    #: The index of the flavor's resource group.
     group: int
-    #: Why the flavor is excluded regardless of quota, in Kueue's words; '' if it is not.
+    #: Why the flavor is excluded regardless of quota, in Kueue's words; '' if it may be used.
     obstacle: str
-    asks: tuple[FlavorResourceRequest, ...]
-    #: The possibility of its worst resource.
+    requests: tuple[FlavorResourceRequest, ...]
+    #: The preemption possibility of the resource that fits worst.
     possibility: PreemptionPossibility
 
     @property
     def fits(self) -> bool:
-        """Whether the request fits at present."""
+        """Whether the request fits the available quota without preemption."""
         return self.possibility is PreemptionPossibility.FIT
 
     @property
     def exceeds(self) -> bool:
-        """Whether the request exceeds the potential capacity of the ClusterQueue."""
-        return any(ask.total > ask.most for ask in self.asks)
+        """Whether the request exceeds the maximum that the ClusterQueue could ever use."""
+        return any(request.total > request.potential for request in self.requests)
 
 
 class PodSetVerdicts(NamedTuple):
-    """The verdicts on all flavors for one pod set."""
+    """The outcomes of all flavors for one pod set."""
 
     name: str
     pods: int
-    looks: tuple[FlavorVerdict, ...]
+    outcomes: tuple[FlavorVerdict, ...]
     #: A resource that no group of the ClusterQueue covers; '' if all are covered.
     unavailable: str
 
     def groups(self) -> list[list[FlavorVerdict]]:
-        """Return the verdicts by resource group."""
-        found: dict[int, list[FlavorVerdict]] = {}
-        for look in self.looks:
-            found.setdefault(look.group, []).append(look)
-        return list(found.values())
+        """Return the outcomes of the flavors, grouped by resource group."""
+        outcomes_by_group: dict[int, list[FlavorVerdict]] = {}
+        for outcome in self.outcomes:
+            outcomes_by_group.setdefault(outcome.group, []).append(outcome)
+        return list(outcomes_by_group.values())
 
 
 def flavor_verdicts(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
 ) -> tuple[PodSetVerdicts, ...]:
-    """Return what each pod set would find, given the assignments of the earlier pod sets."""
+    """Return the outcome of each flavor for each pod set, given the flavors assigned to earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
-    victims = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
-    search = FlavorAssigner(
-        workload, queue, snapshot, None if victims is None else victims.oracle, None, policy.fair_sharing, ()
+    preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
+    assigner = FlavorAssigner(
+        workload, queue, snapshot, None if preemptor is None else preemptor.oracle, None, policy.fair_sharing, ()
     )
-    found = search.assign(workload.counts)
-    picked = {each.name: each.assigned_flavors.usage for each in found.pod_sets}
-    taken: Usage = ()
-    verdicts = []
+    assignment = assigner.assign(workload.counts)
+    usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}
+    assumed_usage: Usage = ()
+    pod_set_outcomes = []
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
-        looks = [look for group in plan.groups for look in _looks(search, group, taken)]
-        verdicts.append(PodSetVerdicts(pod_set.name, workload.counts[index], tuple(looks), plan.unavailable))
-        taken = _summed(taken, picked.get(pod_set.name, ()))
-    return tuple(verdicts)
+        outcomes = [outcome for group in plan.groups for outcome in _group_outcomes(assigner, group, assumed_usage)]
+        pod_set_outcomes.append(PodSetVerdicts(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable))
+        assumed_usage = _add_usage(assumed_usage, usage_by_pod_set.get(pod_set.name, ()))
+    return tuple(pod_set_outcomes)
 
 
-def _looks(search: FlavorAssigner, plan: ResourceGroupRequest, taken: Usage) -> list[FlavorVerdict]:
-    qualities = search.weighed(plan, taken)
-    return [_look(search, plan, index, of, dict(taken)) for index, of in enumerate(qualities)]
+def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: Usage) -> list[FlavorVerdict]:
+    qualities = assigner.weighed(plan, assumed_usage)
+    return [
+        _flavor_outcome(assigner, plan, index, quality, dict(assumed_usage)) for index, quality in enumerate(qualities)
+    ]
 
 
-def _look(
-    search: FlavorAssigner,
+def _flavor_outcome(
+    assigner: FlavorAssigner,
     plan: ResourceGroupRequest,
     index: int,
     qualities: Sequence[GranularMode],
-    taken: dict[int, int],
+    assumed_usage: dict[int, int],
 ) -> FlavorVerdict:
-    node = search.queue.node
-    of_each = qualities if not plan.obstacles[index] else [NO_FIT] * len(plan.resources)
+    node = assigner.queue.node
+    resource_qualities = qualities if not plan.obstacles[index] else [NO_FIT] * len(plan.resources)
     asks = tuple(
         [
             FlavorResourceRequest(
-                resource, fr, amount, taken.get(fr, 0), available(node, fr), node.potential[fr], possibility_of(of)
+                resource,
+                fr,
+                amount,
+                assumed_usage.get(fr, 0),
+                available(node, fr),
+                node.potential[fr],
+                possibility_of(quality),
             )
-            for resource, (fr, amount), of in zip(plan.resources, plan.usages[index], of_each, strict=True)
+            for resource, (fr, amount), quality in zip(
+                plan.resources, plan.usages[index], resource_qualities, strict=True
+            )
         ]
     )
-    possibility = possibility_of(worst(qualities, search.queue.view.fungibility))
+    possibility = possibility_of(worst(qualities, assigner.queue.view.fungibility))
     return FlavorVerdict(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
 
 
-def _summed(usage: Usage, more: Usage) -> Usage:
+def _add_usage(usage: Usage, added: Usage) -> Usage:
     total = dict(usage)
-    for fr, amount in more:
+    for fr, amount in added:
         total[fr] = total.get(fr, 0) + amount
     return tuple(total.items())
 
@@ -158,7 +168,7 @@ KIND: Final = "Explanation"
 
 Part: TypeAlias = dict[str, Any]
 
-_VERDICTS: Final = {
+_VERDICT_BY_POSSIBILITY: Final = {
     PreemptionPossibility.NO_FIT: "short",
     PreemptionPossibility.NO_CANDIDATES: "nobodyToPreempt",
     PreemptionPossibility.PREEMPT: "preempts",
@@ -168,7 +178,7 @@ _VERDICTS: Final = {
 
 
 class Binding(NamedTuple):
-    """The one limit that a subject waits for."""
+    """The limit that keeps the explained object pending, with the object that defines the limit."""
 
     limit: str
     message: str
@@ -180,10 +190,10 @@ class Binding(NamedTuple):
 
     def document(self) -> Part:
         """Return the binding limit as a part of the document."""
-        where = {"kind": self.kind, "name": self.name} if self.kind else None
-        return slim(
+        limiting_object = {"kind": self.kind, "name": self.name} if self.kind else None
+        return nonempty_fields(
             limit=self.limit,
-            where=where,
+            where=limiting_object,
             flavor=self.flavor,
             resource=self.resource,
             missing=self.missing,
@@ -192,7 +202,7 @@ class Binding(NamedTuple):
 
 
 class ExplanationReader(NamedTuple):
-    """The user who asks. Names of Workloads in namespaces that the user may not read are hidden."""
+    """The user who reads an explanation; hides the names of Workloads in namespaces that this user may not read."""
 
     may_read: Callable[[str], bool]
 
@@ -201,130 +211,135 @@ class ExplanationReader(NamedTuple):
         return key if self.may_read(key.partition("/")[0]) else "a Workload of another namespace"
 
 
-def slim(**fields: Any) -> Part:
-    """Return the nonempty fields."""
+def nonempty_fields(**fields: Any) -> Part:
+    """Return a document part with the given fields, without empty ones."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
-def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetVerdicts]) -> list[Part]:
-    """Return the result of each pod set in each flavor, at each level of the cohort tree."""
+def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSetVerdicts]) -> list[Part]:
+    """Return the outcome of each flavor for each pod set, with the quota at each level of the cohort tree."""
     return [
-        slim(
+        nonempty_fields(
             name=each.name,
             count=each.pods,
             unavailable=each.unavailable,
-            flavors=[_flavor(snapshot, node, look) for look in each.looks],
+            flavors=[_flavor_part(snapshot, node, outcome) for outcome in each.outcomes],
         )
-        for each in looks
+        for each in outcomes
     ]
 
 
-def _flavor(snapshot: Snapshot, node: QuotaNode, look: FlavorVerdict) -> Part:
-    verdict = rule_of(look.obstacle) if look.obstacle else _VERDICTS[look.possibility]
-    if not look.obstacle and look.exceeds:
+def _flavor_part(snapshot: Snapshot, node: QuotaNode, outcome: FlavorVerdict) -> Part:
+    verdict = rule_of(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
+    if not outcome.obstacle and outcome.exceeds:
         verdict = "exceedsMaximum"
-    resources = [_resource(snapshot, node, ask) for ask in look.asks]
-    return slim(flavor=look.flavor, verdict=verdict, obstacle=look.obstacle, resources=resources)
+    resources = [_resource_part(snapshot, node, request) for request in outcome.requests]
+    return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resources)
 
 
-def _resource(snapshot: Snapshot, node: QuotaNode, ask: FlavorResourceRequest) -> Part:
-    levels = [_level(snapshot, step, ask) for step in reversed(node.path)]
-    missing = format_amount(ask.resource, ask.missing) if ask.missing else ""
-    return slim(resource=ask.resource, asked=format_amount(ask.resource, ask.total), missing=missing, levels=levels)
+def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> Part:
+    levels = [_level_part(snapshot, step, request) for step in reversed(node.path)]
+    missing = format_amount(request.resource, request.missing) if request.missing else ""
+    return nonempty_fields(
+        resource=request.resource,
+        asked=format_amount(request.resource, request.total),
+        missing=missing,
+        levels=levels,
+    )
 
 
-def _level(snapshot: Snapshot, node: QuotaNode, ask: FlavorResourceRequest) -> Part:
+def _level_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> Part:
     def formatted(amount: int | None) -> str | None:
-        return None if amount is None else format_amount(ask.resource, amount)
+        return None if amount is None else format_amount(request.resource, amount)
 
-    return slim(
+    return nonempty_fields(
         kind=kind_of(snapshot, node),
         name=node.name,
-        nominal=formatted(node.nominal.get(ask.fr, 0)),
-        subtree=formatted(node.subtree[ask.fr]),
-        used=formatted(node.usage[ask.fr]),
-        available=formatted(available(node, ask.fr)),
-        borrowingLimit=formatted(node.borrowing_limit.get(ask.fr)),
-        lendingLimit=formatted(node.lending_limit.get(ask.fr)),
+        nominal=formatted(node.nominal.get(request.fr, 0)),
+        subtree=formatted(node.subtree[request.fr]),
+        used=formatted(node.usage[request.fr]),
+        available=formatted(available(node, request.fr)),
+        borrowingLimit=formatted(node.borrowing_limit.get(request.fr)),
+        lendingLimit=formatted(node.lending_limit.get(request.fr)),
     )
 
 
 def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
-    """Return whether a node is a ClusterQueue or a Cohort."""
+    """Return the kind of a quota node: ClusterQueue or Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 
 
 def holder_part(
-    snapshot: Snapshot, holder: MissingQuotaHolder, asker: ExplanationReader, fate: Mapping[str, Any]
+    snapshot: Snapshot, holder: MissingQuotaHolder, user: ExplanationReader, preemption_fields: Mapping[str, Any]
 ) -> Part:
-    """Return a holder of quota as a part of the document; `fate` holds the fields about its preemption."""
+    """Return a part about a Workload that holds quota; `preemption_fields` has the fields about its preemption."""
     workload = holder.workload
-    holds = [
+    held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
         for fr, amount in holder.amounts
         for flavor, resource in (snapshot.names[fr],)
     ]
     return {
-        "workload": asker.name_of(workload.key),
+        "workload": user.name_of(workload.key),
         "clusterQueue": workload.queue.name,
         "priority": workload.priority,
-        "holds": holds,
+        "holds": held_amounts,
         "borrows": holder.borrows,
         "since": format_time(workload.reserved_at),
-        **fate,
+        **preemption_fields,
     }
 
 
 def explanation(kind: str, namespace: str, name: str, now: Instant) -> Part:
-    """Return the head of the document."""
-    subject = slim(kind=kind, namespace=namespace, name=name)
+    """Return the header of an Explanation document: its version, its subject and its time."""
+    subject = nonempty_fields(kind=kind, namespace=namespace, name=name)
     return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}
 
 
 # --- subjects ---
 #
-# Finds the Workload of a job or a pod, or the reason why it has none.
+# Lookup of the Workload of a job or pod, or of the reason why the object has no Workload.
 
 
-_KINDS: Final = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
-_DEFAULT: Final = "default"
+_KIND_BY_JOB_KIND: Final = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+_DEFAULT_QUEUE: Final = "default"
 
 
 class WorkloadLookup(NamedTuple):
     """The Workload of an object, or the reason why it has none."""
 
     workload: Obj | None
-    #: The job that the Workload was created for: the object itself, or an owner of it.
+    #: The job that the Workload was created for: the object, or an owner of the object.
     job: Obj | None = None
-    why_not: str = ""
+    reason: str = ""
 
 
 def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
-    """Return the Workload of a Job, a JobSet or a pod."""
-    job = managed(obj, reader)
+    """Return the Workload of a Job, a JobSet or a pod, or the reason why the object has none."""
+    job = queued_job_of(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
         return WorkloadLookup(
-            None, None, f"no job that queues with Kueue's labels owns this {kind}: it runs outside any queue"
+            None, None, f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
         )
     metadata = job["metadata"]
-    of_job = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
-    owned = [each for each in of_job if each["kind"] == "Workload"]
+    owned_objects = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
+    owned_workloads = [each for each in owned_objects if each["kind"] == "Workload"]
     prebuilt = prebuilt_key(job)
-    if not owned and prebuilt is not None:
-        found = reader.get(prebuilt)
-        owned = [] if found is None else [found]
-    if owned:
-        return WorkloadLookup(owned[0], job)
+    if not owned_workloads and prebuilt is not None:
+        prebuilt_workload = reader.get(prebuilt)
+        owned_workloads = [] if prebuilt_workload is None else [prebuilt_workload]
+    if owned_workloads:
+        return WorkloadLookup(owned_workloads[0], job)
     return WorkloadLookup(None, job, _why_unmanaged(job, prebuilt, reader))
 
 
-def managed(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the queued job of an object: its outermost owner that is a Job or JobSet, or itself; None without one."""
-    found = obj if obj["kind"] in _KINDS else None
-    for above in owning_jobs(obj, reader.get):
-        found = above
-    return found
+def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
+    """Return the outermost Job or JobSet that owns an object; the object if it is a job without an owner."""
+    job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
+    for owning_job in owning_jobs(obj, reader.get):
+        job = owning_job
+    return job
 
 
 def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
@@ -335,22 +350,22 @@ def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
     if queue:
         return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
     reason = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
-    wrong = annotation(job, well_known.QUEUE_NAME)
-    if wrong:
-        return f"{reason}; {wrong} is set as an annotation and must be a label"
-    if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT)) is None:
-        return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT} for jobs that name none"
-    return f"{reason}; it was created before the LocalQueue {_DEFAULT} of namespace {namespace}"
+    annotated_queue = annotation(job, well_known.QUEUE_NAME)
+    if annotated_queue:
+        return f"{reason}; {annotated_queue} is set as an annotation and must be a label"
+    if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT_QUEUE)) is None:
+        return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT_QUEUE} for jobs that name none"
+    return f"{reason}; it was created before the LocalQueue {_DEFAULT_QUEUE} of namespace {namespace}"
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the unfinished pods of a Workload's job, by name."""
+    """Return the unfinished pods of a Workload's job, sorted by name."""
     owner = controller_of(workload)
-    if owner is None or owner["kind"] not in _KINDS:
+    if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()
-    jobs, where = [owner["uid"]], workload["metadata"].get("namespace", "")
+    jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
     if owner["kind"] == "JobSet":
-        jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], where) if each["kind"] == "Job"]
-    owned = [obj for uid in jobs for obj in reader.owned_by(uid, where)]
+        jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], namespace) if each["kind"] == "Job"]
+    owned = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]
     pods = [obj for obj in owned if obj["kind"] == "Pod" and not is_terminal(obj)]
     return sorted(pods, key=lambda pod: pod["metadata"]["name"])

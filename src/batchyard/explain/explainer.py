@@ -1,4 +1,4 @@
-"""The `why` document about a Workload, job, pod or ClusterQueue, in the current state."""
+"""Explains the current state of a Workload, job, pod or ClusterQueue as the document that `batchyard why` shows."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -9,9 +9,9 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant, format_age
-from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, ended, pod_part
+from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, explain_finished, pod_part
 from batchyard.explain.blockers import STOPPED
-from batchyard.explain.document import Binding, ExplanationReader, Part, explanation, slim, workload_of
+from batchyard.explain.document import Binding, ExplanationReader, Part, explanation, nonempty_fields, workload_of
 from batchyard.explain.pending import PendingExplainer
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
@@ -25,38 +25,40 @@ from batchyard.scheduling.workload import lifecycle
 
 # --- evictions ---
 #
-# Explains an eviction: the reason, the preemptor, and the alternatives to this victim.
+# Explains an eviction: the reason, the preempting Workload, and why other Workloads were not preempted instead.
 
 
 _SHOWN_MAX: Final = 4
-_LOOKED_AT_MAX: Final = 50
+_HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, index: SchedulerCache, reader: Reader, asker: ExplanationReader, *, fair_sharing: bool
+    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationReader, *, fair_sharing: bool
 ) -> Part:
-    """Return the part about the last eviction; empty if the Workload has had quota since."""
+    """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
         return {}
     at = evicted["lastTransitionTime"]
     if evicted["reason"] != "Preempted" or preempted is None:
         text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
-        return {"preemption": slim(rule=evicted["reason"], at=at, text=text)}
+        return {"preemption": nonempty_fields(rule=evicted["reason"], at=at, text=text)}
     rule = str(preempted["reason"])
     uid = preemptor_uid_of(str(evicted["message"]))
-    by = _view_of(uid, index)
-    name = _ended_name(uid, reader, asker) if by is None else asker.name_of(by.key)
-    words = PreemptionReason.WORDS.get(rule, rule)
-    alternatives = (
-        [] if by is None else _alternatives(by, workload_view(workload), index, asker, fair_sharing=fair_sharing)
+    preemptor = _view_of(uid, index)
+    name = _former_preemptor_name(uid, reader, user) if preemptor is None else user.name_of(preemptor.key)
+    rule_text = PreemptionReason.WORDS.get(rule, rule)
+    spared_holders = (
+        []
+        if preemptor is None
+        else _spared_holders(preemptor, workload_view(workload), index, user, fair_sharing=fair_sharing)
     )
-    text = f"by {name} at {at}, for {words} ({rule})"
-    return {"preemption": slim(by=name, rule=rule, at=at, text=text, alternatives=alternatives)}
+    text = f"by {name} at {at}, for {rule_text} ({rule})"
+    return {"preemption": nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
 
 
-def summary_of(part: Mapping[str, Any]) -> str:
-    """Return the beginning of the summary of an evicted Workload."""
+def eviction_summary(part: Mapping[str, Any]) -> str:
+    """Return the text about the eviction with which the summary of an evicted Workload begins; '' without one."""
     preemption = part.get("preemption") or {}
     if not preemption:
         return ""
@@ -64,73 +66,83 @@ def summary_of(part: Mapping[str, Any]) -> str:
 
 
 def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
-    """Return the unfinished Workload of that uid."""
+    """Return the view of the unfinished Workload with a uid; None if there is none."""
     return next((view for view in index.book.views() if view.uid == uid), None)
 
 
-def _ended_name(uid: str, reader: Reader, asker: ExplanationReader) -> str:
-    """Return the name of a preemptor that has finished since."""
-    ended = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
-    if ended is None:
+def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationReader) -> str:
+    """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
+    finished = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
+    if finished is None:
         return "a deleted Workload"
-    return asker.name_of(f"{ended['metadata'].get('namespace', '')}/{ended['metadata']['name']}")
+    return user.name_of(f"{finished['metadata'].get('namespace', '')}/{finished['metadata']['name']}")
 
 
-def _alternatives(
+def _spared_holders(
     preemptor: WorkloadView,
     victim: WorkloadView,
     index: SchedulerCache,
-    asker: ExplanationReader,
+    user: ExplanationReader,
     *,
     fair_sharing: bool,
 ) -> list[str]:
-    """Return other holders of what the preemptor took, each with why it was not preempted, in the current state."""
-    held = index.snapshot.holder(preemptor.key)
-    name = held.queue.name if held is not None else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+    """Return a text for each other holder of the preemptor's quota about why that Workload was not preempted."""
+    preemptor_holding = index.snapshot.holder(preemptor.key)
+    name = (
+        preemptor_holding.queue.name
+        if preemptor_holding is not None
+        else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+    )
     queue = index.snapshot.queues.get(name or "")
     if queue is None:
         return []
     index.snapshot.settle()
-    usage = held.usage if held is not None else ()
+    usage = preemptor_holding.usage if preemptor_holding is not None else ()
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
     texts = []
-    for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_LOOKED_AT_MAX]:
-        other = holder.workload
-        if other.key in {preemptor.key, victim.key}:
+    for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
+        holder_workload = holder.workload
+        if holder_workload.key in {preemptor.key, victim.key}:
             continue
-        reason = protection_reason(request, other, fair_sharing=fair_sharing)
-        text = _later(other, victim) if reason is None else reason.text
-        texts.append(f"{asker.name_of(other.key)} was not preempted: {text}")
+        reason = protection_reason(request, holder_workload, fair_sharing=fair_sharing)
+        text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
+        texts.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
     return texts[:_SHOWN_MAX]
 
 
-def _later(other: AdmittedWorkload, victim: WorkloadView) -> str:
-    """Return why another candidate comes after the victim: its priority, or its later reservation time."""
-    if other.priority != victim.priority:
-        return f"its priority {other.priority} is {'higher' if other.priority > victim.priority else 'lower'}"
-    return f"it has the same priority and quota since {format_time(other.reserved_at)}: the latest is preempted first"
+def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
+    """Return why another candidate is preempted after the victim: its priority, or its reservation time."""
+    if candidate.priority != victim.priority:
+        return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
+    return (
+        f"it has the same priority and quota since {format_time(candidate.reserved_at)}: the latest is preempted first"
+    )
 
 
 # --- refusals ---
 #
-# Writes about an object that the API server keeps rejecting, as reported by Events of controllers.
+# Writes that the API server keeps rejecting, as reported by the Events of controllers about an object.
 
 
-#: A rejected write is retried every minute. An older Event means that the write has succeeded since.
-_LASTS: Final = 5 * MINUTE
+#: The age from which an Event counts as resolved: a rejected write is retried every minute.
+_REFUSAL_LIFETIME: Final = 5 * MINUTE
 
 
-def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
+def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
     """Return the last rejected write about an object, with its age; '' if none is recent."""
     metadata = obj["metadata"]
-    found = {
+    message_by_time = {
         _last_observed_at(event): event["message"]
         for event in reader.list(scheme.EVENT, metadata.get("namespace") or "default")
         if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
     }
-    last = max(found, default=0)
-    return f"{found[last]} ({format_age(max(0, now - last))} ago)" if last and now - last < _LASTS else ""
+    last = max(message_by_time, default=0)
+    return (
+        f"{message_by_time[last]} ({format_age(max(0, now - last))} ago)"
+        if last and now - last < _REFUSAL_LIFETIME
+        else ""
+    )
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
@@ -141,7 +153,7 @@ def _last_observed_at(event: Mapping[str, Any]) -> Instant:
 
 # --- queues ---
 #
-# A ClusterQueue: whether it admits, its head and why that one is pending, and what it uses, borrows and lends.
+# ClusterQueues: whether they admit Workloads, why the first Workload is pending, and the used, borrowed and lent quota.
 
 
 _EXPLAINER_SHOWN_MAX: Final = 5
@@ -154,56 +166,66 @@ class QueueExplainer:
         self._index = index
         self._pending = pending
 
-    def explain(self, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
-        """Return the parts of the document."""
+    def explain(self, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
+        """Return the parts of the Explanation document about a ClusterQueue."""
         name = obj["metadata"]["name"]
         queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
         if queue is None or waiting is None:
-            return {"state": "Unknown", "summary": "it was just created; the scheduler has not processed it yet"}
+            return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
         self._index.snapshot.settle()
-        ready = self._index.readiness(name)
-        part = slim(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quotas(queue))
-        held = len(queue.workloads)
-        part["line"] = slim(of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO")
-        share = share_of(queue.node, self._index.snapshot.names)
-        part["facts"] = slim(
-            waiting=f"{len(waiting)} Workloads", holding=f"{held} Workloads", share=_share(share.rounded, share.weight)
+        readiness = self._index.readiness(name)
+        part = nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
+        holder_count = len(queue.workloads)
+        part["line"] = nonempty_fields(
+            of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        if not ready.active:
-            binding = Binding(STOPPED, ready.message, "ClusterQueue", name)
-            return {**part, "state": "Inactive", "summary": ready.message, "binding": binding.document()}
-        front = waiting.front(1)
-        if not front:
-            summary = f"it admits; {held} Workloads hold quota and none is pending in line"
-            more = f", {len(waiting)} wait for their backoff or condition" if len(waiting) else ""
-            return {**part, "state": "Active", "summary": summary + more}
-        head = asker.name_of(front[0].key)
-        binding_of_head = self._pending.binding_in_line(front[0].key, queue, asker)
-        why = binding_of_head.message if binding_of_head is not None else "it is scheduled next"
-        part["facts"] |= {"head": f"{head}: {why}"}
-        part |= {"binding": binding_of_head.document()} if binding_of_head is not None else {}
-        return {**part, "state": "Active", "summary": f"{len(waiting)} pending; at the head {head}: {why}"}
+        share = share_of(queue.node, self._index.snapshot.names)
+        part["facts"] = nonempty_fields(
+            waiting=f"{len(waiting)} Workloads",
+            holding=f"{holder_count} Workloads",
+            share=_format_share(share.rounded, share.weight),
+        )
+        if not readiness.active:
+            binding = Binding(STOPPED, readiness.message, "ClusterQueue", name)
+            return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
+        head_views = waiting.front(1)
+        if not head_views:
+            summary = (
+                f"the ClusterQueue is active; {holder_count} Workloads hold quota and none is ready to be scheduled"
+            )
+            suffix = f"; {len(waiting)} wait for the end of a backoff or a change of conditions" if len(waiting) else ""
+            return {**part, "state": "Active", "summary": summary + suffix}
+        head = user.name_of(head_views[0].key)
+        head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
+        head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
+        part["facts"] |= {"head": f"{head}: {head_reason}"}
+        part |= {"binding": head_binding.document()} if head_binding is not None else {}
+        return {
+            **part,
+            "state": "Active",
+            "summary": f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}",
+        }
 
-    def _quotas(self, queue: ClusterQueue) -> list[Part]:
-        """Return the quota of each flavor and resource: nominal, used, borrowed, lent and available."""
+    def _quota_parts(self, queue: ClusterQueue) -> list[Part]:
+        """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quotas = queue.node, []
         for fr in node.declared:
             flavor, resource = self._index.snapshot.names[fr]
             quota, used, free = node.subtree[fr], node.usage[fr], available(node, fr)
             lent = max(0, quota - used - max(0, free)) if node.parent is not None else 0
-            figures = {
+            amount_by_name = {
                 "nominal": node.nominal.get(fr, 0),
                 "used": used,
                 "borrowed": max(0, used - quota),
                 "lent": lent,
                 "available": free,
             }
-            amounts = {name: format_amount(resource, amount) for name, amount in figures.items()}
+            amounts = {name: format_amount(resource, amount) for name, amount in amount_by_name.items()}
             quotas.append({"flavor": flavor, "resource": resource, **amounts})
         return quotas
 
 
-def _share(share: int, weight: float) -> str:
+def _format_share(share: int, weight: float) -> str:
     return f"{share} at weight {weight:g}" if share else ""
 
 
@@ -214,12 +236,12 @@ UNMANAGED: Final = "Unmanaged"
 
 
 def may_read_all(_namespace: str) -> bool:
-    """Allow reading every namespace."""
+    """Return True: allow reading every namespace."""
     return True
 
 
 class Explainer:
-    """Answers `why` for all kinds, from the scheduler cache, the objects and the node capacity."""
+    """Explains objects of all kinds from the scheduler cache, the stored objects and the node capacity."""
 
     def __init__(
         self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
@@ -233,71 +255,71 @@ class Explainer:
         self._queues = QueueExplainer(index, self._pending)
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> Part | None:
-        """Return the document about an object; None if it does not exist.
+        """Return the Explanation document about an object; None if the object does not exist.
 
-        Names of Workloads in namespaces that may not be read are hidden.
+        `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
         """
         obj = self._reader.get(key)
         if obj is None:
             return None
         part = {
             **explanation(obj["kind"], key.namespace, key.name, now),
-            **self._part(key, obj, now, ExplanationReader(may_read)),
+            **self._explain_object(key, obj, now, ExplanationReader(may_read)),
         }
-        if refusal := last_refusal(obj, self._reader, now):
+        if refusal := last_rejected_write(obj, self._reader, now):
             part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
         return part
 
-    def _part(self, key: Key, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
+    def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
         if key.kind == scheme.CLUSTER_QUEUE:
-            return self._queues.explain(obj, now, asker)
+            return self._queues.explain(obj, now, user)
         if key.kind == scheme.WORKLOAD:
-            return self._workload(obj, now, asker)
-        return self._led(obj, now, asker)
+            return self._explain_workload(obj, now, user)
+        return self._explain_job_or_pod(obj, now, user)
 
-    def _led(self, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
-        """Explain a job or a pod: its Workload, and itself."""
-        found, own = workload_of(obj, self._reader), self._own(obj)
-        if found.workload is None:
+    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
+        """Return the parts about the Workload of a job or pod, and about the pod."""
+        lookup, pod_parts = workload_of(obj, self._reader), self._explain_pod(obj)
+        if lookup.workload is None:
             return {
                 "state": UNMANAGED,
-                "summary": own.pop("summary", "") or found.why_not,
-                **own,
-                "facts": {"queue": found.why_not},
+                "summary": pod_parts.pop("summary", "") or lookup.reason,
+                **pod_parts,
+                "facts": {"queue": lookup.reason},
             }
-        part = self._workload(found.workload, now, asker)
-        summary = own.pop("summary", "")
-        facts = {"workload": key_of(found.workload).name, **part.pop("facts", {})}
-        return {**part, **({"summary": summary} if summary else {}), **own, "facts": facts}
+        part = self._explain_workload(lookup.workload, now, user)
+        summary = pod_parts.pop("summary", "")
+        facts = {"workload": key_of(lookup.workload).name, **part.pop("facts", {})}
+        return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
-    def _own(self, obj: Obj) -> Part:
-        """Return the part about a pod itself."""
+    def _explain_pod(self, obj: Obj) -> Part:
+        """Return the part about the pod; empty for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)
-        own: Part = {"pod": part}
+        pod_parts: Part = {"pod": part}
         if is_terminal(obj):
-            own["summary"] = (
+            pod_parts["summary"] = (
                 f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
             )
         elif part.get("scheduler"):
             suffix = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
-            own["summary"] = f"the pod has no node: {part['scheduler']}{suffix}"
+            pod_parts["summary"] = f"the pod has no node: {part['scheduler']}{suffix}"
         elif part.get("containers"):
-            own["summary"] = f"the pod is on {part.get('node', 'no node')}; {part['containers']}"
+            pod_parts["summary"] = f"the pod is on {part.get('node', 'no node')}; {part['containers']}"
         elif part.get("node"):
-            own["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
-        return own
+            pod_parts["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
+        return pod_parts
 
-    def _workload(self, workload: Obj, now: Instant, asker: ExplanationReader) -> Part:
+    def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationReader) -> Part:
         if lifecycle.is_finished(workload):
-            return ended(workload)
+            return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):
-            return self._admitted.explain(workload, now, asker)
-        past = eviction_part(workload, self._index, self._reader, asker, fair_sharing=self._policy.fair_sharing)
-        found = self._pending.explain(workload, now, asker)
-        state = EVICTED if past else PENDING
+            return self._admitted.explain(workload, now, user)
+        eviction = eviction_part(workload, self._index, self._reader, user, fair_sharing=self._policy.fair_sharing)
+        pending_parts = self._pending.explain(workload, now, user)
+        state = EVICTED if eviction else PENDING
         if not lifecycle.is_active(workload):
             state = INACTIVE
-        summary = f"{summary_of(past)}it waits: {found['binding']['message']}"
-        return {"state": state, "summary": summary, **past, **found}
+        summary = f"{eviction_summary(eviction)}it waits: {pending_parts['binding']['message']}"
+        return {"state": state, "summary": summary, **eviction, **pending_parts}

@@ -1,7 +1,7 @@
 """A fork of one cohort tree, in which the scheduler's decisions are simulated until nothing changes.
 
-The queues, the queue order and the cycle are those of the scheduler. Preempted Workloads release their quota at once. A
-trial is undone after it ends, so one fork serves many trials.
+A fork uses the scheduler's own queues, queue order and scheduling cycle. Preempted Workloads release their quota at
+once. A trial simulates one hypothetical change and is undone after it ends, so one fork serves many trials.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +23,10 @@ from batchyard.scheduling.snapshot import Snapshot
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 
 
-def tree_copy(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
-    """Return a separate snapshot of a ClusterQueue's tree with its quota holders.
+def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
+    """Return a separate snapshot of a ClusterQueue's cohort tree with the Workloads that hold quota.
 
-    Ids of flavor-resources are the same. Evicted Workloads are left out: they will release their quota.
+    The ids of flavor-resources are the same. Evicted Workloads are left out, because they will release their quota.
     """
     copy = Snapshot()
     for flavor in snapshot.flavors.values():
@@ -35,48 +35,48 @@ def tree_copy(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
         copy.id_of(*pair)
     for view in snapshot.forest.views.values():
         copy.put_cohort(view)
-    below = snapshot.queues_below(queue.node.path[0])
-    for each in below:
+    queues_of_tree = snapshot.queues_below(queue.node.path[0])
+    for each in queues_of_tree:
         copy.put_queue(each.view).active = each.active
     copy.settle()
-    for each in below:
-        for held in each.workloads.values():
-            if not held.evicted:
-                copy.hold(_copied(held, copy.queues[each.name]))
+    for each in queues_of_tree:
+        for quota_holder in each.workloads.values():
+            if not quota_holder.evicted:
+                copy.hold(_copy_holder(quota_holder, copy.queues[each.name]))
     return copy
 
 
-def dismantle(copy: Snapshot) -> None:
-    """Break the reference cycles of an unused copy, because the cyclic garbage collector runs rarely."""
-    for queue in copy.queues.values():
+def dismantle(snapshot: Snapshot) -> None:
+    """Break the reference cycles of an unused snapshot copy, because the cyclic garbage collector runs rarely."""
+    for queue in snapshot.queues.values():
         queue.workloads.clear()
         queue.forget_ranks()
         detach(queue.node)
-    for node in copy.cohorts.values():
+    for node in snapshot.cohorts.values():
         detach(node)
 
 
-def _copied(held: AdmittedWorkload, queue: ClusterQueue) -> AdmittedWorkload:
+def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> AdmittedWorkload:
     return AdmittedWorkload(
-        held.key,
-        held.uid,
+        quota_holder.key,
+        quota_holder.uid,
         queue,
-        held.usage,
-        held.flavor_resources,
-        held.priority,
-        held.queued,
-        held.reserved_at,
-        held.evicted,
-        held.is_admitted,
-        held.local_queue,
-        held.boost,
+        quota_holder.usage,
+        quota_holder.flavor_resources,
+        quota_holder.priority,
+        quota_holder.queued,
+        quota_holder.reserved_at,
+        quota_holder.evicted,
+        quota_holder.is_admitted,
+        quota_holder.local_queue,
+        quota_holder.boost,
     )
 
 
-#: Limits on pending Workloads in a fork: those of the same queue ahead of the Workload, and all others together.
+#: Limits on the pending Workloads in a fork: ahead of the Workload in its queue, and in all other queues together.
 AHEAD_MAX: Final = 64
 OTHERS_MAX: Final = 32
-#: Limits on head decisions over all trials of a fork, and for one purpose. Beyond them, it gives no result.
+#: Limits on simulated decisions: in all trials of a fork, and in one search for changes. Beyond, a trial has no result.
 DECISIONS_MAX: Final = 1000
 PURPOSE_MAX: Final = 400
 #: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
@@ -84,24 +84,24 @@ _TIMES_PREEMPTED_MAX: Final = 3
 
 
 class HypotheticalChange(NamedTuple):
-    """A hypothetical change of objects."""
+    """A hypothetical change of ClusterQueues, Cohorts and Workloads, to be tried in a fork."""
 
     queues: Mapping[str, ClusterQueueView] = {}
     cohorts: Mapping[str, CohortView] = {}
-    #: The changed Workload.
+    #: The changed Workload; None: unchanged.
     workload: WorkloadView | None = None
     #: Keys of Workloads that no longer hold quota.
-    gone: Sequence[str] = ()
-    #: Whether its ClusterQueue admits although it is inactive.
-    opens: bool = False
+    ended_workloads: Sequence[str] = ()
+    #: Whether the Workload's ClusterQueue becomes active.
+    activates_queue: bool = False
 
 
-AS_IT_IS: Final = HypotheticalChange()
+NO_CHANGE: Final = HypotheticalChange()
 
 
 @dataclass(slots=True)
 class TrialOutcome:
-    """The result of a trial."""
+    """The result of a trial: whether the Workload is admitted, and the Workloads that it preempted."""
 
     is_admitted: bool = False
     #: Keys of the Workloads that the Workload itself preempted.
@@ -109,16 +109,16 @@ class TrialOutcome:
 
 
 class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
-    """The fork has reached its limit of decisions; the result is unknown."""
+    """The fork reached its limit of simulated decisions, so the result of the trial is unknown."""
 
 
 class Fork:
-    """A copy of one cohort tree with its pending Workloads, and the number of decisions made in it."""
+    """A copy of one cohort tree with its pending Workloads, in which trials are simulated."""
 
     def __init__(
         self, index: SchedulerCache, policy: SchedulingPolicy, target: WorkloadView, queue: ClusterQueue
     ) -> None:
-        self.snapshot = tree_copy(index.snapshot, queue)
+        self.snapshot = copy_tree(index.snapshot, queue)
         self.target = target
         self.queue = self.snapshot.queues[queue.name]
         self._is_active = self.queue.active
@@ -127,82 +127,84 @@ class Fork:
         self._now: Instant = index.queue_manager.now
         self._pending = index.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
-        self.left_out = self.left_out_elsewhere = 0
-        self._waiting = self._who_waits()
+        self.omitted_ahead = self.omitted_elsewhere = 0
+        self._waiting = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
-        self._views = {key: view for key in self._held() if (view := index.book.view(key)) is not None}
+        self._views = {key: view for key in self._holder_keys() if (view := index.book.view(key)) is not None}
         self._number = 0
         self._decided = 0
         self._decided_max = PURPOSE_MAX
-        self._views_put: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
+        self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
-    def begin(self) -> None:
-        """Start a new purpose with its own limit of decisions."""
+    def begin_search(self) -> None:
+        """Start a new search for changes, with a limit of its own on simulated decisions."""
         self._decided_max = min(DECISIONS_MAX, self._decided + PURPOSE_MAX)
 
-    def count(self, heads: int) -> None:
-        """Count decisions about `heads` heads. Raise TooMuch over the limit."""
+    def count_decisions(self, heads: int) -> None:
+        """Count the decisions about a number of heads; raise DecisionLimitReached over the limit."""
         self._decided += heads
         if self._decided > self._decided_max:
             raise DecisionLimitReached
 
     def close(self) -> None:
-        """Release the copy; no trial may follow."""
+        """Release the snapshot copy; no trial may follow."""
         dismantle(self.snapshot)
 
-    def restore(self) -> None:
-        """Restore all queues and Cohorts, for readers of the snapshot between trials."""
-        self._put(AS_IT_IS)
+    def restore_quota_objects(self) -> None:
+        """Undo the changes of queues and Cohorts, so that the snapshot can be read between trials."""
+        self._apply_change(NO_CHANGE)
 
-    def others(self) -> Iterable[WorkloadView]:
-        """Return all pending Workloads in the fork except the Workload itself."""
+    def other_pending_views(self) -> Iterable[WorkloadView]:
+        """Return all pending Workloads in the fork except the explained Workload."""
         return [view for views in self._waiting.values() for view in views if view.key != self.target.key]
 
-    def try_out(self, change: HypotheticalChange = AS_IT_IS) -> TrialOutcome:
-        """Return the outcome of a change. Raise TooMuch if it needs too many decisions."""
-        self._put(change)
+    def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
+        """Return the outcome of a hypothetical change; raise DecisionLimitReached if it needs too many decisions."""
+        self._apply_change(change)
         return _Trial(self, change).run()
 
     def admits(self, change: HypotheticalChange) -> bool:
-        """Report whether the Workload is admitted after a change, possibly after preemptions."""
-        return self.try_out(change).is_admitted
+        """Report whether the Workload is admitted after a hypothetical change, possibly after preemptions."""
+        return self.run_trial(change).is_admitted
 
-    def _held(self) -> list[str]:
+    def _holder_keys(self) -> list[str]:
         return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
 
-    def _who_waits(self) -> dict[str, list[WorkloadView]]:
+    def _select_pending(self) -> dict[str, list[WorkloadView]]:
         """Return the pending Workloads to simulate, by ClusterQueue, in queue order."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
-        share = max(1, OTHERS_MAX // max(1, len(names)))
-        waiting = {name: self._pending[name].front(share) for name in names[:OTHERS_MAX]}
-        self.left_out_elsewhere = sum(len(self._pending[name]) for name in names) - sum(map(len, waiting.values()))
-        own = self._pending[self.queue.name]
-        ahead = own.place_of(self.target.key) if own.get(self.target.key) is not None else 0
+        limit_per_queue = max(1, OTHERS_MAX // max(1, len(names)))
+        views_by_queue = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
+        self.omitted_elsewhere = sum(len(self._pending[name]) for name in names) - sum(
+            map(len, views_by_queue.values())
+        )
+        own_queue = self._pending[self.queue.name]
+        ahead = own_queue.place_of(self.target.key) if own_queue.get(self.target.key) is not None else 0
         if ahead > AHEAD_MAX:
-            self.left_out = ahead
-            waiting[self.queue.name] = [self.target]
+            self.omitted_ahead = ahead
+            views_by_queue[self.queue.name] = [self.target]
         else:
-            front = [view for view in own.front(ahead + OTHERS_MAX) if view.key != self.target.key]
-            waiting[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
-        return waiting
+            front = [view for view in own_queue.front(ahead + OTHERS_MAX) if view.key != self.target.key]
+            views_by_queue[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
+        return views_by_queue
 
-    def _put(self, change: HypotheticalChange) -> None:
-        """Apply a change to queues and Cohorts, and restore all others."""
-        queues, cohorts = self._views_put
+    def _apply_change(self, change: HypotheticalChange) -> None:
+        """Apply a hypothetical change to the ClusterQueues and Cohorts of the fork, and undo earlier changes."""
+        queues, cohorts = self._original_views
         snapshot = self.snapshot
         for name in {**queues, **change.queues}:
             view = change.queues.get(name) or queues[name]
-            known = snapshot.queues[name].view
-            queues.setdefault(name, known)
-            if view is not known:
+            current = snapshot.queues[name].view
+            queues.setdefault(name, current)
+            if view is not current:
                 snapshot.put_queue(view)
         for name in {**cohorts, **change.cohorts}:
-            found = change.cohorts.get(name) or cohorts[name]
-            present = snapshot.forest.views[name]
-            cohorts.setdefault(name, present)
-            if found is not present:
-                snapshot.put_cohort(found)
-        self.queue.active = change.opens or self._is_active
+            cohort_view = change.cohorts.get(name) or cohorts[name]
+            current_cohort = snapshot.forest.views[name]
+            cohorts.setdefault(name, current_cohort)
+            if cohort_view is not current_cohort:
+                snapshot.put_cohort(cohort_view)
+        self.queue.active = change.activates_queue or self._is_active
         before, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
         if snapshot.rebuilds > rebuilds:
@@ -211,44 +213,44 @@ class Fork:
 
 
 class _Trial:
-    """One trial in a fork."""
+    """One trial in a fork: a simulation of scheduling cycles after a hypothetical change."""
 
     def __init__(self, fork: Fork, change: HypotheticalChange) -> None:
         self._fork = fork
         self._snapshot = fork.snapshot
         self._target = change.workload or fork.target
-        self._line_up = QueueManager(fork.snapshot, fork._namespaces)
-        self._line_up.now = fork._now
+        self._queue_manager = QueueManager(fork.snapshot, fork._namespaces)
+        self._queue_manager.now = fork._now
         self._released: dict[str, AdmittedWorkload] = {}
         self._admitted: dict[str, WorkloadView] = {}
         self._preempted: dict[str, int] = {}
         self._outcome = TrialOutcome()
-        for key in change.gone:
+        for key in change.ended_workloads:
             self._release(key)
         for name, queue in fork.snapshot.queues.items():
-            waiting = self._line_up.pending[name] = PendingQueue(name)
+            waiting = self._queue_manager.pending[name] = PendingQueue(name)
             waiting.strict_fifo = queue.view.strict_fifo
             for view in fork._waiting.get(name, ()):
                 waiting.put_in_line(self._target if view.key == self._target.key else view)
             if len(waiting):
-                self._line_up.show_new(name)
+                self._queue_manager.show_new(name)
 
     def run(self) -> TrialOutcome:
-        """Run cycles until the Workload is admitted or nothing changes, then undo everything."""
-        seen: dict[object, None] = {}
+        """Run scheduling cycles until the Workload is admitted or nothing changes, then undo everything."""
+        seen_signatures: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_looping:
-                heads = self._line_up.heads()
-                self._fork.count(len(heads))
+                heads = self._queue_manager.heads()
+                self._fork.count_decisions(len(heads))
                 decisions = self._cycle().run(heads)
                 parked = [self._apply(decision) for decision in decisions]
-                if any(parked) or any(not _is_stuck(decision) for decision in decisions):
-                    seen.clear()
+                if any(parked) or any(not _stays_pending(decision) for decision in decisions):
+                    seen_signatures.clear()
                     continue
-                signature = tuple([(d.head.workload.key, repr(_tried(d))) for d in decisions])
-                if signature in seen or not heads:
+                signature = tuple([(d.head.workload.key, repr(_tried_flavors(d))) for d in decisions])
+                if signature in seen_signatures or not heads:
                     break
-                seen[signature] = None
+                seen_signatures[signature] = None
         finally:
             self._undo()
         return self._outcome
@@ -263,7 +265,7 @@ class _Trial:
         return Cycle(self._snapshot, fork._policy, fork._namespaces, fork._number)
 
     def _apply(self, decision: Decision) -> bool:
-        """Apply a decision. Return whether its Workload was parked."""
+        """Apply a scheduling decision; return whether its Workload was parked as inadmissible."""
         match decision:
             case Admit():
                 self._admit(decision)
@@ -273,50 +275,50 @@ class _Trial:
                     self._preempt(decision, target.workload.key)
             case StayPending():
                 pass
-        return self._line_up.requeue(decision.head, decision.last, decision.requeue)
+        return self._queue_manager.requeue(decision.head, decision.last, decision.requeue)
 
     def _admit(self, decision: Admit) -> None:
         view = decision.head.workload
-        self._line_up.pending[decision.queue.name].remove(view.key)
+        self._queue_manager.pending[decision.queue.name].remove(view.key)
         self._snapshot.hold(admitted_of(decision, self._fork._now, admitted=True))
         self._admitted[view.key] = view
         self._outcome.is_admitted |= view.key == self._target.key
 
     def _preempt(self, decision: Preempt, key: str) -> None:
-        held = self._snapshot.holder(key)
-        if held is None:
+        quota_holder = self._snapshot.holder(key)
+        if quota_holder is None:
             return
         self._preempted[key] = self._preempted.get(key, 0) + 1
         if decision.head.workload.key == self._target.key:
             self._outcome.preempted.append(key)
-        name, view = held.queue.name, self._admitted.get(key) or self._fork._views.get(key)
+        name, view = quota_holder.queue.name, self._admitted.get(key) or self._fork._views.get(key)
         self._release(key)
-        self._line_up.wake(name)
+        self._queue_manager.wake(name)
         if view is not None:
-            self._line_up.pending[name].put_in_line(view)
-            self._line_up.show_new(name)
+            self._queue_manager.pending[name].put_in_line(view)
+            self._queue_manager.show_new(name)
 
     def _release(self, key: str) -> None:
-        held = self._snapshot.release(key)
+        quota_holder = self._snapshot.release(key)
         if key in self._admitted:
             del self._admitted[key]
-        elif held is not None:
-            self._released[key] = held
+        elif quota_holder is not None:
+            self._released[key] = quota_holder
 
     def _undo(self) -> None:
         for key in self._admitted:
             self._snapshot.release(key)
-        for held in self._released.values():
-            self._snapshot.hold(held)
-        for waiting in self._line_up.pending.values():
+        for quota_holder in self._released.values():
+            self._snapshot.hold(quota_holder)
+        for waiting in self._queue_manager.pending.values():
             waiting.clear()
 
 
-def _tried(decision: Decision) -> object:
-    """Return how far its flavor search got."""
+def _tried_flavors(decision: Decision) -> object:
+    """Return the flavors that the flavor search of a decision has tried; () if it admits or preempts."""
     return decision.last.tried if isinstance(decision, StayPending) and decision.last is not None else ()
 
 
-def _is_stuck(decision: Decision) -> bool:
-    """Report whether a decision changes nothing."""
+def _stays_pending(decision: Decision) -> bool:
+    """Report whether a decision leaves its Workload pending without a preemption."""
     return not isinstance(decision, Admit | Preempt)

@@ -1,4 +1,4 @@
-"""Proposed changes that would admit a Workload, each tried in a fork: fixes, priority, size, flavors, strategy."""
+"""Proposals that would admit a pending Workload, each verified by simulation: fixes, priority, size and others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from batchyard.scheduling.workload import lifecycle
 
 # --- proposal ---
 #
-# A change that would admit a Workload: its description, its patches, and the proof by simulation.
+# The data of a proposal: a change that admits a Workload in a simulation, with its description and its patches.
 
 
 QUOTA: Final = "quota"
@@ -33,23 +33,23 @@ Patch = Mapping[str, Any]
 
 
 class Proposal(NamedTuple):
-    """A change that admits the Workload in a simulation. The creator has simulated it, and one unit less."""
+    """A change that admits a Workload: the smallest such change, verified by simulation."""
 
     kind: str
     text: str
     apply: Sequence[Patch]
 
     def document(self) -> dict[str, Any]:
-        """Return the proposal as a part of the document."""
+        """Return the proposal as a part of the Explanation document."""
         return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
 
 
 class ProposalCase(NamedTuple):
-    """A pending Workload, and a fork for simulations."""
+    """A pending Workload with its job, its binding limit, and a fork to simulate changes."""
 
     workload: Obj
     view: WorkloadView
-    looks: Sequence[PodSetVerdicts]
+    outcomes: Sequence[PodSetVerdicts]
     fork: Fork
     #: The job that the Workload was created for; None if there is none.
     owner: Obj | None
@@ -67,72 +67,74 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
-def _patch(kind: str, name: str, namespace: str, how: str, patch: Any) -> Patch:
-    where = {"namespace": namespace} if namespace else {}
-    return {"kind": kind, **where, "name": name, "type": how, "patch": patch}
+def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) -> Patch:
+    namespace_field = {"namespace": namespace} if namespace else {}
+    return {"kind": kind, **namespace_field, "name": name, "type": patch_type, "patch": patch}
 
 
-# --- smallest ---
+# --- minimum search ---
 #
-# Searches for the least value that satisfies a predicate.
+# Searches for the smallest values that satisfy a predicate.
 
 
-def smallest(will_do: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
-    """Return amounts that satisfy `will_do`, none of which can be one less; None if the last step fails.
+def minimize_amounts(is_satisfied: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
+    """Return amounts that satisfy the predicate but do not if any one is reduced by 1; None if the last step fails.
 
-    `steps` are increasing guesses; the first is the likely one.
+    `steps` are ascending amounts to try; the first ones are the most likely to satisfy the predicate.
     """
-    place = _first(lambda index: will_do(steps[index]), len(steps))
-    if place is None:
+    step_index = _first_index(lambda index: is_satisfied(steps[index]), len(steps))
+    if step_index is None:
         return None
-    found = list(steps[place])
-    is_new = True
-    while is_new:
-        is_new = False
-        for dim, amount in enumerate(found):
-            before, after = found[:dim], found[dim + 1 :]
-            least = least_amount(partial(_with_one, will_do, before, after), amount)
-            is_new |= least < amount and len(found) > 1
-            found[dim] = least
-    return found
+    amounts = list(steps[step_index])
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for dim, amount in enumerate(amounts):
+            before, after = amounts[:dim], amounts[dim + 1 :]
+            minimum = minimum_amount(partial(_satisfies_with_amount, is_satisfied, before, after), amount)
+            has_changed |= minimum < amount and len(amounts) > 1
+            amounts[dim] = minimum
+    return amounts
 
 
-def _with_one(will_do: Callable[[Sequence[int]], bool], before: list[int], after: list[int], amount: int) -> bool:
-    return will_do([*before, amount, *after])
+def _satisfies_with_amount(
+    is_satisfied: Callable[[Sequence[int]], bool], before: list[int], after: list[int], amount: int
+) -> bool:
+    return is_satisfied([*before, amount, *after])
 
 
-def least_amount(will_do: Callable[[int], bool], amount: int) -> int:
-    """Return the least amount with `will_do`, searched downwards to 0 while one less also holds."""
-    if amount == 0 or not will_do(amount - 1):
+def minimum_amount(is_satisfied: Callable[[int], bool], amount: int) -> int:
+    """Return the smallest amount that satisfies the predicate, which must hold for the given amount."""
+    if amount == 0 or not is_satisfied(amount - 1):
         return amount
-    return least_between(will_do, 0, amount - 1)
+    return minimum_between(is_satisfied, 0, amount - 1)
 
 
-def _first(will_do: Callable[[int], bool], count: int) -> int | None:
-    """Return the first index with `will_do`: the first is tested, then the last, then those between."""
-    if will_do(0):
+def _first_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
+    """Return the first index that satisfies the predicate; None if the last does not. It tries both ends first."""
+    if is_satisfied(0):
         return 0
-    if count < 2 or not will_do(count - 1):
+    if count < 2 or not is_satisfied(count - 1):
         return None
-    return least_between(will_do, 1, count - 1)
+    return minimum_between(is_satisfied, 1, count - 1)
 
 
-def least_between(will_do: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the least number in the range with `will_do`, which is monotonic and holds for `high`."""
+def minimum_between(is_satisfied: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the smallest number in a range that satisfies a monotonic predicate, which must hold for `high`."""
     while low < high:
         middle = (low + high) // 2
-        if will_do(middle):
+        if is_satisfied(middle):
             high = middle
         else:
             low = middle + 1
     return high
 
 
-_NOT_STOPPED: Final = {"spec": {"stopPolicy": "None"}}
+_STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
 
 
 class _Fix(NamedTuple):
-    """A fix, with its patch and the fixed ClusterQueue."""
+    """A field change that makes the scheduler consider a Workload, with its patch and the fixed ClusterQueue."""
 
     text: str
     patch: Patch
@@ -142,125 +144,133 @@ class _Fix(NamedTuple):
 def propose_fixes(
     workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache, policy: SchedulingPolicy
 ) -> Iterator[Proposal]:
-    """Propose the fix of the only fault, if the Workload would be admitted then."""
-    found = list(_faults(workload, view, queue, index))
-    if len(found) != 1:
+    """Propose the fix of a Workload's only configuration error, if the Workload would be admitted then."""
+    fixes = list(_possible_fixes(workload, view, queue, index))
+    if len(fixes) != 1:
         return
-    remedy, fork = found[0], Fork(index, policy, view, queue)
+    fix, fork = fixes[0], Fork(index, policy, view, queue)
     try:
-        if fork.admits(HypotheticalChange(queues={queue.name: remedy.view}, opens=True)):
-            yield Proposal(FIX, remedy.text, (remedy.patch,))
+        if fork.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
+            yield Proposal(FIX, fix.text, (fix.patch,))
     except DecisionLimitReached:
         return
     finally:
         fork.close()
 
 
-def _faults(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
-    """Yield all faults that a field can fix; nothing if other faults exist."""
-    started, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
-    if not index.readiness_with(started).active or queue.in_cycle or labels is None:
+def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
+    """Yield the fix of each error that a field can correct; nothing if other errors exist."""
+    started_view, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
+    if not index.readiness_with(started_view).active or queue.in_cycle or labels is None:
         return
     if not lifecycle.is_active(workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
-        yield _Fix("set its spec.active to true", patch, started)
-    local = index.book.local_queues.get(view.queue)
-    if local is not None and local.stop_policy != "None":
+        yield _Fix("set spec.active of the Workload to true", patch, started_view)
+    local_queue = index.book.local_queues.get(view.queue)
+    if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
-        patch = merge_patch("LocalQueue", name, _NOT_STOPPED, view.namespace)
-        yield _Fix(f"LocalQueue {name}: set stopPolicy to None", patch, started)
+        patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
+        yield _Fix(f"LocalQueue {name}: set stopPolicy to None", patch, started_view)
     if queue.view.stop_policy != "None":
-        patch = merge_patch("ClusterQueue", queue.name, _NOT_STOPPED)
-        yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started)
+        patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
+        yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started_view)
     if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
         operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
-        wide = replace(started, namespaces=selector({}))
-        yield _Fix(text, json_patch("ClusterQueue", queue.name, [operation]), wide)
+        selecting_view = replace(started_view, namespaces=selector({}))
+        yield _Fix(text, json_patch("ClusterQueue", queue.name, [operation]), selecting_view)
 
 
-# --- other changes ---
+# --- changes besides quota ---
 #
-# Changes other than quota that would admit a Workload: priority, size, flavor, end of others, queueing strategy.
+# Changes of priority, size, flavors and queueing strategy that would admit a Workload, and the end of other Workloads.
 
 
-Imagine = Callable[[Obj, WorkloadView], WorkloadView]
+ViewBuilder = Callable[[Obj, WorkloadView], WorkloadView]
 
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
 #: At most this many holders are proposed to end, and at most this many are considered.
 _ENDED_MAX: Final = 4
-_LOOKED_AT_MAX: Final = 64
+_CHECKED_MAX: Final = 64
 
 
-def priority_changes(case: ProposalCase, imagine: Imagine, classes: Mapping[str, int]) -> Iterator[Proposal]:
+def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Iterator[Proposal]:
     """Propose the lowest priority that admits the Workload, by preemption or by queue order.
 
     `classes` are the WorkloadPriorityClasses by name.
     """
-    fork, own = case.fork, case.view.priority
-    others = [view.priority for view in fork.others()]
-    held = [held.priority for queue in fork.snapshot.queues.values() for held in queue.workloads.values()]
-    thresholds = dict.fromkeys([value + more for value in (*others, *held) for more in (0, 1)])
-    values = sorted(value for value in thresholds if own < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
+    fork, current_priority = case.fork, case.view.priority
+    pending_priorities = [view.priority for view in fork.other_pending_views()]
+    held_priorities = [
+        held_priorities.priority
+        for queue in fork.snapshot.queues.values()
+        for held_priorities in queue.workloads.values()
+    ]
+    thresholds = dict.fromkeys(
+        [value + increment for value in (*pending_priorities, *held_priorities) for increment in (0, 1)]
+    )
+    values = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
-    def will_do(value: int) -> bool:
+    def is_satisfied(value: int) -> bool:
         obj = with_path(case.workload, ("spec", "priority"), value)
-        return fork.admits(HypotheticalChange(workload=imagine(obj, case.view)))
+        return fork.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    found = _lowest(values, will_do)
-    if found is None or will_do(found - 1):
+    new_priority = _first_value(values, is_satisfied)
+    if new_priority is None or is_satisfied(new_priority - 1):
         return
-    fitting = min(((value, name) for name, value in classes.items() if value >= found), default=None)
-    hint = "" if fitting is None else f"; WorkloadPriorityClass {fitting[1]} has {fitting[0]}"
-    text = f"raise its priority from {own} to {found}{hint}"
-    patch = merge_patch("Workload", case.view.name, {"spec": {"priority": found}}, case.view.namespace)
+    priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
+    hint = "" if priority_class is None else f"; WorkloadPriorityClass {priority_class[1]} has {priority_class[0]}"
+    text = f"raise its priority from {current_priority} to {new_priority}{hint}"
+    patch = merge_patch("Workload", case.view.name, {"spec": {"priority": new_priority}}, case.view.namespace)
     yield Proposal(PRIORITY, text, (patch,))
 
 
-def _lowest(values: Sequence[int], will_do: Callable[[int], bool]) -> int | None:
-    """Return the first of ascending values for which `will_do` holds, if it holds for the last."""
-    if not values or not will_do(values[-1]):
+def _first_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> int | None:
+    """Return the first of ascending values that satisfies the predicate; None if the last does not."""
+    if not values or not is_satisfied(values[-1]):
         return None
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
-        if will_do(values[middle]):
+        if is_satisfied(values[middle]):
             high = middle
         else:
             low = middle + 1
     return values[high]
 
 
-def size_changes(case: ProposalCase, imagine: Imagine) -> Iterator[Proposal]:
-    """Propose the largest pod count of its largest pod set that would be admitted."""
+def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
+    """Propose the largest pod count of the Workload's largest pod set that would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
     count: int = pod_set.get("count", 1)
 
-    def will_do(pods: int) -> bool:
-        fewer = {**pod_set, "count": pods}
-        fewer.pop("minCount", None)
-        obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], fewer, *pod_sets[index + 1 :]])
-        return case.fork.admits(HypotheticalChange(workload=imagine(obj, case.view)))
+    def is_satisfied(pods: int) -> bool:
+        smaller_pod_set = {**pod_set, "count": pods}
+        smaller_pod_set.pop("minCount", None)
+        obj = with_path(
+            case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_pod_set, *pod_sets[index + 1 :]]
+        )
+        return case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
     step = _pods_of_one_job(case.owner, pod_set["name"])
-    most = _most(lambda jobs: will_do(jobs * step), count // step)
-    if most:
-        named = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-        text = f"ask for {most * step} pods{named} instead of {count}"
-        yield Proposal(SIZE, text, _count_patches(case, index, most * step))
+    step_count = _largest_number(lambda jobs: is_satisfied(jobs * step), count // step)
+    if step_count:
+        pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
+        text = f"request {step_count * step} pods{pod_set_suffix} instead of {count}"
+        yield Proposal(SIZE, text, _count_patches(case, index, step_count * step))
 
 
-def _most(will_do: Callable[[int], bool], limit: int) -> int:
-    """Return the largest number below `limit` for which `will_do` holds; 0 if it fails for 1."""
-    if limit < 2 or not will_do(1):
+def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
+    """Return the largest number below `limit` that satisfies the predicate; 0 if 1 does not."""
+    if limit < 2 or not is_satisfied(1):
         return 0
     low, high = 1, limit  # holds, fails
     while high - low > 1:
         middle = (low + high) // 2
-        if will_do(middle):
+        if is_satisfied(middle):
             low = middle
         else:
             high = middle
@@ -268,7 +278,7 @@ def _most(will_do: Callable[[int], bool], limit: int) -> int:
 
 
 def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
-    """Return the step by which a pod set can shrink: the pods of one whole Job for a JobSet."""
+    """Return by how many pods a pod set can shrink: the pods of one replicated Job for a JobSet, else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicated = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
@@ -291,116 +301,121 @@ def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch
     return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
 
 
-def flavor_changes(case: ProposalCase, imagine: Imagine) -> Iterator[Proposal]:
+def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
     """Propose tolerations or selectors that make an excluded flavor with free quota usable."""
-    for name in _ruled_out(case):
+    for name in _excluded_flavors(case):
         flavor = case.fork.snapshot.flavors.get(name)
         if flavor is None:
             continue
-        pod_sets = [_suited(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
+        pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
-        if case.fork.admits(HypotheticalChange(workload=imagine(obj, case.view))):
+        if case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view))):
             yield Proposal(
                 FLAVOR,
                 f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}",
-                _suiting(case, pod_sets),
+                _pod_patches(case, pod_sets),
             )
 
 
-def _ruled_out(case: ProposalCase) -> list[str]:
-    found = [look.flavor for pod_set in case.looks for look in pod_set.looks if look.obstacle]
-    return list(dict.fromkeys(found))
+def _excluded_flavors(case: ProposalCase) -> list[str]:
+    excluded = [outcome.flavor for pod_set in case.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+    return list(dict.fromkeys(excluded))
 
 
-def _suited(pod_set: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
-    """Return a pod set whose pods may use a flavor: they tolerate its taints and select its labels."""
+def _fit_pod_set_to_flavor(pod_set: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
+    """Return a copy of a pod set whose pods may use a flavor: they tolerate its taints and select its labels."""
     template = pod_set["template"]
-    return {**pod_set, "template": {**template, "spec": _suited_spec(template["spec"], flavor)}}
+    return {**pod_set, "template": {**template, "spec": _fit_spec_to_flavor(template["spec"], flavor)}}
 
 
-def _suited_spec(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
+def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
     tolerations = [
         {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
         if taint.value
         else {"key": taint.key, "operator": "Exists", "effect": taint.effect}
         for taint in flavor.taints
     ]
-    known = list(spec.get("tolerations") or ())
-    made = {**spec, "tolerations": [*known, *[each for each in tolerations if each not in known]]}
+    old_tolerations = list(spec.get("tolerations") or ())
+    new_spec = {
+        **spec,
+        "tolerations": [*old_tolerations, *[each for each in tolerations if each not in old_tolerations]],
+    }
     selector = spec.get("nodeSelector") or {}
     if selector:
-        made["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
+        new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
     affinity = spec.get("affinity") or {}
     node = affinity.get("nodeAffinity") or {}
     if "requiredDuringSchedulingIgnoredDuringExecution" in node and flavor.labels:
         expressions = [
             {"key": key, "operator": "In", "values": [value]} for key, value in sorted(flavor.labels.items())
         ]
-        required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-        kept = {**node, "requiredDuringSchedulingIgnoredDuringExecution": required}
-        made["affinity"] = {**affinity, "nodeAffinity": kept}
-    return made
+        required_terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        new_node_affinity = {**node, "requiredDuringSchedulingIgnoredDuringExecution": required_terms}
+        new_spec["affinity"] = {**affinity, "nodeAffinity": new_node_affinity}
+    return new_spec
 
 
 def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
-    """Describe the required changes of the pods."""
+    """Return a text that describes how the pods must change to use a flavor."""
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
-    suited = [_suited_spec(spec, flavor) for spec in specs]
+    new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in specs]
     if any(
-        new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in zip(suited, specs, strict=True)
+        new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in zip(new_specs, specs, strict=True)
     ):
         parts.append(f"tolerate {', '.join(f'{taint.key}={taint.value}:{taint.effect}' for taint in flavor.taints)}")
-    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in zip(suited, specs, strict=True)):
-        labels = {key: value for new in suited for key, value in (new.get("nodeSelector") or {}).items()}
+    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in zip(new_specs, specs, strict=True)):
+        labels = {key: value for new in new_specs for key, value in (new.get("nodeSelector") or {}).items()}
         parts.append(f"select {', '.join(f'{key}={value}' for key, value in labels.items() if key in flavor.labels)}")
-    if any(new.get("affinity") != old.get("affinity") for new, old in zip(suited, specs, strict=True)):
+    if any(new.get("affinity") != old.get("affinity") for new, old in zip(new_specs, specs, strict=True)):
         parts.append(f"require {', '.join(f'{key}={value}' for key, value in sorted(flavor.labels.items()))}")
     return ", ".join(parts)
 
 
-def _suiting(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches for the pods; none for a job whose Workload is recreated only for changed tolerations."""
-    before = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
-    after = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
+def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
+    """Return the patches of the pod templates; none for a job whose tolerations stay the same."""
+    old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
+    new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
     owner = case.owner
     if owner is None:
-        operations = _additions(after, list(after), "/spec/podSets/{}/template/spec")
+        operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
         return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
     if not any(
         list(new["tolerations"]) != (old.get("tolerations") or [])
-        for new, old in zip(after.values(), before, strict=True)
+        for new, old in zip(new_specs.values(), old_specs, strict=True)
     ):
         return ()
     name, namespace = owner["metadata"]["name"], owner["metadata"].get("namespace", "")
     if owner["kind"] == "Job":
-        operations = _additions(after, list(after), "/spec/template/spec")
+        operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
-        order = [each["name"] for each in owner["spec"].get("replicatedJobs") or ()]
-        operations = _additions(after, order, "/spec/replicatedJobs/{}/template/spec/template/spec")
+        pod_set_names = [each["name"] for each in owner["spec"].get("replicatedJobs") or ()]
+        operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
     return (json_patch(owner["kind"], name, operations, namespace),)
 
 
-def _additions(specs: Mapping[str, Mapping[str, Any]], order: Sequence[str], where: str) -> list[Mapping[str, Any]]:
-    """Return the operations that add the changed pod spec fields at their paths."""
+def _add_operations(
+    specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
+) -> list[Mapping[str, Any]]:
+    """Return the JSON Patch operations that set the scheduling fields of the pod specs."""
     return [
-        {"op": "add", "path": f"{where.format(place)}/{field}", "value": specs[name][field]}
-        for place, name in enumerate(order)
+        {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": specs[name][field]}
+        for position, name in enumerate(pod_set_names)
         if name in specs
         for field in ("tolerations", "nodeSelector", "affinity")
         if specs[name].get(field)
     ]
 
 
-def end_changes(
+def propose_ends(
     case: ProposalCase, holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]
 ) -> Iterator[Proposal]:
-    """Propose the fewest holders of the missing quota to end, in the order of `holders`.
+    """Propose a minimal set of Workloads to end, chosen from the holders of the missing quota in the given order.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:_LOOKED_AT_MAX]]
-    chosen = _enough(case.fork, keys)
+    keys = [holder.workload.key for holder in holders[:_CHECKED_MAX]]
+    chosen = _minimal_set(case.fork, keys)
     if not chosen:
         return
     patches = [
@@ -412,28 +427,28 @@ def end_changes(
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_visible else ())
 
 
-def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
-    """Return a minimal set of Workloads whose end admits the target; empty if there is none."""
+def _minimal_set(fork: Fork, keys: Sequence[str]) -> list[str]:
+    """Return a minimal set of Workloads whose end admits the pending Workload; empty if there is none."""
     chosen: list[str] = []
     for key in keys[:_ENDED_MAX]:
         chosen.append(key)
-        if fork.admits(HypotheticalChange(gone=chosen)):
+        if fork.admits(HypotheticalChange(ended_workloads=chosen)):
             break
     else:
         return []
-    left = list(chosen)
-    while left:
-        spared = [each for each in chosen if each != left[0]]
-        if fork.admits(HypotheticalChange(gone=spared)):
-            chosen = left = spared
+    candidates = list(chosen)
+    while candidates:
+        remaining = [each for each in chosen if each != candidates[0]]
+        if fork.admits(HypotheticalChange(ended_workloads=remaining)):
+            chosen = candidates = remaining
         else:
-            left = left[1:]
+            candidates = candidates[1:]
     return chosen
 
 
-def strategy_changes(case: ProposalCase) -> Iterator[Proposal]:
-    """Propose BestEffortFIFO if Workloads ahead of it block it."""
-    case.fork.restore()
+def propose_strategy(case: ProposalCase) -> Iterator[Proposal]:
+    """Propose the strategy BestEffortFIFO if a StrictFIFO ClusterQueue blocks the Workload."""
+    case.fork.restore_quota_objects()
     view = case.fork.queue.view
     if not view.strict_fifo:
         return

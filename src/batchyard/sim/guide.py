@@ -1,12 +1,11 @@
-"""The guide of the batch reference architecture: plays it step by step, and compares it with the published figures.
+"""Google's guide to its GKE batch reference architecture, simulated step by step, with the guide's published figures.
 
-Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 3 and for team a to d, each file is
-applied half a second after the previous one, with a second after each round. The authors read the queues when a step
-had settled and none of its Jobs had ended, and the nodes when the cluster had grown. Rows that follow from quota
-arithmetic alone are exact and must be equal here; all others depend on the time of the reading. The manifests do not
-contain the run times of the training programs. Unless an annotation gives one, pods run as long as the guide's Jobs
-did once they had their nodes. Machines take their typical times, so that the figures do not depend on chance, in a
-simulation or live.
+The times and figures of `guide.json` are the guide's. In a step, the Job files are applied in rounds: one file of each
+team, half a second apart, and another second after each round. The guide's authors read the queues when a step had
+settled and none of its Jobs had ended. They read the nodes when the cluster had grown. Rows that follow from quota
+arithmetic alone are exact and must be equal in the simulation; other rows depend on the time of the reading. The
+manifests do not contain run times. Without an annotation, pods run as long as the guide's Jobs did on their nodes.
+Machines boot in their typical times, so that the figures do not depend on random numbers.
 """
 
 import pkgutil
@@ -29,41 +28,40 @@ from batchyard.package_data import find_folder
 from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
 from batchyard.sim.world import EPOCH, World
 
-#: The name of the files that are applied before the first step.
+#: The name for the files of the platform, which are applied before the first step.
 BEFORE: Final = "platform"
-#: The folders of the platform in the order of their application, all at the start.
+#: The folders of the platform's files, in the order in which they are applied at the start.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
-#: Kueue's Configuration of a rendered platform.
+#: The file with Kueue's Configuration in a rendered platform.
 CONFIGURATION_FILE: Final = "configuration.yaml"
 #: The folder to which `batchyard platform render` writes manifests, and its subfolders that are not simulated.
 RENDERED: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
-#: The time of the first step. The autoscaler runs every ten seconds, which is then midway between two rounds of Jobs.
-#: At the same instant as a round the order of both would be undefined.
+#: The time of the first step. The autoscaler, which runs every ten seconds, then runs between two rounds of Jobs.
 START: Final = MINUTE + 2 * SECOND
 BETWEEN_APPLIES: Final = SECOND // 2
 BETWEEN_ROUNDS: Final = SECOND
 #: The name in the guide's tables for the pools that are created for compactly placed Jobs.
 AUTO_PROVISIONED: Final = "auto-provisioned-compact"
-#: The limit of the time in which the cluster shrinks after the last Job.
+#: The maximum time to wait until the cluster has shrunk after the last Job.
 SHRINKING_MAX: Final = 30 * MINUTE
-#: The limit of a run of the guide, about twice its length.
+#: The maximum length of a run of the guide, about twice its usual length.
 LONGEST: Final = 24 * 60 * MINUTE
 
 
-_WORK: Final = ("Job", "JobSet")
+_JOB_KINDS: Final = ("Job", "JobSet")
 
 
 class GuideRow(NamedTuple):
-    """The numbers of pending and admitted Workloads of a ClusterQueue."""
+    """A table row of the guide: the numbers of pending and admitted Workloads of a ClusterQueue."""
 
     pending: int = 0
     admitted: int = 0
 
 
 class AppliedFile(NamedTuple):
-    """A file, and the time of its application from the start of the world."""
+    """A manifest file, and the time at which it is applied, from the start of the world."""
 
     path: Path
     at: Duration
@@ -77,7 +75,7 @@ class ObservationTimes(msgspec.Struct, frozen=True):
 
 
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the guide: its folder (None: applies nothing), its time, and the figures of the authors."""
+    """A step of the guide: its folder (None: no files), its time, and the published figures."""
 
     name: str
     folder: str | None
@@ -93,25 +91,25 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def starts_at(self) -> Duration:
-        """Return the time of its first application, from the start of the world."""
+        """The time at which the first file of the step is applied, from the start of the world."""
         return START + parse_duration(self.starts_after)
 
     def saw(self, queue: str) -> GuideRow:
-        """Return the guide's row of a ClusterQueue; an unlisted one was empty."""
+        """Return the published row of a ClusterQueue; a ClusterQueue without a row was empty."""
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
-        """Whether the row follows from quota arithmetic alone."""
+        """Report whether the published row of a ClusterQueue follows from quota arithmetic alone."""
         return self.every_row_is_exact or queue in self.exact_rows
 
 
-class _Figures(msgspec.Struct, frozen=True):
+class _GuideFile(msgspec.Struct, frozen=True):
     steps: tuple[GuideStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GuideObservation:
-    """The observed state after a step: the ClusterQueues at an instant, and the nodes at a later one."""
+    """The observed state after a step: the ClusterQueues at one instant, and the nodes at a later instant."""
 
     step: GuideStep
     now: Instant
@@ -121,45 +119,45 @@ class GuideObservation:
 
     @property
     def pools(self) -> Mapping[str, int]:
-        """Return the number of ready nodes by pool."""
+        """The number of ready nodes by node pool."""
         return ready_by_pool(self.nodes)
 
     @property
     def rows(self) -> Mapping[str, GuideRow]:
-        """Return the rows of all ClusterQueues by name."""
-        return {obj["metadata"]["name"]: _row(obj) for obj in self.cluster_queues}
+        """The observed rows of all ClusterQueues by name."""
+        return {obj["metadata"]["name"]: _row_of(obj) for obj in self.cluster_queues}
 
     @property
     def exact(self) -> Sequence[str]:
-        """Return the ClusterQueues whose row is exact in the guide, whether they exist here or not."""
+        """The ClusterQueues whose published row is exact, including queues that were not observed."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.is_exact(name)]
 
     @property
     def wrong(self) -> Sequence[str]:
-        """Return the ClusterQueues whose row is exact in the guide but differs here."""
+        """The ClusterQueues whose published row is exact but differs from the observed row."""
         return [name for name in self.exact if self.rows.get(name, GuideRow()) != self.step.saw(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
-    """Return the steps of the guide in order; the last one applies nothing."""
-    return _figures().steps
+    """Return the steps of the guide in order; the last step has no files."""
+    return _load_guide_file().steps
 
 
 def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
-    """Return the steps up to and including `last`."""
+    """Return the steps of the guide up to and including a step name; None: all steps."""
     steps = guide_steps()
     names = [step.name for step in steps]
     return tuple(steps if last is None else steps[: names.index(last) + 1])
 
 
 def examples_folder() -> Path | None:
-    """Return the folder of our own reference architecture, if the package contains it."""
+    """Return the folder of batchyard's copy of the reference architecture; None if it is not installed."""
     return find_folder("examples/refarch")
 
 
 def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
-    """Return the number of ready nodes by pool; pools created for placement groups count together."""
+    """Return the number of ready nodes by node pool; pools created for placement groups count as one."""
     counts: dict[str, int] = {}
     for node in nodes:
         pool = pool_of(node)
@@ -169,48 +167,48 @@ def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
 
 
 def pool_of(node: Obj) -> str | None:
-    """Return the name of a node's pool in the guide's tables, or None without a pool."""
+    """Return the name that the guide's tables use for a node's pool; None without a pool."""
     return AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
 
 
 class Guide:
-    """The guide in a simulated world, played step by step."""
+    """A simulation of the guide, run step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """Read a folder with a folder for each step; a rendered `platform` replaces the folder's own."""
+        """Read the folder of the guide's manifests; a rendered `platform` replaces its platform files."""
         self._steps = steps
-        plan = _Plan(folder, platform)
+        plan = _GuidePlan(folder, platform)
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
         #: The files of the platform (BEFORE) and of each step, in order.
         self.files: Mapping[str, Sequence[AppliedFile]] = plan.files
         scenario, self.warnings = plan.scenario()
-        #: The Cluster of the world.
+        #: The Cluster object of the simulated world.
         self.cluster = scenario.cluster
         self.world = World(scenario)
         #: The node counts by pool before the first step.
         self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[GuideObservation]:
-        """Play each step, and yield the observed state."""
+        """Run each step of the guide, and yield the observed state."""
         world = self.world
         world.run_until(START - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))
         for step in self._steps:
             if step.folder is None:
                 self._wait_for_all(step)
-                last = world.now()
+                last_applied_at = world.now()
             else:
-                last = self.files[step.name][-1].at
-            world.run_until(last + parse_duration(step.looks.queues))
+                last_applied_at = self.files[step.name][-1].at
+            world.run_until(last_applied_at + parse_duration(step.looks.queues))
             world.settle()
             now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
-            world.run_until(last + parse_duration(step.looks.nodes))
+            world.run_until(last_applied_at + parse_duration(step.looks.nodes))
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run until every Job has ended and the nodes are removed, or until the limits."""
+        """Run until all Jobs have ended and the additional nodes are removed, or until the time limits."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished() and world.now() < LONGEST:
@@ -220,7 +218,7 @@ class Guide:
             world.run_until(world.now() + MINUTE)
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind."""
+        """Return all stored objects of a kind."""
         return self.world.objects(kind)
 
     def now(self) -> Instant:
@@ -229,28 +227,28 @@ class Guide:
 
     @property
     def began(self) -> Instant:
-        """Return the start time."""
+        """The start time of the simulated world."""
         return EPOCH
 
     def unfinished(self) -> Sequence[Obj]:
-        """Return the Jobs that have not succeeded."""
+        """Return the stored Jobs that have not completed."""
         return unfinished_of(self.objects(scheme.JOB))
 
 
 def is_timed(obj: Obj, cluster: Obj | None) -> bool:
-    """Whether a Job or JobSet has a run time, by annotation or in the Cluster."""
+    """Report whether a Job or JobSet has a run time by annotation or in the Cluster."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
 
 
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
-    """Return the Jobs that have not succeeded."""
+    """Return the Jobs that have not completed."""
     return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
 
 
-class _Plan:
-    """The files to apply and their times, read from a folder laid out as the reference architecture."""
+class _GuidePlan:
+    """The files of the guide with the times at which they are applied, and the scenario read from them."""
 
     def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
@@ -259,93 +257,96 @@ class _Plan:
         self._read(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
             self._read(platform / CONFIGURATION_FILE, 0)
-        #: The files to apply, for the platform and for each step.
+        #: The files of the platform (BEFORE) and of each step, in order.
         self.files: dict[str, list[AppliedFile]] = {
-            BEFORE: [AppliedFile(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]
+            BEFORE: [
+                AppliedFile(path, 0)
+                for path in (_rendered_files(platform) if platform else self._platform_files(folder))
+            ]
         }
         for applied in self.files[BEFORE]:
             self._read(*applied)
         if platform:
-            self._manifests.odd.clear()  #  a rendered platform may contain kinds that are not simulated
+            self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
 
     def add(self, step: GuideStep) -> None:
-        """Add the files of a step."""
+        """Read the files of a step, and schedule them."""
         assert step.folder is not None
         at = step.starts_at
         folder = self._folder / step.folder
-        needed = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
-        work = []
+        setup_files = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
+        job_files = []
         for paths in self._rounds(folder / "workloads"):
             for path in paths:
-                work.append(AppliedFile(path, at))
+                job_files.append(AppliedFile(path, at))
                 at += BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
-        for applied in needed:
+        for applied in setup_files:
             self._read(*applied)
-        for applied in work:
+        for applied in job_files:
             self._read(*applied, step.runtime)
-        self.files[step.name] = [*needed, *work]
+        self.files[step.name] = [*setup_files, *job_files]
 
     def _cluster(self) -> Obj | None:
-        """Return the Cluster, which is read first."""
+        """Return the Cluster object of the files read so far; None without one."""
         objects = (manifest.obj for manifest in self._manifests.objects)
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
-        """Build the scenario and return it with the warnings; raises InvalidScenario with all errors."""
+        """Return the scenario of all files, with the warnings; raise InvalidScenario with all errors."""
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
 
-    def _written(self, folder: Path) -> list[Path]:
-        """Return the manifests of a platform that is written by hand."""
+    def _platform_files(self, folder: Path) -> list[Path]:
+        """Return the manifest files of a platform that is not rendered."""
         return [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
-        """Yield, for each job number, the file of each team."""
+        """Yield the rounds of Job files: the first file of each team, then the second, and so on."""
         files = self._files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
         for number in range(max(map(len, teams), default=0)):
             yield [team[number] for team in teams if number < len(team)]
 
     def _files(self, folder: Path) -> list[Path]:
-        found = files_below(folder) if folder.is_dir() else []
-        if not found:
-            remedy = "name a folder laid out as the reference architecture: platform/ and a folder for each step"
-            self._unread.append(FileFault(str(folder), FieldError("", "it contains no manifests", remedy)))
-        return found
+        paths = files_below(folder) if folder.is_dir() else []
+        if not paths:
+            remedy = "give a folder like examples/refarch, with platform/ and a folder for each step"
+            self._unread.append(FileFault(str(folder), FieldError("", "the folder contains no manifests", remedy)))
+        return paths
 
     def _read(self, path: Path, at: Duration, runtime: str | None = None) -> None:
-        """Read a file that is applied at a moment, overriding its own times; `runtime` is for Jobs that have none."""
-        read, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
-        for manifest in read.objects:
+        """Read a file that is applied at a time; `runtime` is the run time of Jobs and JobSets without one."""
+        manifests, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
+        for manifest in manifests.objects:
             obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
-            if runtime is not None and obj["kind"] in _WORK and not is_timed(obj, self._cluster()):
+            if runtime is not None and obj["kind"] in _JOB_KINDS and not is_timed(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
-        self._manifests.faults += read.faults
-        self._manifests.odd += read.odd
+        self._manifests.faults += manifests.faults
+        self._manifests.odd += manifests.odd
 
 
 @cache
-def _figures() -> _Figures:
+def _load_guide_file() -> _GuideFile:
     content = pkgutil.get_data("batchyard.sim", "guide.json")
-    assert content is not None, "the figures are part of the package"
-    return msgspec.json.decode(content, type=_Figures)
+    assert content is not None, "the file guide.json is missing: reinstall the package batchyard"
+    return msgspec.json.decode(content, type=_GuideFile)
 
 
-def _rendered(platform: Path) -> list[Path]:
-    """Return the manifests of a rendered platform in order, without the engine and monitoring."""
+def _rendered_files(platform: Path) -> list[Path]:
+    """Return the manifest files of a rendered platform in order, without batchyard itself and monitoring."""
     folder = platform / RENDERED
-    found = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
-    return [path for path in found if path.relative_to(folder).parts[0] not in NOT_APPLIED]
+    paths = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
+    return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED]
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the cluster file of a folder, or that of our example, which is the guide's."""
-    own, example = folder / CLUSTER_FILE, examples_folder()
-    return own if own.is_file() or example is None else example / CLUSTER_FILE
+    """Return the path of the cluster file in a folder, else in the installed example."""
+    path, examples = folder / CLUSTER_FILE, examples_folder()
+    return path if path.is_file() or examples is None else examples / CLUSTER_FILE
 
 
-def _row(obj: Obj) -> GuideRow:
+def _row_of(obj: Obj) -> GuideRow:
     status = obj.get("status") or {}
     return GuideRow(status.get("pendingWorkloads", 0), status.get("admittedWorkloads", 0))

@@ -1,7 +1,7 @@
 """Redaction of objects in a snapshot: removes possible secrets, and replaces names by hashes on request.
 
-`bare` removes fields that no decision depends on: the environment of containers, and managedFields. `Redaction` also
-replaces names by hashes, the same for the same name, and removes free texts. References by name stay intact. Decisions
+`without_secrets` removes fields that no decision depends on: the environment of containers, and managedFields.
+`Redaction` removes free texts, and replaces each name by its hash, so that references by name still match. Decisions
 that depend on the order of names may differ.
 """
 
@@ -18,10 +18,10 @@ from batchyard.base.instant import duration_text
 from batchyard.kubelet.simulated.durations import sleeping_time
 from batchyard.sim.state_document import LAST_APPLIED
 
-_CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
-_ENVIRONMENT: Final = frozenset({"env", "envFrom"})
-#: Fields whose texts are names, or contain names.
-_NAMES: Final = frozenset(
+_CONTAINER_FIELDS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
+_ENVIRONMENT_FIELDS: Final = frozenset({"env", "envFrom"})
+#: The fields whose values are names, or contain names.
+_NAME_FIELDS: Final = frozenset(
     {
         *("name", "names", "namespace", "namespaces", "generateName", "hostname", "hostnameOverride", "subdomain"),
         *("queueName", "clusterQueue", "localQueue", "queues", "workload", "cohort", "cohortName", "parentName"),
@@ -34,16 +34,16 @@ _NAMES: Final = frozenset(
         *("pool", "placementGroup", "reservation", "resizeRequest", "provisioningRequest"),
     }
 )
-#: Mappings to names: label values, the flavors of resources.
-_NAMED: Final = frozenset({"labels", "matchLabels", "nodeLabels", "nodeSelector", "flavors"})
-_VALUES: Final = frozenset({"values", "value"})
-#: The details of a ProvisioningRequest, by keys of the cloud; the values of these keys are not names.
-_DETAILS: Final = "provisioningClassDetails"
-_PLAIN_DETAILS: Final = frozenset({"AcceleratorType", "ProvisioningMode", "SelectedZone"})
-#: Numbers, booleans and uids, which are not names.
-_PLAIN: Final = re.compile(r"\d*|true|false|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Free texts and addresses.
-_LEFT_OUT: Final = frozenset(
+#: The fields that map keys to names: label values, the flavors of resources.
+_NAME_MAPPINGS: Final = frozenset({"labels", "matchLabels", "nodeLabels", "nodeSelector", "flavors"})
+_VALUE_FIELDS: Final = frozenset({"values", "value"})
+#: The field with the cloud's parameters of a ProvisioningRequest, and the parameters that are not names.
+_DETAILS_FIELD: Final = "provisioningClassDetails"
+_PUBLIC_DETAILS: Final = frozenset({"AcceleratorType", "ProvisioningMode", "SelectedZone"})
+#: Matches numbers, booleans and uids, which are not names.
+_PUBLIC_PATTERN: Final = re.compile(r"\d*|true|false|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The fields with free texts and addresses, which are removed.
+_REMOVED_FIELDS: Final = frozenset(
     {
         *("message", "description", "command", "args", "image", "images", "imageID", "volumes", "volumeMounts"),
         *("addresses", "podIP", "podIPs", "hostIP", "hostIPs", "systemUUID", "machineID", "bootID", "subjects"),
@@ -53,7 +53,7 @@ _LEFT_OUT: Final = frozenset(
     }
 )
 _SERVICE_ADDRESSES: Final = frozenset({"clusterIP", "clusterIPs"})
-#: Labels whose values come from Kubernetes and the cloud provider, not from the cluster's owner.
+#: The labels whose values come from Kubernetes and the cloud provider, not from the owner of the cluster.
 _PUBLIC_LABELS: Final = frozenset(
     {
         *("kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/instance-type"),
@@ -66,8 +66,8 @@ _PUBLIC_LABELS: Final = frozenset(
         ),
     }
 )
-_PUBLIC: Final = frozenset({"", "default", "default-scheduler", "kube-system", "kube-public", "kube-node-lease"})
-_OURS: Final = (
+_PUBLIC_NAMES: Final = frozenset({"", "default", "default-scheduler", "kube-system", "kube-public", "kube-node-lease"})
+_KEPT_ANNOTATION_PREFIXES: Final = (
     "batchyard.dev/",
     "batch.kubernetes.io/",
     "kueue.x-k8s.io/",
@@ -77,118 +77,130 @@ _OURS: Final = (
 
 
 def without_secrets(obj: Obj) -> Obj:
-    """Return an object without fields that could be secret and that no decision depends on."""
+    """Return an object without managedFields and without the environment of its containers."""
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
-        metadata["annotations"] = {**annotations, LAST_APPLIED: _applied(annotations[LAST_APPLIED])}
-    found: Obj = _without_environment({**obj, "metadata": metadata})
-    return found
+        metadata["annotations"] = {**annotations, LAST_APPLIED: _redact_applied_manifest(annotations[LAST_APPLIED])}
+    secretless: Obj = _remove_environment({**obj, "metadata": metadata})
+    return secretless
 
 
-def _applied(text: str) -> str:
+def _redact_applied_manifest(text: str) -> str:
     try:
-        return msgspec.json.encode(_without_environment(msgspec.json.decode(text))).decode()
+        return msgspec.json.encode(_remove_environment(msgspec.json.decode(text))).decode()
     except msgspec.DecodeError:
         return "{}"
 
 
-def _without_environment(value: Any, *, is_container: bool = False) -> Any:
+def _remove_environment(value: Any, *, is_container: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {
-            field: _without_environment(each, is_container=field in _CONTAINERS)
+            field: _remove_environment(each, is_container=field in _CONTAINER_FIELDS)
             for field, each in value.items()
-            if not (is_container and field in _ENVIRONMENT)
+            if not (is_container and field in _ENVIRONMENT_FIELDS)
         }
     if isinstance(value, list):
-        return [_without_environment(each, is_container=is_container) for each in value]
+        return [_remove_environment(each, is_container=is_container) for each in value]
     return value
 
 
 class Redaction:
-    """Replaces names by keyed hashes; without the key, names cannot be found by trying."""
+    """Replaces names by keyed hashes; without the key, names cannot be found by trying candidates."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def hashed(self, name: str) -> str:
-        """Return the hash of a name; public names, numbers and uids stay as they are."""
-        if name in _PUBLIC or name.startswith("system-") or _PLAIN.fullmatch(name):
+        """Return the hash of a name; public names, numbers and uids are returned unchanged."""
+        if name in _PUBLIC_NAMES or name.startswith("system-") or _PUBLIC_PATTERN.fullmatch(name):
             return name
-        namespace, slash, rest = name.partition("/")
+        namespace, slash, local_name = name.partition("/")
         if slash:
-            return f"{self.hashed(namespace)}/{self.hashed(rest)}"
+            return f"{self.hashed(namespace)}/{self.hashed(local_name)}"
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
     def redacted(self, obj: Obj) -> Obj:
-        """Return an object without names and free texts; its run time is kept."""
-        found: Obj = self._value("", _with_runtime(obj))
-        return found
+        """Return a redacted object: names are hashed, free texts are removed, and the run time is kept."""
+        redacted_object: Obj = self._redact_value("", _annotate_sleeping_time(obj))
+        return redacted_object
 
-    def _value(self, field: str, value: Any) -> Any:
+    def _redact_value(self, field: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             if field == "annotations":
-                return {key: self._annotation(key, text) for key, text in value.items() if key.startswith(_OURS)}
-            if field in _NAMED or (field == "selector" and all(isinstance(each, str) for each in value.values())):
-                return {key: text if key in _PUBLIC_LABELS else self._named(text) for key, text in value.items()}
-            if field == _DETAILS:
-                return {key: text if key in _PLAIN_DETAILS else self._named(text) for key, text in value.items()}
+                return {
+                    key: self._redact_annotation(key, text)
+                    for key, text in value.items()
+                    if key.startswith(_KEPT_ANNOTATION_PREFIXES)
+                }
+            if field in _NAME_MAPPINGS or (
+                field == "selector" and all(isinstance(each, str) for each in value.values())
+            ):
+                return {key: text if key in _PUBLIC_LABELS else self._hash_text(text) for key, text in value.items()}
+            if field == _DETAILS_FIELD:
+                return {key: text if key in _PUBLIC_DETAILS else self._hash_text(text) for key, text in value.items()}
             if field == "individual" and "roots" in value:
-                return {"roots": [self.hashed(text) for text in _whole(value)]}
-            return {key: self._field(key, each, value) for key, each in value.items() if not _is_left_out(key, each)}
+                return {"roots": [self.hashed(text) for text in _full_domain_names(value)]}
+            return {
+                key: self._redact_field(key, each, value) for key, each in value.items() if not _is_removed(key, each)
+            }
         if isinstance(value, list):
-            return [self._value(field, each) for each in value]
-        return self._named(value) if field in _NAMES else value
+            return [self._redact_value(field, each) for each in value]
+        return self._hash_text(value) if field in _NAME_FIELDS else value
 
-    def _field(self, key: str, value: Any, within: Mapping[str, Any]) -> Any:
-        """Return a redacted field; some fields are names only in combination with others."""
-        if key in _VALUES and within.get("key") not in _PUBLIC_LABELS:
-            return [self._named(each) for each in value] if isinstance(value, list) else self._named(value)
-        if key == "name" and _is_of_resource(within):
+    def _redact_field(self, key: str, value: Any, siblings: Mapping[str, Any]) -> Any:
+        """Return a redacted field of a mapping; whether a value is a name may depend on the other fields."""
+        if key in _VALUE_FIELDS and siblings.get("key") not in _PUBLIC_LABELS:
+            return [self._hash_text(each) for each in value] if isinstance(value, list) else self._hash_text(value)
+        if key == "name" and _describes_resource(siblings):
             return value
-        return self._value(key, value)
+        return self._redact_value(key, value)
 
-    def _named(self, value: Any) -> Any:
+    def _hash_text(self, value: Any) -> Any:
         return self.hashed(value) if isinstance(value, str) else value
 
-    def _annotation(self, key: str, text: str) -> str:
-        is_word = key.startswith("batchyard.dev/") or "topology" in key  #  the key of a label
-        return text if is_word else self.hashed(text)
+    def _redact_annotation(self, key: str, text: str) -> str:
+        is_public = key.startswith("batchyard.dev/") or "topology" in key  #  the value is a label key
+        return text if is_public else self.hashed(text)
 
 
-#: A name beside one of these fields is that of a resource.
-_OF_RESOURCES: Final = frozenset({"nominalQuota", "borrowingLimit", "lendingLimit", "total", "borrowed"})
+#: A mapping with one of these fields describes a resource, so that its `name` is a resource name.
+_RESOURCE_SIBLINGS: Final = frozenset({"nominalQuota", "borrowingLimit", "lendingLimit", "total", "borrowed"})
 
 
-def _is_of_resource(within: Mapping[str, Any]) -> bool:
-    return any(each in within for each in _OF_RESOURCES)
+def _describes_resource(siblings: Mapping[str, Any]) -> bool:
+    return any(each in siblings for each in _RESOURCE_SIBLINGS)
 
 
-def _is_left_out(field: str, value: Any) -> bool:
-    """Whether a field is left out; the address of a Service stays if it is `None`."""
-    return field in _LEFT_OUT or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
+def _is_removed(field: str, value: Any) -> bool:
+    """Report whether a field is removed; the address of a Service is kept if it is the text `None`."""
+    return field in _REMOVED_FIELDS or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 
-def _whole(values: Mapping[str, Any]) -> list[str]:
-    """Return the full names of the domains of a topology level, whose common prefix and suffix are stored once."""
+def _full_domain_names(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the domains of a topology level, with their common prefix and suffix added."""
     return [f"{values.get('prefix') or ''}{root}{values.get('suffix') or ''}" for root in values["roots"]]
 
 
-def _with_runtime(obj: Obj) -> Obj:
-    """Return the object with the sleeping time of its containers as an annotation, because commands are left out."""
+def _annotate_sleeping_time(obj: Obj) -> Obj:
+    """Return the object with an annotation for the sleeping time of its container, whose command is removed."""
     pod_spec = _pod_spec(obj)
     if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
         return obj
-    first: Mapping[str, Any] = (pod_spec.get("containers") or [{}])[0]
-    time = sleeping_time(first.get("image") or "", tuple(first.get("command") or ()), tuple(first.get("args") or ()))
-    if time is None:
+    first_container: Mapping[str, Any] = (pod_spec.get("containers") or [{}])[0]
+    sleeping = sleeping_time(
+        first_container.get("image") or "",
+        tuple(first_container.get("command") or ()),
+        tuple(first_container.get("args") or ()),
+    )
+    if sleeping is None:
         return obj
-    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(time)}
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(sleeping)}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 
 def _pod_spec(obj: Obj) -> Mapping[str, Any] | None:
-    """Return the pod spec of a kind that has a single pod template."""
+    """Return the pod spec of a Pod or Job, or of the first pod set of a Workload; None for other kinds."""
     spec: Mapping[str, Any] = obj.get("spec") or {}
     match obj["kind"]:
         case "Pod":
@@ -197,7 +209,7 @@ def _pod_spec(obj: Obj) -> Mapping[str, Any] | None:
             template: Mapping[str, Any] = spec["template"]["spec"]
             return template
         case "Workload":
-            first: Mapping[str, Any] = spec["podSets"][0]["template"]["spec"]
-            return first
+            first_pod_spec: Mapping[str, Any] = spec["podSets"][0]["template"]["spec"]
+            return first_pod_spec
         case _:
             return None

@@ -1,6 +1,6 @@
-"""The result of a run, as frozen values: small rows for display, and the whole objects behind them.
+"""The result of a simulation: rows for display with the objects behind them, and the HTML report of a run.
 
-Rows are computed on first access, so that a large run does not pay for unused ones.
+The rows are computed on first access, because a large run has many of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from batchyard.sim.world import WaitTracker, World
 
 
 class RunEnding(StrEnum):
-    """The reason why a run ended."""
+    """The reason why a simulation ended."""
 
     IDLE = "idle"  #  no more events were scheduled
     HORIZON = "horizon"
@@ -38,7 +38,7 @@ class RunEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RejectedWrite:
-    """A write of the scenario that the API rejected."""
+    """A write of the scenario's users that the API server rejected."""
 
     verb: str
     key: Key
@@ -46,13 +46,13 @@ class RejectedWrite:
     message: str
 
     def __str__(self) -> str:
-        """Return `update Workload.kueue.x-k8s.io ns/name: reason: message`."""
+        """Return the rejection as a text: `update Workload.kueue.x-k8s.io ns/name: reason: message`."""
         return f"{self.verb} {self.key.kind} {self.key}: {self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueueRow:
-    """A ClusterQueue at the end, with the numbers of its pending and admitted Workloads."""
+    """A ClusterQueue at the end of a run, with the numbers of its pending and admitted Workloads."""
 
     name: str
     cohort: str
@@ -64,7 +64,7 @@ class ClusterQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueueRow:
-    """A LocalQueue at the end."""
+    """A LocalQueue at the end of a run, with the numbers of its pending and admitted Workloads."""
 
     namespace: str
     name: str
@@ -76,7 +76,7 @@ class LocalQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """A Workload at the end; `waited` (seconds) and `preemptions` count over its whole life."""
+    """A Workload at the end of a run; `waited` is its total wait in seconds, over all requeues."""
 
     namespace: str
     name: str
@@ -88,14 +88,14 @@ class WorkloadResult:
     priority: int
     waited: float
     preemptions: int
-    #: Why it is pending; empty for others.
+    #: Why the Workload is pending; '' if it is not pending.
     why: str
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A Job at the end, as kubectl prints it; the duration is in seconds, None if it never started."""
+    """A Job at the end of a run, as kubectl prints it; the duration is in seconds, None if it never started."""
 
     namespace: str
     name: str
@@ -107,7 +107,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCounts:
-    """The numbers of Workloads by their state at the end, and of preemptions and evictions during the run."""
+    """The numbers of Workloads by state at the end of a run, and of the preemptions and evictions during it."""
 
     finished: int
     admitted: int
@@ -118,7 +118,7 @@ class WorkloadCounts:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run."""
+    """The result of a simulation."""
 
     scenario: str
     #: The length of the run in seconds of virtual time: to the horizon, or to the last event.
@@ -139,43 +139,43 @@ class Result:
     waits: WaitTracker
     #: The cost of the machines; None in a world without a cluster.
     costs: Statement | None = None
-    #: The gangs that lost a machine, with the time until each was whole again.
+    #: The gangs of pods that lost a machine, with the time until each ran in full again.
     losses: Sequence[Loss] = ()
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:
-        """Return the ClusterQueues."""
+        """Return a row for each ClusterQueue."""
         return tuple(map(_cluster_queue_row, self.objects[scheme.CLUSTER_QUEUE]))
 
     @cached_property
     def local_queues(self) -> Sequence[LocalQueueRow]:
-        """Return the LocalQueues."""
+        """Return a row for each LocalQueue."""
         return tuple(map(_local_queue_row, self.objects[scheme.LOCAL_QUEUE]))
 
     @cached_property
     def workloads(self) -> Sequence[WorkloadResult]:
-        """Return the Workloads."""
+        """Return a row for each Workload."""
         return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
 
     @cached_property
     def jobs(self) -> Sequence[JobRow]:
-        """Return the Jobs, including those of JobSets."""
+        """Return a row for each Job, including the Jobs of JobSets."""
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
 def rejected_write(write: Write, error: ApiError) -> RejectedWrite:
-    """Return a rejected write with the API's reason and message."""
+    """Return the record of a rejected write, with the reason and message of the API server."""
     key = write.key if isinstance(write, Delete) else _key(write.obj)
     return RejectedWrite(type(write).__name__.lower(), key, error.reason, str(error))
 
 
 def _key(obj: Obj) -> Key:
-    """Return the key of an object; without a name, generateName takes its place."""
+    """Return the key of an object, with its generateName if it has no name."""
     metadata = obj["metadata"]
     return key_of(obj if metadata.get("name") else with_metadata(obj, name=metadata.get("generateName", "")))
 
 
-def _count(obj: Obj, field: str) -> int:
+def _status_count(obj: Obj, field: str) -> int:
     return int((obj.get("status") or {}).get(field, 0))
 
 
@@ -185,8 +185,8 @@ def _cluster_queue_row(obj: Obj) -> ClusterQueueRow:
         obj["metadata"]["name"],
         spec.get("cohortName") or "",
         spec.get("queueingStrategy") or "",
-        _count(obj, "pendingWorkloads"),
-        _count(obj, "admittedWorkloads"),
+        _status_count(obj, "pendingWorkloads"),
+        _status_count(obj, "admittedWorkloads"),
         obj,
     )
 
@@ -197,8 +197,8 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
         metadata["namespace"],
         metadata["name"],
         obj["spec"].get("clusterQueue") or "",
-        _count(obj, "pendingWorkloads"),
-        _count(obj, "admittedWorkloads"),
+        _status_count(obj, "pendingWorkloads"),
+        _status_count(obj, "admittedWorkloads"),
         obj,
     )
 
@@ -208,24 +208,24 @@ def _workload_row(obj: Obj, waits: WaitTracker, now: Instant) -> WorkloadResult:
     return WorkloadResult(
         namespace=view.namespace,
         name=view.name,
-        owner=_owner(obj, view),
+        owner=_owner_name(obj, view),
         queue=view.queue.partition("/")[2],
         cluster_queue=view.cluster_queue,
         status=state.value,
         priority=view.priority,
         waited=seconds(waits.waited(obj, now)),
         preemptions=waits.preempted(obj),
-        why=_why(obj) if state is Status.PENDING else "",
+        why=_pending_message(obj) if state is Status.PENDING else "",
         obj=obj,
     )
 
 
-def _owner(obj: Obj, view: WorkloadView) -> str:
+def _owner_name(obj: Obj, view: WorkloadView) -> str:
     owners = obj["metadata"].get("ownerReferences") or ()
     return str(owners[0]["name"]) if owners else view.name
 
 
-def _why(obj: Obj) -> str:
+def _pending_message(obj: Obj) -> str:
     """Return the message of a Workload's QuotaReserved condition."""
     condition = find_condition(obj, "QuotaReserved")
     return str(condition["message"]) if condition else ""
@@ -242,27 +242,27 @@ def _job_seconds(obj: Obj, now: Instant) -> float | None:
     start, end = status.get("startTime"), status.get("completionTime")
     if not start:
         return None
-    took: Duration = (parse_time(end) if end else now) - parse_time(start)
-    return seconds(took)
+    duration: Duration = (parse_time(end) if end else now) - parse_time(start)
+    return seconds(duration)
 
 
 # --- report ---
 #
-# The HTML page of a run as one file: the dashboard of a running platform, for a world at its end.
+# The HTML report of a run in one file: the pages of the dashboard, for the world at the end of the run.
 
 
 class Reporter:
-    """Records the history of a run for its page; create it before the run begins."""
+    """Records the history of a run for its HTML report; create it before the run begins."""
 
-    def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
-        """`there` are the initial objects."""
+    def __init__(self, world: World, initial_events: Sequence[WatchEvent] = ()) -> None:
+        """Start to record; `initial_events` are the initial objects as ADDED events."""
         self._world = world
         self._history = PlatformHistory(world.kernel.now, self._queue_of, RUN_LIMITS)
-        self._history.observe(there)
+        self._history.observe(initial_events)
         world.client.subscribe(self._history.observe)
 
     def html(self, now: Instant, costs: Statement | None) -> str:
-        """Return the page of the current state; ages are counted to `now`."""
+        """Return the HTML report of the current state; ages are counted to `now`."""
         world = self._world
         time = PlatformTime(lambda: now, 0)
         return report(
@@ -270,5 +270,5 @@ class Reporter:
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue from the current platform, which a crash may have replaced."""
+        """Return the ClusterQueue of a LocalQueue, from the platform that runs after any crash."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

@@ -1,9 +1,9 @@
-"""Scenarios: ordinary manifests, with annotations for when they are applied and deleted.
+"""Scenarios: manifests with annotations for the times at which they are applied and deleted, and their reading.
 
-Format: an optional first document of kind Scenario configures the run. `batchyard.dev/submit-at` and
-`batchyard.dev/delete-at` on any object give the times, counted from the start. A later document of an existing object
-is an update. Namespaces come first in their moment; those that are used but not given exist from the start. A document
-of kind Cluster describes the nodes; without one, pods start at once and need no node.
+An optional document of kind Scenario configures the run. The annotations `batchyard.dev/submit-at` and
+`batchyard.dev/delete-at` of any object give times, counted from the start. A second document of an object is an update.
+Namespaces are applied before other objects of the same time; Namespaces without a document exist from the start. A
+document of kind Cluster describes the nodes; without a Cluster, pods start at once and need no node.
 """
 
 import sys
@@ -47,91 +47,97 @@ from batchyard.sim.faults import (
 
 # --- annotations ---
 #
-# Annotations of simulated pods: their run time, their exit code, and their checkpoint interval. They may be on a Pod, a
-# Job, a JobSet or a Workload, and on the templates within.
+# Annotations of simulated pods: run time, exit code and checkpoint interval. A Pod, a Job, a JobSet or a Workload may
+# have them, and also the templates within.
 
 
 _EXIT_CODE_MAX: Final = 255
 
 
 def annotation_faults(obj: Obj) -> Iterator[FieldError]:
-    """Yield the errors in these annotations of an object and its templates."""
-    for path, metadata in _annotated(obj, ""):
+    """Yield the errors in the simulation annotations of an object and its templates."""
+    for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
-            place = f"{path}metadata.annotations[{name}]"
+            field_path = f"{path}metadata.annotations[{name}]"
             if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
-                yield from _duration_faults(place, text, can_be_zero=name == well_known.RUNTIME)
-            elif name == well_known.EXIT_CODE and not 0 <= _number(text) <= _EXIT_CODE_MAX:
-                yield FieldError(place, f"{text!r} is not an exit code", f"give a number from 0 to {_EXIT_CODE_MAX}")
+                yield from _duration_faults(field_path, text, can_be_zero=name == well_known.RUNTIME)
+            elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
+                yield FieldError(
+                    field_path, f"{text!r} is not a valid exit code", f"give a number from 0 to {_EXIT_CODE_MAX}"
+                )
 
 
-def _annotated(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Yield the metadata of an object and of the templates within, each with its path prefix."""
+def _metadata_with_paths(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Yield the metadata of an object and of the templates within it, each with its field path prefix."""
     yield path, obj.get("metadata") or {}
     spec = obj.get("spec") or {}
     if isinstance(spec.get("template"), dict):
-        yield from _annotated(spec["template"], f"{path}spec.template.")
+        yield from _metadata_with_paths(spec["template"], f"{path}spec.template.")
     for number, replicated in enumerate(spec.get("replicatedJobs") or ()):
-        yield from _annotated(replicated["template"], f"{path}spec.replicatedJobs[{number}].template.")
+        yield from _metadata_with_paths(replicated["template"], f"{path}spec.replicatedJobs[{number}].template.")
 
 
-def _duration_faults(place: str, text: str, *, can_be_zero: bool) -> Iterator[FieldError]:
+def _duration_faults(field_path: str, text: str, *, can_be_zero: bool) -> Iterator[FieldError]:
     try:
         duration = parse_duration(text)
     except ValueError as error:
         problem, _, remedy = str(error).partition("; ")
-        yield FieldError(place, problem, remedy)
+        yield FieldError(field_path, problem, remedy)
         return
     if not duration and not can_be_zero:
-        yield FieldError(place, "the checkpoint interval cannot be 0", "give a duration such as 5m, or leave it out")
+        yield FieldError(
+            field_path,
+            "the checkpoint interval must be greater than 0",
+            "give a duration such as 5m, or remove the annotation",
+        )
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     value = whole_number(text)
     return -1 if value is None else value
 
 
 # --- fault targets ---
 #
-# Checks the targets of a scenario's faults against the Cluster: a fault without a target would never happen.
+# Validation of the targets of a scenario's faults: a fault without a target would have no effect.
 
 
 class Targets(NamedTuple):
-    """The possible targets of faults, at any time of the scenario."""
+    """The possible targets of faults at any time of the scenario: the Clusters with their pools."""
 
-    #: All versions of the Cluster: the initial one, and later changes.
+    #: All versions of the Cluster: the initial version, and later changes.
     clusters: Sequence[Obj]
     has_nodes: bool
 
     def pools(self) -> dict[str, Any]:
-        """Return the pools by name; a pool that ever has Spot machines counts as Spot."""
+        """Return the node pools by name; a pool that has Spot machines in any version counts as Spot."""
         rows = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
         return {row["name"]: row for row in sorted(rows, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
-        """Whether pools can be created automatically, with names that are not known yet."""
+        """Report whether auto-provisioning can create node pools, whose names are unknown before the run."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
 
 def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterator[FieldError]:
-    """Yield the faults whose target does not exist, with its path."""
+    """Report each fault whose target does not exist."""
     for fault in faults:
         path, action = fault.path, fault.action
         if isinstance(action, Conflicts | Restart):
             continue
         if not targets.clusters:
             if not (isinstance(action, Drain) and targets.has_nodes):
-                remedy = "add a document of kind Cluster, or drop the fault"
-                yield FieldError(path, "without a Cluster the fault has no target", remedy)
+                remedy = "add a document of kind Cluster, or remove the fault"
+                yield FieldError(path, "the fault has no target, because the scenario has no Cluster", remedy)
             continue
-        yield from _found_faults(action, path, targets)
+        yield from _missing_target_faults(action, path, targets)
 
 
-def _found_faults(action: object, path: str, targets: Targets) -> Iterator[FieldError]:
+def _missing_target_faults(action: object, path: str, targets: Targets) -> Iterator[FieldError]:
     match action:
-        case Fail(pool=pool, slice=whole) if pool or whole:
-            yield from _pool_faults(pool or whole, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
+        case Fail(pool=pool, slice=slice_name) if pool or slice_name:
+            yield from _pool_faults(pool or slice_name, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
         case ReclaimSpot(pool=pool):
             yield from _pool_faults(pool, f"{path}.reclaimSpot.pool", targets)
             yield from _spot_faults(pool, f"{path}.reclaimSpot.pool", targets)
@@ -139,62 +145,74 @@ def _found_faults(action: object, path: str, targets: Targets) -> Iterator[Field
             yield from _machine_faults(machine, f"{path}.stockout.machine", targets)
             zones = {each: None for cluster in targets.clusters for each in cluster["spec"]["zones"]}
             if zone and zone not in zones:
-                yield _unknown(f"{path}.stockout.zone", "zone", zone, zones)
+                yield _unknown_target(f"{path}.stockout.zone", "zone", zone, zones)
         case SlowBoot(machine=machine):
             yield from _machine_faults(machine, f"{path}.slowBoot.machine", targets)
 
 
 def _pool_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
     if name not in targets.pools() and not targets.makes_pools():
-        yield _unknown(path, "node pool", name, targets.pools())
+        yield _unknown_target(path, "node pool", name, targets.pools())
 
 
 def _spot_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
     pool = targets.pools().get(name)
     if pool is not None and pool.get("provisioning") != "spot":
         provisioning = pool.get("provisioning", "standard")
-        problem = f"the machines of {name!r} are {provisioning}; only Spot machines are reclaimed"
+        problem = f"the machines of pool {name!r} are {provisioning}, but only Spot machines can be reclaimed"
         yield FieldError(path, problem, "name a pool with `provisioning: spot`, or use fail")
 
 
 def _machine_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
-    known = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
-    if name not in known:
-        yield _unknown(path, "machine type", name, known)
+    known_types = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
+    if name not in known_types:
+        yield _unknown_target(path, "machine type", name, known_types)
 
 
-def _unknown(path: str, what: str, name: str, known: Collection[str]) -> FieldError:
-    close = get_close_matches(name, list(known), 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"name one that the Cluster has, such as {min(known)!r}"
-    return FieldError(path, f"unknown {what} {name!r}", hint if known else "the Cluster has none")
+def _unknown_target(path: str, target_kind: str, name: str, known_names: Collection[str]) -> FieldError:
+    close_matches = get_close_matches(name, list(known_names), 1)
+    hint = (
+        f"did you mean {close_matches[0]!r}?"
+        if close_matches
+        else f"use a {target_kind} of the Cluster, such as {min(known_names)!r}"
+    )
+    return FieldError(
+        path, f"unknown {target_kind} {name!r}", hint if known_names else f"the Cluster has no {target_kind}"
+    )
 
 
 # --- wait for pods ready ---
 #
-# A scenario's `waitForPodsReady`: as in Kueue's Configuration, but off by default.
+# The field `waitForPodsReady` of a Scenario: as in Kueue's Configuration, but off by default.
 
 
-PATH: Final = "spec.waitForPodsReady"
+PODS_READY_PATH: Final = "spec.waitForPodsReady"
 
 
-def pods_ready_policy(asked: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
-    """Return the policy for pods that are not ready in time; None without a time limit."""
-    return kueue_configuration.pods_ready_policy(asked) if asked is not None and asked["enable"] else None
+def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
+    """Return the policy of a Scenario for pods that are not ready in time; None without a time limit."""
+    return (
+        kueue_configuration.pods_ready_policy(wait_for_pods_ready)
+        if wait_for_pods_ready is not None and wait_for_pods_ready["enable"]
+        else None
+    )
 
 
-def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """Yield the errors beyond the schema: with a timeout of 0 every Workload would be evicted."""
-    if asked is not None and not parse_duration(asked["timeout"]):
+def pods_ready_faults(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
+    """Report a timeout of 0 in waitForPodsReady, because it would evict every Workload."""
+    if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
-        yield rules.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
+        yield rules.invalid(
+            f"{PODS_READY_PATH}.timeout", wait_for_pods_ready["timeout"], "must be greater than 0", remedy
+        )
 
 
-#: The maximum length of a run.
+#: The maximum length of a run in virtual time.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
 class ScenarioStep(NamedTuple):
-    """The actions of one moment: objects to apply in order, then objects to delete."""
+    """The actions of a scenario at one time: objects to apply in order, then objects to delete."""
 
     at: Duration
     apply: Sequence[Obj]
@@ -209,55 +227,56 @@ class Scenario:
     name: str = ""
     #: The part of Kueue's Configuration that affects scheduling.
     kueue: KueueSettings = SIMULATED
-    #: The end of the run at the latest; None: when no more events are scheduled.
+    #: The time at which the run ends; None: when no more events are scheduled.
     horizon: Duration | None = None
     #: The injected faults.
     faults: Sequence[ScheduledFault] = ()
-    #: Whether gangs that lost a machine take machines of gangs of lower priority.
+    #: Whether gangs that lost a machine may take machines from gangs of lower priority.
     hotswap: bool = True
-    #: The Cluster on which pods run; None: anywhere.
+    #: The Cluster on which pods run; None: pods need no nodes.
     cluster: Obj | None = None
-    #: The run time of pods that have no other one; None: that of the Cluster.
+    #: The run time of pods without another run time; None: the default of the Cluster.
     runtime: Duration | None = None
     #: The number of applied objects by kind.
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def fair_sharing(self) -> bool:
-        """Whether fair sharing is on."""
+        """Whether the scheduler uses fair sharing."""
         return self.kueue.policy.fair_sharing
 
     @property
     def pods_ready(self) -> PodsReadyPolicy | None:
-        """Return the policy for pods that are not ready in time; None without a time limit."""
+        """The policy for pods that are not ready in time; None without a time limit."""
         return self.kueue.pods_ready
 
 
 class FileFault(NamedTuple):
-    """An error of a file as a whole."""
+    """An error that concerns a file as a whole."""
 
     source: str
     error: FieldError
 
     def __str__(self) -> str:
-        """Return `file: problem; remedy`."""
+        """Return the error as a text: `file: problem; remedy`."""
         return f"{self.source}: {self.error}"
 
 
 class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
-    """The manifests cannot be run; `faults` holds all errors."""
+    """The manifests of a scenario are invalid; `faults` contains all errors."""
 
     def __init__(self, faults: Sequence[ManifestFault | FileFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
 
 
-def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there: Obj | None = None) -> Scenario:
-    """Build the scenario of a set of manifests.
+def make_scenario(
+    manifests: Manifests, unread: Sequence[FileFault] = (), existing_cluster: Obj | None = None
+) -> Scenario:
+    """Build the scenario that a set of manifests describes.
 
-    Raises InvalidScenario with all errors at once, those of unread files included. `there` is a Cluster that exists at
-    the
-    start: a document of the same name changes it.
+    Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the
+    start; a document with the same name changes it.
     """
     faults = [*manifests.faults, *_platform_faults(manifests.objects)]
     config: dict[str, Any] = {}
@@ -265,96 +284,106 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
     applied: dict[Duration, list[Obj]] = {}
     deleted: dict[Duration, list[Key]] = {}
     counts: dict[str, int] = {}
-    cluster = there
-    later: list[Manifest] = []
+    cluster = existing_cluster
+    later_clusters: list[Manifest] = []
     pools: list[Manifest] = []
     for manifest in (each for each in manifests.objects if group_kind(each.obj) != scheme.CONFIGURATION):
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
             if settings is not None:
-                faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
+                faults.append(
+                    manifest.fault(FieldError("", "there is already a document of kind Scenario", "keep one of them"))
+                )
             settings = manifest
-            config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
+            config = {"name": obj["metadata"].get("name") or "", **_scenario_settings(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
-            faults += map(manifest.fault, [*catalog_faults(obj), *_staying_faults(obj)])
-            at = _moment(manifest, well_known.SUBMIT_AT, faults) or 0
-            if at or there is not None:
-                later.append(manifest)
+            faults += map(manifest.fault, [*catalog_faults(obj), *_cluster_deletion_faults(obj)])
+            at = _time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0
+            if at or existing_cluster is not None:
+                later_clusters.append(manifest)
                 applied.setdefault(at, []).extend(initial_objects(obj))
                 continue
             if cluster is not None:
-                faults.append(manifest.fault(FieldError("", "there is a Cluster already", "keep one of them")))
+                faults.append(
+                    manifest.fault(FieldError("", "there is already a document of kind Cluster", "keep one of them"))
+                )
             cluster = obj
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
-        applied.setdefault(_moment(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
+        applied.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
         faults += map(manifest.fault, annotation_faults(obj))
-        end = _moment(manifest, well_known.DELETE_AT, faults)
-        if end is not None and _is_named(manifest, faults):
+        end = _time_annotation(manifest, well_known.DELETE_AT, faults)
+        if end is not None and _check_name(manifest, faults):
             deleted.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
-    config |= _configured(manifests.objects, settings, faults)
-    faults += _changes_of_nothing(later, cluster)
+    config |= _configuration_settings(manifests.objects, settings, faults)
+    faults += _unknown_cluster_faults(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
-    for at, names in _dropped_pools(cluster, applied):
+    for at, names in _removed_pools(cluster, applied):
         deleted.setdefault(at, []).extend(names)
     if settings is not None:
-        clusters = [manifest.obj for manifest in later] if cluster is None else [cluster, *[m.obj for m in later]]
+        clusters = (
+            [manifest.obj for manifest in later_clusters]
+            if cluster is None
+            else [cluster, *[m.obj for m in later_clusters]]
+        )
         faults += map(settings.fault, target_faults(config["faults"], Targets(clusters, "Node" in counts)))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
-    machines = [] if cluster is None or there is not None else initial_objects(cluster)
+    machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
     applied[0] = [*machines, *applied.get(0, [])]
-    moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_content), deleted.get(at, ())) for at in moments]
+    times = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
+    steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_not_namespace), deleted.get(at, ())) for at in times]
     return Scenario(steps, counts=counts, cluster=cluster, **config)
 
 
-def _is_content(obj: Obj) -> bool:
-    """Whether it comes after the Namespaces of its moment."""
+def _is_not_namespace(obj: Obj) -> bool:
+    """Report whether an object is not a Namespace; Namespaces are applied first."""
     return group_kind(obj) != scheme.NAMESPACE
 
 
 def _platform_faults(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
-    """Yield an error for each Platform: it has to be rendered to manifests first."""
-    remedy = "render it with `batchyard platform render` and give the result"
-    error = FieldError("", "a Platform cannot be simulated", remedy)
+    """Report each Platform object, which has to be rendered to manifests first."""
+    remedy = "render it with `batchyard platform render`, and simulate the rendered folder"
+    error = FieldError("", "an object of kind Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
-def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
-    """Yield an error for each later Cluster that does not change the initial one."""
+def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
+    """Report each later Cluster document whose name is not the name of the initial Cluster."""
     name = None if cluster is None else cluster["metadata"]["name"]
-    for manifest in later:
+    for manifest in later_clusters:
         if manifest.obj["metadata"]["name"] != name:
-            problem = "no Cluster of this name exists at the start"
+            problem = "a later Cluster must have the name of the Cluster at the start"
             yield manifest.fault(
-                FieldError("metadata.name", problem, "use the name of the initial one, or drop the time of the change")
+                FieldError("metadata.name", problem, f"use the same name, or remove {well_known.SUBMIT_AT}")
             )
 
 
-def _staying_faults(cluster: Obj) -> Iterator[FieldError]:
+def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
     if annotation(cluster, well_known.DELETE_AT) is not None:
         path = f"metadata.annotations[{well_known.DELETE_AT}]"
-        yield FieldError(path, "a Cluster stays until the end of the run", "leave it out; spec.horizon ends the run")
+        yield FieldError(
+            path, "a Cluster cannot be deleted during a run", "remove it; spec.horizon of the Scenario ends the run"
+        )
 
 
-def _dropped_pools(
+def _removed_pools(
     cluster: Obj | None, applied: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
-    """Yield the pools that a changed Cluster no longer lists, with the moment of their deletion.
+    """Yield the node pools that a changed Cluster no longer lists, with the time of their deletion.
 
-    A change without a list of pools keeps all of them.
+    A Cluster without a list of pools keeps all pools.
     """
-    before = cluster
+    previous = cluster
     for at in sorted(applied):
         clusters = [obj for obj in applied[at] if group_kind(obj) == scheme.CLUSTER]
         for changed in (obj for obj in clusters if "nodePools" in obj["spec"]):
-            kept = _pool_keys(changed)
-            yield at, [key for key in _pool_keys(before) if key not in kept]
-            before = changed
+            kept_keys = _pool_keys(changed)
+            yield at, [key for key in _pool_keys(previous) if key not in kept_keys]
+            previous = changed
 
 
 def _pool_keys(cluster: Obj | None) -> list[Key]:
@@ -362,76 +391,82 @@ def _pool_keys(cluster: Obj | None) -> list[Key]:
     return [Key(scheme.NODE_POOL, "", row["name"]) for row in rows]
 
 
-def run_length(given: str | float) -> Duration:
-    """Return the maximum length of a run, given as a text or in seconds; ValueError if it is invalid."""
-    duration = parse_duration(given) if isinstance(given, str) else given * SECOND
+def run_length(value: str | float) -> Duration:
+    """Parse the maximum length of a run, given as a text or in seconds; raise ValueError if it is invalid."""
+    duration = parse_duration(value) if isinstance(value, str) else value * SECOND
     if duration > VIRTUAL_TIME_MAX:
-        raise ValueError(f"{given} is more than ten years; stop earlier")
+        raise ValueError(f"the run length {value} is more than ten years; give a shorter one")
     if not duration >= 0:  #  true for NaN as well
-        raise ValueError(f"{given} is not a run length; give seconds from 0 on, or a text such as '2h'")
+        raise ValueError(f"{value} is not a valid run length; give seconds from 0, or a text such as '2h'")
     return round(duration)
 
 
-def _config(manifest: Manifest, faults: list[ManifestFault]) -> dict[str, Any]:
+def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
     text = spec.get("horizon")
-    horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults, run_length)
-    wrong: list[FieldError] = []
-    read = read_faults(spec.get("faults") or (), wrong)
-    waits = spec.get("waitForPodsReady")
-    wrong += pods_ready_faults(waits)
-    faults += map(manifest.fault, wrong)
-    policy = SchedulingPolicy(fair_sharing=_is_fair(manifest))
+    horizon = None if text is None else _parse_duration_field(manifest, "spec.horizon", text, faults, run_length)
+    field_errors: list[FieldError] = []
+    faults_read = read_faults(spec.get("faults") or (), field_errors)
+    pods_ready_fields = spec.get("waitForPodsReady")
+    field_errors += pods_ready_faults(pods_ready_fields)
+    faults += map(manifest.fault, field_errors)
+    policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
     return {
-        "kueue": replace(SIMULATED, policy=policy, pods_ready=pods_ready_policy(waits)),
+        "kueue": replace(SIMULATED, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
         "horizon": horizon,
-        "faults": tuple(read),
+        "faults": tuple(faults_read),
         "hotswap": bool(spec.get("hotswap", True)),
     }
 
 
-def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> dict[str, Any]:
-    """Return the settings of Kueue's Configuration, if any; fair sharing is on if it or the Scenario says so."""
-    found = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
-    again = FieldError("", "Kueue has a Configuration already", "keep one of them")
-    faults += [manifest.fault(again) for manifest in found[1:]]
-    faults += [manifest.fault(fault) for manifest in found for fault in unsupported_field_errors(manifest.obj)]
-    if not found:
+def _configuration_settings(
+    objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]
+) -> dict[str, Any]:
+    """Return the settings of Kueue's Configuration, if any; the Scenario can also turn fair sharing on."""
+    configurations = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    duplicate_error = FieldError("", "there is already a Kueue Configuration", "keep one of them")
+    faults += [manifest.fault(duplicate_error) for manifest in configurations[1:]]
+    faults += [manifest.fault(fault) for manifest in configurations for fault in unsupported_field_errors(manifest.obj)]
+    if not configurations:
         return {}
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
-        problem = "it is already set by Kueue's Configuration"
-        faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "keep one of them")))
-    configured = parse_kueue_settings(found[0].obj)
-    return {"kueue": configured.sharing_fairly() if _is_fair(settings) else configured}
+        problem = "waitForPodsReady must not be set if there is a Kueue Configuration"
+        faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "set it only in the Configuration")))
+    configured = parse_kueue_settings(configurations[0].obj)
+    return {"kueue": configured.sharing_fairly() if _has_fair_sharing(settings) else configured}
 
 
-def _is_fair(settings: Manifest | None) -> bool:
+def _has_fair_sharing(settings: Manifest | None) -> bool:
     return settings is not None and bool((settings.obj.get("spec") or {}).get("fairSharing"))
 
 
-def _moment(manifest: Manifest, name: str, faults: list[ManifestFault]) -> Duration | None:
+def _time_annotation(manifest: Manifest, name: str, faults: list[ManifestFault]) -> Duration | None:
     text = annotation(manifest.obj, name)
-    return None if text is None else _duration(manifest, f"metadata.annotations[{name}]", text, faults)
+    return None if text is None else _parse_duration_field(manifest, f"metadata.annotations[{name}]", text, faults)
 
 
-def _is_named(manifest: Manifest, faults: list[ManifestFault]) -> bool:
-    """Whether an object to delete has a name; a name generated by the API is not known beforehand."""
+def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
+    """Report whether an object to delete has a name; generateName gives no name before the run."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
-    faults.append(manifest.fault(FieldError(path, "the object to delete has no name yet", "give it a name")))
+    faults.append(
+        manifest.fault(
+            FieldError(path, "an object with this annotation needs a name", "set metadata.name instead of generateName")
+        )
+    )
     return False
 
 
-def _duration(
+def _parse_duration_field(
     manifest: Manifest,
     path: str,
     text: object,
     faults: list[ManifestFault],
-    read: Callable[[str], Duration] = parse_duration,
+    parse: Callable[[str], Duration] = parse_duration,
 ) -> Duration:
     try:
-        return read(str(text))
+        return parse(str(text))
     except ValueError as error:
         problem, _, remedy = str(error).partition("; ")
         faults.append(manifest.fault(FieldError(path, problem, remedy)))
@@ -440,94 +475,98 @@ def _duration(
 
 # --- files ---
 #
-# Reads the user's manifests: files, whole folders, standard input. The only place where the simulator reads files.
+# Reading of the user's manifests from files, folders and standard input. No other module of the simulator reads files.
 #
-# All unreadable sources are reported at once, in the same form as errors in readable ones.
+# All unreadable sources are reported together, in the same format as errors in manifests.
 
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
 #: The number of bytes at either end of a file that are read to detect its type.
-_END: Final = 4096
-_AS_TEXT: Final = "save it as UTF-8, or leave it out"
+_END_BYTES: Final = 4096
+_SAVE_AS_UTF8: Final = "save the file as UTF-8, or remove it"
 
 #: A path, the text of manifests, or one object.
 Source: TypeAlias = str | Path | Mapping[str, Any]
 
 
 def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield every text with its display name, read on demand; sources that cannot be read are added to the faults."""
+    """Yield the text of each manifest source with its display name; add an error for each unreadable source."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
         elif isinstance(source, str) and is_text(source):
             yield f"<text {number}>", source
         elif source == STANDARD_INPUT:
-            yield from _read("<stdin>", None, faults)
+            yield from _read_file("<stdin>", None, faults)
         else:
-            for path in _files(Path(source), faults):
-                yield from _read(str(path), path, faults)
+            for path in _manifest_paths(Path(source), faults):
+                yield from _read_file(str(path), path, faults)
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return the texts of all files of a folder with that suffix, each with its name, sorted by name."""
+    """Return the names and texts of all files in a folder with a suffix, sorted by name."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
-    except (OSError, ValueError) as wrong:
-        faults.append(_unreadable(str(folder), wrong))
+    except (OSError, ValueError) as error:
+        faults.append(_unreadable_fault(str(folder), error))
         return []
-    return [text for path in paths for text in _read(str(path), path, faults)]
+    return [text for path in paths for text in _read_file(str(path), path, faults)]
 
 
 def is_text(source: str) -> bool:
-    """Whether a string holds manifests rather than a file name: it has several lines, or is JSON."""
+    """Report whether a string is the text of manifests, not a file name: it has several lines, or is JSON."""
     return "\n" in source or source.lstrip().startswith("{")
 
 
 def ends_of(path: Path) -> Sequence[str]:
-    """Return the beginning and the end of a file's text; nothing if it cannot be read."""
+    """Return the beginning and the end of a file as texts; () if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            first = file.read(_END)
+            beginning = file.read(_END_BYTES)
             file.seek(0, SEEK_END)
-            file.seek(max(0, file.tell() - _END))
-            return first.decode(errors="replace"), file.read().decode(errors="replace")
+            file.seek(max(0, file.tell() - _END_BYTES))
+            return beginning.decode(errors="replace"), file.read().decode(errors="replace")
     except (OSError, ValueError):
         return ()
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the manifests in a folder and its subfolders, sorted by path; hidden ones are left out."""
-    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    """Return the paths of the manifests in a folder and its subfolders, without hidden files, sorted."""
+    paths = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
-def _files(path: Path, faults: list[FileFault]) -> list[Path]:
-    """Return the file, or all manifests of the folder."""
+def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
+    """Return the path of a file, or the paths of all manifests in a folder."""
     try:
         if not path.is_dir():
             return [path]
-        found = files_below(path)
-    except (OSError, ValueError) as wrong:
-        faults.append(_unreadable(str(path), wrong))
+        paths = files_below(path)
+    except (OSError, ValueError) as error:
+        faults.append(_unreadable_fault(str(path), error))
         return []
-    if not found:
+    if not paths:
         names = ", ".join(f"*{suffix}" for suffix in sorted(SUFFIXES))
-        faults.append(FileFault(str(path), FieldError("", f"no manifests in this folder ({names})", "name another")))
-    return found
+        faults.append(
+            FileFault(str(path), FieldError("", f"the folder contains no manifests ({names})", "give another folder"))
+        )
+    return paths
 
 
-def _read(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the text of a file, or of standard input."""
+def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of a file, or of standard input."""
     try:
         content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, content.decode()
-    except UnicodeDecodeError as wrong:
-        faults.append(FileFault(name, FieldError("", f"not a text: byte {wrong.start} is not UTF-8", _AS_TEXT)))
-    except (OSError, ValueError) as wrong:
-        faults.append(_unreadable(name, wrong))
+    except UnicodeDecodeError as error:
+        faults.append(
+            FileFault(name, FieldError("", f"it is not a text file: byte {error.start} is not UTF-8", _SAVE_AS_UTF8))
+        )
+    except (OSError, ValueError) as error:
+        faults.append(_unreadable_fault(name, error))
 
 
-def _unreadable(name: str, wrong: OSError | ValueError) -> FileFault:
-    problem = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+def _unreadable_fault(name: str, error: OSError | ValueError) -> FileFault:
+    problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and the permissions"))

@@ -1,4 +1,4 @@
-"""Runs manifests in virtual time and returns the result.
+"""Simulation of manifests in virtual time.
 
     from batchyard import simulate
 
@@ -6,7 +6,7 @@
     for workload in result.workloads:
         print(workload.owner, workload.status, f"waited {workload.waited} s")
 
-`simulate` does it in one call. `Simulation` does the same in slices, for callers that show progress.
+`simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ from batchyard.sim.scenario import (
     run_length,
 )
 from batchyard.sim.state import State
-from batchyard.sim.world import StoppedByLoop, WaitTracker, World, ignore_record, let_time_pass
+from batchyard.sim.world import StoppedByLoop, WaitTracker, World, do_nothing, ignore_record
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
@@ -44,7 +44,7 @@ KINDS_SHOWN: Final = (
 
 
 class OnLoop(StrEnum):
-    """The reaction to Workloads that preempt each other endlessly: continue, or end the run."""
+    """What a run does when Workloads preempt each other endlessly: continue, or stop."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -52,16 +52,16 @@ class OnLoop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options of a run."""
+    """The options of a simulation."""
 
-    #: Stops the run here; overrides the scenario's horizon.
+    #: The time at which the run stops; overrides the scenario's horizon.
     until: Duration | None = None
-    #: Fixes the generated uids, and the decisions that depend on uids alone.
+    #: Determines the generated uids, and thereby the decisions that depend on uids.
     seed: int = 0
     on_loop: OnLoop = OnLoop.CONTINUE
     #: Called with each record of the event log as it happens.
     sink: Callable[[Record], None] = ignore_record
-    #: The initial state, from whose instant times count; None: empty.
+    #: The initial state, at whose instant the run starts; None: no objects.
     state: State | None = None
 
 
@@ -74,22 +74,21 @@ def simulate(
     events: Callable[[Event], None] | None = None,
     record: bool = True,
 ) -> Result:
-    """Run manifests in virtual time.
+    """Simulate manifests in virtual time, and return the result.
 
-    Sources are files, folders (all manifests below), texts of manifests (of more than one line, or JSON), or objects as
-    dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no more
-    events are scheduled. `events` is called with each event as it happens. `record=False` keeps no events in the
-    result,
-    which saves time and memory in large runs.
+    Sources are files, folders (all manifests below them), texts of manifests (several lines, or JSON), or objects as
+    dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no
+    more events are scheduled. `events` is called with each event as it happens. With `record=False` the result contains
+    no events, which saves time and memory in large runs.
 
-    Raises InvalidScenario with all errors in the sources.
+    Raise InvalidScenario with all errors in the sources.
 
     >>> result = simulate("examples/first-steps")
     >>> [(workload.owner, workload.status, workload.waited) for workload in result.workloads]
     [('train-a', 'finished', 0), ('train-b', 'finished', 0), ('train-c', 'finished', 28)]
     """
-    kept: list[Event] = []
-    sinks: list[Callable[[Event], None]] = [kept.append] if record else []
+    kept_events: list[Event] = []
+    sinks: list[Callable[[Event], None]] = [kept_events.append] if record else []
     if events is not None:
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
@@ -97,66 +96,68 @@ def simulate(
     options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_loop), sink)
     simulation = Simulation(scenario, options)
     simulation.advance()
-    return replace(simulation.result(), events=tuple(kept), warnings=tuple(warnings))
+    return replace(simulation.result(), events=tuple(kept_events), warnings=tuple(warnings))
 
 
 def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
-    """Read the scenario of files, folders, texts and objects; return it with the warnings."""
+    """Return the scenario of files, folders, texts and objects, with the warnings about them."""
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
     return make_scenario(manifests, unread), manifests.warnings
 
 
 class Simulation:
-    """One run of a scenario, in any number of slices: the result does not depend on them."""
+    """A simulation of a scenario, run in any number of slices; the result does not depend on the slices."""
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
-        stop = options.on_loop is OnLoop.STOP
-        self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop, state=options.state)
+        stop_on_loop = options.on_loop is OnLoop.STOP
+        self.world = World(
+            scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop_on_loop, state=options.state
+        )
         self._start = self.world.start
-        self._books = self._opened(options.state)
+        self._accounting = self._open_accounting(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: RunEnding | None = None
         self._result: Result | None = None
         if self.horizon is not None:
-            self.world.kernel.call_at(self._end, let_time_pass)
+            self.world.kernel.call_at(self._end, do_nothing)
 
     def advance(self, steps_max: int | None = None) -> bool:
-        """Run at most `steps_max` kernel steps; return whether the run continues."""
+        """Run at most `steps_max` kernel steps; return whether the run has to continue."""
         if self._ending is not None:
             return False
         kernel = self.world.kernel
         try:
-            done = kernel.run(self._end, steps_max=steps_max)
+            steps_done = kernel.run(self._end, steps_max=steps_max)
         except StoppedByLoop:
             self._ending = RunEnding.LOOP
             return False
-        if steps_max is not None and done == steps_max:
+        if steps_max is not None and steps_done == steps_max:
             return True
-        self._ending = self._why_ended()
+        self._ending = self._find_ending()
         return False
 
     def result(self) -> Result:
-        """Return the result. The first call flushes pending writes and ends the event log."""
-        assert self._ending is not None, "a run has a result once it has ended"
+        """Return the result of an ended run. The first call flushes pending writes and ends the event log."""
+        assert self._ending is not None, "the run has not ended: call advance() until it returns False"
         if self._result is None:
-            self._result = self._settled(self._ending)
+            self._result = self._make_result(self._ending)
         return self._result
 
-    def _opened(self, state: State | None) -> RunAccounting | None:
-        """Return the books of a world with machines; None without machines."""
-        there = () if state is None else state.of_kind(scheme.CLUSTER)
-        if self.scenario.cluster is None and not there:
+    def _open_accounting(self, state: State | None) -> RunAccounting | None:
+        """Return the accounting of costs and recoveries for a world with machines; None without machines."""
+        clusters = () if state is None else state.of_kind(scheme.CLUSTER)
+        if self.scenario.cluster is None and not clusters:
             return None
-        books = RunAccounting(self.world.client, self.world.kernel)
+        accounting = RunAccounting(self.world.client, self.world.kernel)
         if state is not None:
-            books.recall(state.shown())
-        return books
+            accounting.recall(state.shown())
+        return accounting
 
-    def _settled(self, ending: RunEnding) -> Result:
-        world, books = self.world, self._books
+    def _make_result(self, ending: RunEnding) -> Result:
+        world, accounting = self.world, self._accounting
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._end_of_log(workloads)
@@ -174,26 +175,26 @@ class Simulation:
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
-            costs=None if books is None else books.statement(now),
-            losses=() if books is None else tuple(books.recoveries.losses),
+            costs=None if accounting is None else accounting.statement(now),
+            losses=() if accounting is None else tuple(accounting.recoveries.losses),
         )
 
-    def _why_ended(self) -> RunEnding:
+    def _find_ending(self) -> RunEnding:
         if self.horizon is not None:
             return RunEnding.HORIZON
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
-        """Return the end of the log: the horizon, or the instant of a loop that ended the run, else the last event.
+        """Return the instant of the log's end: the horizon, a preemption loop that ended the run, or the last event.
 
-        Some controllers write reports a moment later, which do not count as events.
+        Reports that some controllers write a moment later do not count as events.
         """
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP):
             return self.world.kernel.now()
-        last = max((self._start + step.at for step in self.scenario.steps), default=self._start)
-        charged = self._start if self._books is None else self._books.ledger.last
-        changed = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
-        return max((last, self.world.log.last, charged, *changed))
+        last_step = max((self._start + step.at for step in self.scenario.steps), default=self._start)
+        last_charge = self._start if self._accounting is None else self._accounting.ledger.last
+        last_changes = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
+        return max((last_step, self.world.log.last, last_charge, *last_changes))
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
@@ -206,12 +207,12 @@ def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], N
 
 
 def _pods_shown(world: World) -> list[Obj]:
-    """Return the pods without a controller, and those that fit no node."""
+    """Return the pods without a controller, and the pods that fit no node."""
     return [pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unplaced]
 
 
 def _last_change(obj: Obj) -> Instant:
-    """Return when a Workload or Job was created or a condition last became true; pending reasons do not count."""
+    """Return the instant of the creation of a Workload or Job, or of its last condition that became True."""
     status = obj.get("status") or {}
     times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
     return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))

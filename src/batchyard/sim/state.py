@@ -1,4 +1,4 @@
-"""States: all objects of a platform at an instant, from which a simulated world can start (batchyard.sim.world).
+"""State: all objects of a platform at an instant, from which a simulated world can start.
 
 Running pods and Workloads continue for their remaining time, because the objects record their start. A state read from
 a file or a cluster holds no Leases, Events and Secrets: no decision depends on them.
@@ -15,7 +15,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
 from batchyard.store.memory import RecoveredStore
 
-#: The kinds that are left out of a state read from elsewhere.
+#: The kinds that are left out of a state that is read from a file or a cluster.
 LEFT_OUT: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})
 
 
@@ -28,22 +28,22 @@ class State:
     #: The revision of the last change.
     revision: int
     objects: Mapping[Key, Obj]
-    #: The manifests that users applied last.
+    #: The manifest that users applied last, by object.
     applied: Mapping[Key, Obj] = field(default_factory=dict)
-    #: Kinds that the reader was not allowed to list, so that their objects are unknown.
+    #: Kinds whose objects are unknown, because the user was not allowed to list them.
     unread: Sequence[str] = ()
-    #: Kueue's Configuration, if it is known, and the settings used for scheduling.
+    #: Kueue's Configuration, if it is known, and the scheduler settings.
     configuration: Obj | None = None
     kueue: KueueSettings = SIMULATED
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there are nodes, or a Cluster that describes them."""
+        """Whether the state has nodes, or a Cluster that describes nodes."""
         return any(key.kind in {scheme.NODE, scheme.CLUSTER} for key in self.objects)
 
     @property
     def cluster(self) -> Obj | None:
-        """Return the Cluster, or None. It scans all objects."""
+        """Return the Cluster object, or None; scans all objects."""
         return next(iter(self.of_kind(scheme.CLUSTER)), None)
 
     def of_kind(self, kind: str) -> Sequence[Obj]:
@@ -51,11 +51,11 @@ class State:
         return [obj for key, obj in self.objects.items() if key.kind == kind]
 
     def recovered(self) -> RecoveredStore:
-        """Return the content from which a store starts."""
+        """Return the objects and the revision from which a store starts."""
         return RecoveredStore(self.revision, self.objects, ())
 
     def shown(self) -> list[WatchEvent]:
-        """Return the objects as ADDED events, as a controller receives them after a restart."""
+        """Return the objects as ADDED events in order of revision, as a controller receives them after a restart."""
         return as_added(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
 
 

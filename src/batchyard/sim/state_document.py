@@ -1,8 +1,8 @@
-"""States as lists of objects, in the format of `kubectl get -o yaml` and of API servers.
+"""Reading and writing of states as lists of objects, like `kubectl get -o yaml`, and conversion to manifests.
 
-A state written by batchyard holds the time of the snapshot, in an annotation of the list. For other lists it is the
-latest timestamp in the objects. Objects without a uid, a revision or a creation time get one, so that plain manifests
-work too.
+A list written by batchyard has the time of the snapshot in an annotation. For other lists, the time is the latest
+timestamp in the objects. Objects without a uid, a revision or a creation time get one, so that plain manifests can be
+read too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,15 +28,15 @@ from batchyard.sim.forecasting.run_times import owner_of, rounds_of, with_runtim
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, ends_of, is_text, read_sources
 from batchyard.sim.state import LEFT_OUT, State
 
-#: Annotation of a list: the time at which its objects were read.
+#: The annotation of a list with the time at which its objects were read.
 TAKEN_AT: Final = "batchyard.dev/taken-at"
-#: Annotation of a list: the kinds that could not be listed, separated by commas.
+#: The annotation of a list with the kinds that could not be listed, separated by commas.
 UNREAD: Final = "batchyard.dev/not-read"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def read_state(source: Source) -> State:
-    """Read the state of a file; raises InvalidScenario with all errors."""
+    """Read a state from a file or a text; raise InvalidScenario with all errors."""
     faults: list[FileFault] = []
     objects: list[Obj] = []
     at: Instant | None = None
@@ -44,13 +44,13 @@ def read_state(source: Source) -> State:
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
             faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
-            found, taken = _objects_of(document.value)
-            at = taken if at is None else at
-            unread.update(dict.fromkeys(_unread(document.value)))
-            for obj in found:
-                objects += _known(obj, f"{name}:{document.number}", faults)
+            items, recorded_at = _objects_of(document.value)
+            at = recorded_at if at is None else at
+            unread.update(dict.fromkeys(_unread_kinds(document.value)))
+            for obj in items:
+                objects += _known_object(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
-        remedy = "give what `kubectl get --output yaml` writes, or a list of manifests"
+        remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"
         faults.append(FileFault(str(source), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
@@ -58,35 +58,45 @@ def read_state(source: Source) -> State:
 
 
 def is_state(source: Source) -> bool:
-    """Whether a file is a snapshot: a list with the time of the snapshot at its beginning or its end."""
+    """Report whether a file is a snapshot: the annotation with its time is near its beginning or its end."""
     if isinstance(source, Mapping) or is_text(str(source)):
         return False
     return any(TAKEN_AT in end for end in ends_of(Path(source)))
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
-    """Build the state of objects in their storage version; by default at the latest timestamp in them.
+    """Build a state from objects in their storage version, by default at the latest timestamp in the objects.
 
-    A given time is kept even if other clients wrote later timestamps by clocks of their own. Only a later creation time
-    moves it.
+    Only a later creation time, which the API server writes, replaces a given time. Later timestamps of other clients
+    do not, because their clocks may be wrong.
     """
-    kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
-    configurations = [kept.pop(key) for key in list(kept) if key.kind == CONFIGURATION]
-    instants = _birth if at else _instants
-    taken = max((instant for obj in kept.values() for instant in instants(obj)), default=0)
-    taken = max(taken, at or 0)
-    revisions = {key: _revision(obj) for key, obj in kept.items()}
-    if len(set(revisions.values())) < len(kept) or 0 in revisions.values():
-        order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))
-        revisions = {key: number for number, key in enumerate(order, 1)}
-    whole = {key: _completed(key, kept[key], revisions[key], taken) for key in kept}
+    objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
+    configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
+    instants = _creation_instants if at else _all_instants
+    state_time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
+    state_time = max(state_time, at or 0)
+    revisions = {key: _revision_of(obj) for key, obj in objects_by_key.items()}
+    if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
+        sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
+        revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
+    completed = {
+        key: _complete_metadata(key, objects_by_key[key], revisions[key], state_time) for key in objects_by_key
+    }
     configuration = configurations[0] if configurations else None
     kueue = SIMULATED if configuration is None else parse_kueue_settings(configuration)
-    return State(taken, max(revisions.values(), default=0), whole, _applied(whole), unread, configuration, kueue)
+    return State(
+        state_time,
+        max(revisions.values(), default=0),
+        completed,
+        _applied_manifests(completed),
+        unread,
+        configuration,
+        kueue,
+    )
 
 
 def document_of(state: State) -> dict[str, Any]:
-    """Return the state as a list."""
+    """Return the state as a `List` document of its objects."""
     items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
     items += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread)
@@ -94,51 +104,53 @@ def document_of(state: State) -> dict[str, Any]:
 
 
 def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
-    """Return the metadata of a list: its time, its revision, and the kinds that could not be read."""
+    """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read."""
     annotations = {TAKEN_AT: format_time(at), **({UNREAD: ",".join(unread)} if unread else {})}
     return {"resourceVersion": str(revision), "annotations": annotations}
 
 
-def _unread(value: Any) -> Sequence[str]:
+def _unread_kinds(value: Any) -> Sequence[str]:
     metadata = value.get("metadata") if isinstance(value, Mapping) and isinstance(value.get("items"), list) else None
     text = annotation({"metadata": metadata or {}}, UNREAD)
     return [kind for kind in (text or "").split(",") if kind]
 
 
 def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
-    """Return the objects of a document, and the time of the snapshot, if it is recorded."""
+    """Return the objects of a document, and the time of the snapshot if the document records it."""
     if not isinstance(value, Mapping):
         return (), None
     items = value.get("items")
     if not isinstance(items, list):
         return (value,), None
-    taken = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT)
-    return [item for item in items if isinstance(item, Mapping)], None if taken is None else parse_time(taken)
+    recorded_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT)
+    return [item for item in items if isinstance(item, Mapping)], None if recorded_at is None else parse_time(
+        recorded_at
+    )
 
 
-def _known(obj: Obj, place: str, faults: list[FileFault]) -> Sequence[Obj]:
-    """Return an object of a known kind in its storage version; one that was never stored is validated as a manifest."""
-    info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
-    if info is None:
-        return ()  #  clusters contain many kinds that are not used here
+def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[Obj]:
+    """Return an object of a known kind in its storage version; validate it as a manifest if it was never stored."""
+    kind_info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
+    if kind_info is None:
+        return ()  #  clusters contain many kinds that the simulator ignores
     metadata = obj.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
-        return (received(info, _version(obj), obj),)
+        return (received(kind_info, _version_of(obj), obj),)
     decoded = decode(obj)
-    faults += [FileFault(place, fault) for fault in decoded.faults]
+    faults += [FileFault(location, fault) for fault in decoded.faults]
     return () if decoded.obj is None else (decoded.obj,)
 
 
-def _version(obj: Obj) -> str:
+def _version_of(obj: Obj) -> str:
     return str(obj["apiVersion"]).rpartition("/")[2]
 
 
-def _revision(obj: Obj) -> int:
+def _revision_of(obj: Obj) -> int:
     text = str(obj["metadata"].get("resourceVersion") or "")
     return int(text) if text.isdecimal() else 0
 
 
-def _completed(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
+def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
     completed = {
         "uid": uid_for(0, *key),
@@ -149,26 +161,26 @@ def _completed(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     return {**obj, "metadata": completed}
 
 
-def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
-    """Return the last applied manifests recorded by kubectl, if they can still be decoded."""
-    found: dict[Key, Obj] = {}
+def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
+    """Return the manifests that kubectl recorded as last applied, if they can still be decoded."""
+    manifests: dict[Key, Obj] = {}
     for key, obj in objects.items():
         text = annotation(obj, LAST_APPLIED)
         documents = [] if text is None else list(read_documents(text))
         decoded = decode(documents[0].value) if len(documents) == 1 else None
         if decoded is not None and decoded.obj is not None and key_of(decoded.obj) == key:
-            found[key] = decoded.obj
-    return found
+            manifests[key] = decoded.obj
+    return manifests
 
 
-def _birth(obj: Obj) -> Iterator[Instant]:
-    """Yield the creation time of an object, by the server's clock."""
+def _creation_instants(obj: Obj) -> Iterator[Instant]:
+    """Yield the creation time of an object, which the API server sets."""
     if created := obj["metadata"].get("creationTimestamp"):
         yield parse_time(created)
 
 
-def _instants(obj: Obj) -> Iterator[Instant]:
-    """Yield the timestamps in an object."""
+def _all_instants(obj: Obj) -> Iterator[Instant]:
+    """Yield all timestamps in the metadata and status of an object."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     texts = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
     texts += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
@@ -185,26 +197,26 @@ def _instants(obj: Obj) -> Iterator[Instant]:
 # Conversion of a state to manifests, for commands that read manifests: `lint` and `compare`.
 #
 # Objects created by controllers are left out: Workloads, Jobs and pods with a controller, nodes created by a Cluster.
-# The others are submitted at their creation time, counted from the first of them. They run as long as they ran, or as
-# long as is estimated.
+# Other work is submitted at its creation time, counted from the first of these objects. It runs as long as it ran in
+# the cluster, or for its estimated run time.
 
 
-_WORK: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD, scheme.POD})
+_WORK_KINDS: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD, scheme.POD})
 #: The kinds that controllers create from other objects.
-_MADE: Final = frozenset(
+_CONTROLLER_KINDS: Final = frozenset(
     {
         *(scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.PROVISIONING_REQUEST, scheme.POD_TEMPLATE, scheme.COST_RECORD),
         *(scheme.SERVICE, scheme.CONFIG_MAP, scheme.NODE_POOL),
     }
 )
-_OF_METADATA: Final = ("name", "namespace", "labels", "annotations")
-_MADE_LABELS: Final = frozenset(
+_KEPT_METADATA: Final = ("name", "namespace", "labels", "annotations")
+_CONTROLLER_LABELS: Final = frozenset(
     {"controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 )
 
 
 class StatePart(Enum):
-    """The part of a state to convert."""
+    """The part of a state to convert to manifests: everything, the work, or the configuration."""
 
     ALL = "all"
     WORK = "work"
@@ -212,85 +224,90 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield texts with their names; a text that is a state becomes manifests, each object on its previous line."""
+    """Yield texts with their names; the text of a state is converted to manifests, each object on its old line."""
     for name, text in texts:
-        yield name, (_text_of(text, part) if TAKEN_AT in text and text.lstrip().startswith("{") else text)
+        yield name, (_manifest_text(text, part) if TAKEN_AT in text and text.lstrip().startswith("{") else text)
 
 
 def as_manifests(state: State) -> list[Obj | None]:
-    """Return the manifest of each object of a state, in its order; None for those that are left out."""
-    timed, _ = with_runtimes(state)
+    """Return the manifest of each object of a state, in order; None for objects created by controllers."""
+    timed_state, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
-    kept = [obj for obj in timed.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
-    first = min((_created(obj) for obj in kept if group_kind(obj) in _WORK), default=0)
-    ran = _ran(timed)
-    names = {id(obj) for obj in kept}
-    return [_manifest(obj, first, ran) if id(obj) in names else None for obj in timed.objects.values()]
+    kept_objects = [obj for obj in timed_state.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
+    first_created = min((_created_at(obj) for obj in kept_objects if group_kind(obj) in _WORK_KINDS), default=0)
+    run_times = _run_times(timed_state)
+    kept_ids = {id(obj) for obj in kept_objects}
+    return [
+        _manifest_of(obj, first_created, run_times) if id(obj) in kept_ids else None
+        for obj in timed_state.objects.values()
+    ]
 
 
-def _text_of(text: str, part: StatePart) -> str:
+def _manifest_text(text: str, part: StatePart) -> str:
     lines = ['{"apiVersion":"v1","kind":"List","items":[']
     separator = ""
     state = read_state(text)
-    for found in [*as_manifests(state), state.configuration]:
-        obj = found if found is not None and _is_of(part, found) else None
+    for manifest in [*as_manifests(state), state.configuration]:
+        obj = manifest if manifest is not None and _is_in_part(part, manifest) else None
         lines.append("" if obj is None else separator + msgspec.json.encode(obj).decode())
         separator = separator if obj is None else ","
     return "\n".join([*lines, "]}"])
 
 
-def _is_of(part: StatePart, obj: Obj) -> bool:
-    return part is StatePart.ALL or (group_kind(obj) in _WORK) == (part is StatePart.WORK)
+def _is_in_part(part: StatePart, obj: Obj) -> bool:
+    return part is StatePart.ALL or (group_kind(obj) in _WORK_KINDS) == (part is StatePart.WORK)
 
 
 def _is_kept(obj: Obj, *, has_cluster: bool) -> bool:
     kind = group_kind(obj)
-    if kind in _MADE or (kind == scheme.NODE and has_cluster):
+    if kind in _CONTROLLER_KINDS or (kind == scheme.NODE and has_cluster):
         return False
-    return kind not in _WORK or controller_of(obj) is None
+    return kind not in _WORK_KINDS or controller_of(obj) is None
 
 
-def _ran(state: State) -> Mapping[str, Duration]:
-    """Return the run times of finished Workloads, by the uid of their job."""
-    found: dict[str, Duration] = {}
+def _run_times(state: State) -> Mapping[str, Duration]:
+    """Return the run times of finished Workloads, by the uid of their jobs."""
+    run_time_by_uid: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}
-        ends, begins = conditions.get("Finished"), conditions.get("Admitted")
-        if ends is None or begins is None or not workload_view(workload).finished:
+        finished, admitted = conditions.get("Finished"), conditions.get("Admitted")
+        if finished is None or admitted is None or not workload_view(workload).finished:
             continue
-        of = owner_of(workload, state.objects) or workload
-        lasted = parse_time(ends["lastTransitionTime"]) - parse_time(begins["lastTransitionTime"])
-        found[of["metadata"]["uid"]] = max(1, lasted // rounds_of(of))
-    return found
+        job = owner_of(workload, state.objects) or workload
+        run_time = parse_time(finished["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+        run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // rounds_of(job))
+    return run_time_by_uid
 
 
-def _manifest(obj: Obj, first: Instant, ran: Mapping[str, Duration]) -> Obj:
+def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Duration]) -> Obj:
     kind, metadata = group_kind(obj), obj["metadata"]
-    kept = {field: metadata[field] for field in _OF_METADATA if metadata.get(field)}
-    found = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
-    annotations = {name: text for name, text in (kept.get("annotations") or {}).items() if name != LAST_APPLIED}
-    if kind in _WORK:
-        annotations[well_known.SUBMIT_AT] = duration_text(max(0, _created(obj) - first))
-        if metadata["uid"] in ran and annotation(obj, well_known.RUNTIME) is None:
-            annotations[well_known.RUNTIME] = duration_text(ran[metadata["uid"]])
+    kept_metadata = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
+    manifest = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
+    annotations = {
+        name: text for name, text in (kept_metadata.get("annotations") or {}).items() if name != LAST_APPLIED
+    }
+    if kind in _WORK_KINDS:
+        annotations[well_known.SUBMIT_AT] = duration_text(max(0, _created_at(obj) - first_created))
+        if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
+            annotations[well_known.RUNTIME] = duration_text(run_times[metadata["uid"]])
     if kind == scheme.JOB:
-        found["spec"] = _job_spec(obj["spec"])
-    return {**found, "metadata": {**kept, **({"annotations": annotations} if annotations else {})}}
+        manifest["spec"] = _user_job_spec(obj["spec"])
+    return {**manifest, "metadata": {**kept_metadata, **({"annotations": annotations} if annotations else {})}}
 
 
-def _job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of a Job without the fields that the Job controller added."""
     if spec.get("manualSelector"):
         return dict(spec)
     template = spec["template"]
     metadata = template.get("metadata") or {}
-    labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name not in _MADE_LABELS}
-    kept: Sequence[str] = [field for field in spec if field not in {"selector", "suspend", "template"}]
+    labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name not in _CONTROLLER_LABELS}
+    kept_fields: Sequence[str] = [field for field in spec if field not in {"selector", "suspend", "template"}]
     return {
-        **{field: spec[field] for field in kept},
+        **{field: spec[field] for field in kept_fields},
         "template": {**template, "metadata": {**metadata, "labels": labels}},
     }
 
 
-def _created(obj: Obj) -> Instant:
+def _created_at(obj: Obj) -> Instant:
     return parse_time(obj["metadata"]["creationTimestamp"])

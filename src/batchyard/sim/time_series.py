@@ -7,19 +7,18 @@ from batchyard.base.instant import Instant
 
 # --- gauge ---
 #
-# A number that changes over time, with its time-weighted mean and its peak. A value that is replaced within the same
-# instant counts for neither.
+# A value that is replaced within the same instant counts for neither the mean nor the peak.
 
 
 class Gauge:
     """A number that changes over time, its time-weighted mean and its peak."""
 
-    __slots__ = ("_area", "_begun", "_since", "_value", "peak", "peak_at")
+    __slots__ = ("_begun", "_changed_at", "_integral", "_value", "peak", "peak_at")
 
     def __init__(self, begun: Instant) -> None:
-        self._begun = self._since = begun
+        self._begun = self._changed_at = begun
         self._value: float = 0
-        self._area: float = 0
+        self._integral: float = 0
         self.peak: float = 0
         self.peak_at = begun
         """The start of its first peak."""
@@ -30,23 +29,23 @@ class Gauge:
         return self._value
 
     def set(self, value: float, now: Instant) -> None:
-        """Set the value from now on."""
-        lasted = now - self._since
-        if lasted:
-            self._area += self._value * lasted
+        """Set a new value from an instant on."""
+        duration = now - self._changed_at
+        if duration:
+            self._integral += self._value * duration
             if self._value > self.peak:
-                self.peak, self.peak_at = self._value, self._since
-            self._since = now
+                self.peak, self.peak_at = self._value, self._changed_at
+            self._changed_at = now
         self._value = value
 
     def add(self, amount: float, now: Instant) -> None:
-        """Add to the value from now on."""
+        """Add an amount to the value from an instant on."""
         self.set(self._value + amount, now)
 
     def mean(self, now: Instant) -> float:
-        """Return the time-weighted mean until now."""
+        """Return the time-weighted mean from the begin to an instant."""
         self.set(self._value, now)
-        return self._area / (now - self._begun) if now > self._begun else self._value
+        return self._integral / (now - self._begun) if now > self._begun else self._value
 
 
 class Curve:
@@ -64,7 +63,7 @@ class Curve:
         return self._points[-1][1]
 
     def add(self, amount: int, now: Instant) -> None:
-        """Add to the value from now on."""
+        """Add an amount to the value from an instant on."""
         if not amount:
             return
         at, value = self._points[-1]
@@ -75,36 +74,40 @@ class Curve:
 
     @classmethod
     def sum_of(cls, curves: "Iterable[Curve]", begun: Instant) -> "Curve":
-        """Return the sum of curves that begin at the same time."""
+        """Return the sum of several curves that begin at the same instant."""
         changes: dict[Instant, int] = {}
         for curve in curves:
-            before = 0
+            previous_value = 0
             for at, value in curve._points:
-                changes[at] = changes.get(at, 0) + value - before
-                before = value
-        made = cls(begun)
+                changes[at] = changes.get(at, 0) + value - previous_value
+                previous_value = value
+        total = cls(begun)
         for at in sorted(changes):
-            made.add(changes[at], at)
-        return made
+            total.add(changes[at], at)
+        return total
 
-    def summed(self, end: Instant) -> tuple[float, float]:
-        """Return the mean until an end, and the peak; a change at the instant of the end counts for neither."""
+    def mean_and_peak(self, end: Instant) -> tuple[float, float]:
+        """Return the mean and the peak from the begin to an end; a change at the end itself counts for neither."""
         gauge = Gauge(self._begun)
         for at, value in self._points:
             gauge.set(value, min(at, end))
         return gauge.mean(end), gauge.peak
 
-    def means(self, end: Instant, parts: int) -> Sequence[float]:
-        """Return the means over `parts` equal intervals from the begin to an end."""
-        edges = [self._begun + (end - self._begun) * part // parts for part in range(parts + 1)]
+    def means(self, end: Instant, count: int) -> Sequence[float]:
+        """Return the mean of each of `count` equal intervals from the begin to an end."""
+        boundaries = [self._begun + (end - self._begun) * number // count for number in range(count + 1)]
         means_by_part, index = [], 0
-        for begin, until in pairwise(edges):
-            area, at = 0, begin
+        for interval_begin, interval_end in pairwise(boundaries):
+            integral, at = 0, interval_begin
             while True:
-                after = self._points[index + 1][0] if index + 1 < len(self._points) else until
-                area += self._points[index][1] * (min(after, until) - at)
-                if after >= until:
+                next_change = self._points[index + 1][0] if index + 1 < len(self._points) else interval_end
+                integral += self._points[index][1] * (min(next_change, interval_end) - at)
+                if next_change >= interval_end:
                     break
-                at, index = after, index + 1
-            means_by_part.append(area / (until - begin) if until > begin else float(self._points[index][1]))
+                at, index = next_change, index + 1
+            means_by_part.append(
+                integral / (interval_end - interval_begin)
+                if interval_end > interval_begin
+                else float(self._points[index][1])
+            )
         return means_by_part

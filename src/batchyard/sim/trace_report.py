@@ -1,11 +1,11 @@
-"""The report of a trace run, compared with the trace's own times: waits, utilisation, fragmentation.
+"""Simulation of a trace, and its report: waits, utilisation and fragmentation, compared with the recorded times.
 
     trace = read_trace(Path("traces"))
-    run = TraceRun(trace, Options())
+    run = TraceRun(trace, SimulationOptions())
     run.simulation.advance()
     report = run.report()
 
-A wait is the time from a pod's creation to its binding to a node. The trace's own times are whole seconds.
+A wait is the time from a pod's creation to its binding to a node. The recorded times of a trace are whole seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,18 +26,18 @@ from batchyard.sim.world import EPOCH
 
 # --- trace watch ---
 #
-# Observes a run of a trace by its watch events: when each pod is bound, and the utilisation of nodes over time.
+# Observes the watch events of a run: the binding time of each pod, and the utilisation of the nodes over time.
 
 
 #: The resource names in nodes. cpu and GPUs are in thousandths, memory in bytes.
 RESOURCES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "gpu": GPU}
-_NAMES: Final = {resource: name for name, resource in RESOURCES.items()}
+_NAME_BY_RESOURCE: Final = {resource: name for name, resource in RESOURCES.items()}
 ALL: Final = ""
-"""The name of the fleet of all nodes."""
+"""The fleet name that stands for all nodes."""
 
 
 class Point(NamedTuple):
-    """The state of all nodes at a moment."""
+    """The usage of all nodes at an instant, with the fragmentation and the number of waiting pods."""
 
     at: Instant
     #: Used amounts by resource.
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 class FleetUsage:
-    """The capacity and usage of the nodes with a model of GPU, or of all nodes, by resource."""
+    """The capacity and usage over time of the nodes with one GPU model, or of all nodes, by resource."""
 
     def __init__(self, now: Instant) -> None:
         self.nodes = 0
@@ -56,54 +56,54 @@ class FleetUsage:
 
 
 class TraceWatch:
-    """The observations of a run. `now` returns the time; a point is recorded after each interval `every`."""
+    """Observes the waits, utilisation and fragmentation of a run; `interval` is the time between recorded points."""
 
-    def __init__(self, mix: Mix, now: Callable[[], Instant], every: Duration) -> None:
+    def __init__(self, mix: Mix, now: Callable[[], Instant], interval: Duration) -> None:
         self._mix = mix
         self._now = now
-        self._every = every
-        self._begun = self._at = now()
+        self._interval = interval
+        self._begun = self._advanced_to = now()
         self._nodes: dict[str, NodeInfo] = {}
         #: The node of each pod, by uid.
-        self._places: dict[str, str] = {}
-        #: Nodes that changed in this instant.
+        self._node_by_pod: dict[str, str] = {}
+        #: The nodes that changed in this instant.
         self._changed: dict[str, None] = {}
-        #: The free GPUs of each node, and the unusable part of them.
-        self._free: dict[str, tuple[int, int]] = {}
+        #: By node, its free GPUs and the unusable part of them, in thousandths.
+        self._free_by_node: dict[str, tuple[int, int]] = {}
         self._free_sum = self._unusable_sum = 0
-        self.fleets = {ALL: FleetUsage(self._at)}
-        #: The share of the free GPUs that the mix of pods cannot use.
-        self.fragmentation = Gauge(self._at)
+        self.fleets = {ALL: FleetUsage(self._advanced_to)}
+        #: The fraction of the free GPUs that the expected pods cannot use.
+        self.fragmentation = Gauge(self._advanced_to)
         self.points: list[Point] = []
         #: Pods without a node, by uid.
         self.waiting: dict[str, PodView] = {}
-        #: By name, when a pod of the trace was bound, or why it never was.
-        self.placed: dict[str, Instant] = {}
+        #: By name, when a pod of the trace was bound, or why it was never bound.
+        self.bound_at: dict[str, Instant] = {}
         self.unplaced: dict[str, str] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Apply watch events."""
-        self.let_pass(self._now())
+        """Apply a batch of watch events."""
+        self.advance(self._now())
         for event in events:
             if event.key.kind == scheme.POD:
                 self._on_pod(event)
             elif event.key.kind == scheme.NODE:
                 self._on_node(event)
 
-    def let_pass(self, now: Instant) -> None:
-        """Advance to now, recording that nothing changed since the last event."""
-        if now == self._at:
+    def advance(self, now: Instant) -> None:
+        """Advance the observations to an instant; nothing has changed since the last event."""
+        if now == self._advanced_to:
             return
-        self._look()
-        first = self._at + (self._begun - self._at) % self._every
-        for at in range(first, now, self._every):
+        self._update_fragmentation()
+        first_point = self._advanced_to + (self._begun - self._advanced_to) % self._interval
+        for at in range(first_point, now, self._interval):
             used = {resource: gauge.value for resource, gauge in self.fleets[ALL].used.items()}
             self.points.append(Point(at, used, self.fragmentation.value, len(self.waiting)))
-        self._at = now
+        self._advanced_to = now
 
     def end(self, now: Instant) -> None:
         """End the observations at the end of the run."""
-        self.let_pass(now)
+        self.advance(now)
         gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
         for gauge in (self.fragmentation, *gauges):
             gauge.set(gauge.value, now)
@@ -112,17 +112,17 @@ class TraceWatch:
 
     def _on_node(self, event: WatchEvent) -> None:
         name, is_gone = event.key.name, event.type is EventType.DELETED
-        known = self._nodes.get(name)
+        node_info = self._nodes.get(name)
         view = node_view(event.obj)
-        if known is None and not is_gone:
+        if node_info is None and not is_gone:
             self._nodes[name] = NodeInfo(view)
             self._count_node(view, 1)
-        elif known is not None:
-            self._count_node(known.view, -1)
-            known.set_view(view)
+        elif node_info is not None:
+            self._count_node(node_info.view, -1)
+            node_info.set_view(view)
             if is_gone:
-                for uid in list(known.pods):
-                    self._release(uid)
+                for uid in list(node_info.pods):
+                    self._remove_pod(uid)
                 del self._nodes[name]
             else:
                 self._count_node(view, 1)
@@ -132,12 +132,12 @@ class TraceWatch:
         for fleet in self._fleets_of(view):
             fleet.nodes += sign
             for resource, gauge in fleet.total.items():
-                gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._at)
+                gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._advanced_to)
 
     def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
         model = view.labels.get(MODEL, ALL)
         if model not in self.fleets:
-            self.fleets[model] = FleetUsage(self._at)
+            self.fleets[model] = FleetUsage(self._advanced_to)
         return [self.fleets[name] for name in dict.fromkeys((ALL, model))]
 
     # --- pods ---
@@ -149,31 +149,31 @@ class TraceWatch:
             self._end_wait(pod)
         elif not pod.is_terminal:
             self.waiting[pod.uid] = pod
-        holds = bool(pod.node_name) and not is_gone and not pod.is_terminal
-        if holds and pod.uid not in self._places:
-            self._take(pod)
-        elif not holds and pod.uid in self._places:
-            self._release(pod.uid)
+        is_on_node = bool(pod.node_name) and not is_gone and not pod.is_terminal
+        if is_on_node and pod.uid not in self._node_by_pod:
+            self._add_pod(pod)
+        elif not is_on_node and pod.uid in self._node_by_pod:
+            self._remove_pod(pod.uid)
 
     def _end_wait(self, pod: PodView) -> None:
-        waited = self.waiting.pop(pod.uid, None)
-        if pod.namespace != NAMESPACE or waited is None:
+        waiting_pod = self.waiting.pop(pod.uid, None)
+        if pod.namespace != NAMESPACE or waiting_pod is None:
             return
         if pod.node_name:
-            self.placed[pod.name] = self._at
+            self.bound_at[pod.name] = self._advanced_to
         else:
-            self.unplaced[pod.name] = waited.unplaced
+            self.unplaced[pod.name] = waiting_pod.unplaced
 
-    def _take(self, pod: PodView) -> None:
+    def _add_pod(self, pod: PodView) -> None:
         node = self._nodes.get(pod.node_name)
         if node is None:
             return
-        self._places[pod.uid] = node.name
+        self._node_by_pod[pod.uid] = node.name
         node.take(pod)
         self._count_pod(pod, node, 1)
 
-    def _release(self, uid: str) -> None:
-        node = self._nodes[self._places.pop(uid)]
+    def _remove_pod(self, uid: str) -> None:
+        node = self._nodes[self._node_by_pod.pop(uid)]
         pod = node.pods[uid]
         node.release(uid)
         self._count_pod(pod, node, -1)
@@ -182,55 +182,58 @@ class TraceWatch:
         self._changed[node.name] = None
         for fleet in self._fleets_of(node.view):
             for resource, amount in pod.requests:
-                if resource in _NAMES:
-                    fleet.used[_NAMES[resource]].add(sign * amount, self._at)
+                if resource in _NAME_BY_RESOURCE:
+                    fleet.used[_NAME_BY_RESOURCE[resource]].add(sign * amount, self._advanced_to)
 
     # --- fragmentation ---
 
-    def _look(self) -> None:
-        """Update the fragmentation of nodes that changed."""
+    def _update_fragmentation(self) -> None:
+        """Update the fragmentation for the nodes that changed."""
         if not self._changed:
             return
         for name in self._changed:
-            free, unusable = self._free.pop(name, (0, 0))
+            free, unusable = self._free_by_node.pop(name, (0, 0))
             self._free_sum -= free
             self._unusable_sum -= unusable
             node = self._nodes.get(name)
             if node is not None:
-                room = _room(node)
-                self._free[name] = free, unusable = sum(room.gpus), self._mix.unusable(room)
+                free_resources = _free_resources_of(node)
+                self._free_by_node[name] = free, unusable = (
+                    sum(free_resources.gpus),
+                    self._mix.unusable_gpu_sum(free_resources),
+                )
                 self._free_sum += free
                 self._unusable_sum += unusable
         self._changed = {}
-        whole = self._free_sum * self._mix.pods
-        self.fragmentation.set(self._unusable_sum / whole if whole else 0.0, self._at)
+        total_free = self._free_sum * self._mix.pods
+        self.fragmentation.set(self._unusable_sum / total_free if total_free else 0.0, self._advanced_to)
 
 
-def _room(node: NodeInfo) -> Room:
-    gpus = tuple([max(0, left) for left in node.devices.left])
+def _free_resources_of(node: NodeInfo) -> Room:
+    gpus = tuple([max(0, free_milli) for free_milli in node.devices.left])
     return Room(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
 
 #: The minimum number of points in a report.
 POINTS: Final = 100
-#: Limits, in seconds, within which two waits count as equal.
+#: The differences in seconds within which two waits are counted as equal.
 AGREEMENTS: Final = (1, 10, 60)
-_DELETED_AT_ONCE: Final = "deleted before it was looked at"
-_PREEMPTION: Final = " preemption: "
-_AVAILABLE: Final = " nodes are available: "
+_DELETED_EARLY: Final = "deleted before the scheduler tried to place it"
+_PREEMPTION_TEXT: Final = " preemption: "
+_AVAILABLE_TEXT: Final = " nodes are available: "
 
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """How many pods of the trace were placed, here (in the run) and there (in the trace)."""
+    """The numbers of pods that were placed here (in the run) and there (in the recorded trace)."""
 
     total: int
     placed_here: int
     placed_there: int
     placed_in_both: int
-    #: They were created, and have no node at the end of the run.
+    #: Created pods without a node at the end of the run.
     waiting: int
-    #: The run ended before they were created.
+    #: Pods that are not created before the end of the run.
     not_created: int
 
 
@@ -247,12 +250,12 @@ class DurationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TraceWaits:
-    """The waits of the pods that were placed in both, in seconds."""
+    """The waits in seconds of the pods that were placed both here (in the run) and there (in the recorded trace)."""
 
     here: DurationStatistics
     there: DurationStatistics
     agree: Sequence["Agreement"]
-    #: How many pods waited longer here, or in the trace, by more than the smallest limit; and by how much.
+    #: The pods that waited longer here, or there, by more than the smallest limit; and the distribution of the excess.
     longer_here: int
     longer_there: int
     excess_here: DurationStatistics
@@ -261,7 +264,7 @@ class TraceWaits:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many pairs of waits differ by at most this number of seconds."""
+    """The number of pods whose two waits differ by at most `within` seconds."""
 
     within: int
     pods: int
@@ -269,7 +272,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A reason why pods were never placed, and how many."""
+    """A reason why pods were never placed, with the number of these pods."""
 
     reason: str
     pods: int
@@ -277,36 +280,36 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilisation of a resource over the run, as shares of the capacity."""
+    """The utilisation of a resource over the run, as fractions of the capacity."""
 
-    #: The nodes with this model of GPU; '' stands for all nodes.
+    #: The GPU model of the nodes; '' stands for all nodes.
     model: str
     nodes: int
     resource: str
     total: float
     mean: float
     peak: float
-    #: Seconds from the start.
+    #: The start of the peak, in seconds from the start of the run.
     peak_at: float
-    #: The same by the trace's own times; nodes are unknown there, so under a load it can exceed the capacity.
+    #: The mean and peak by the recorded times; with a load factor they can exceed the capacity.
     mean_there: float | None
     peak_there: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The share of the free GPUs that the mix of pods cannot use."""
+    """The fraction of the free GPUs that the expected pods cannot use: mean, peak and lower bound."""
 
     mean: float
     peak: float
     peak_at: float
-    #: The share of pods without GPU, which is the lower bound.
+    #: The fraction of pods without GPU, which is the lower bound.
     least: float
 
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """The state at a moment, as shares."""
+    """The utilisation and fragmentation at an instant, as fractions, and the number of waiting pods."""
 
     at: float
     cpu: float
@@ -318,12 +321,12 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """The results of a trace run, compared with the trace."""
+    """The results of a simulated trace, compared with the recorded times."""
 
     trace: str
-    #: The factor by which its pods arrive faster than in the trace.
+    #: The factor by which pods arrive faster than in the trace.
     load: float
-    #: Virtual time in seconds.
+    #: The length of the run in seconds of virtual time.
     duration: float
     pods: PodCounts
     waits: TraceWaits
@@ -333,13 +336,13 @@ class TraceReport:
     points: Sequence[PointRow]
 
     def api_document(self) -> dict[str, Any]:
-        """Return plain values for JSON; fields are named as in the API."""
+        """Return the report as a JSON document with camelCase field names."""
         api_document: dict[str, Any] = _with_api_names(asdict(self))
         return api_document
 
 
 class TraceRun:
-    """A run of a trace with its observations; with a scenario, on its nodes and beside its pods."""
+    """A simulation of a trace with its observations; a scenario may add nodes and other work."""
 
     def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
@@ -351,23 +354,23 @@ class TraceRun:
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
-        """Return the report, once the run has ended."""
+        """Return the report of the run, which must have ended."""
         watch, length = self._watch, self.simulation.world.now()
         watch.end(EPOCH + length)
-        usage = [row for name in sorted(watch.fleets) for row in _usage(name, watch.fleets[name], length)]
+        usage = [row for name in sorted(watch.fleets) for row in _usage_rows(name, watch.fleets[name], length)]
         gauge = watch.fragmentation
         return TraceReport(
             trace=self._trace.scenario.name,
             load=float(self._trace.load),
             duration=seconds(length),
-            pods=_counts(self._trace.pods, watch, length),
-            waits=_waits(self._trace.pods, watch),
-            unplaced=_reasons(self._trace.pods, watch),
-            usage=[_beside_there(row, self._trace.pods, length) if row.model == ALL else row for row in usage],
+            pods=_pod_counts(self._trace.pods, watch, length),
+            waits=_trace_waits(self._trace.pods, watch),
+            unplaced=_unplaced_reasons(self._trace.pods, watch),
+            usage=[_add_recorded_usage(row, self._trace.pods, length) if row.model == ALL else row for row in usage],
             fragmentation=Fragmentation(
                 gauge.mean(EPOCH + length), gauge.peak, seconds(gauge.peak_at - EPOCH), self._mix.without_gpu
             ),
-            points=_points(watch),
+            points=_point_rows(watch),
         )
 
 
@@ -385,46 +388,51 @@ def _api_name(name: str) -> str:
 # --- waits ---
 
 
-def _counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
-    known = [*watch.placed, *watch.unplaced]
+def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
+    bound_or_deleted = [*watch.bound_at, *watch.unplaced]
     waiting = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
     return PodCounts(
         total=len(pods),
-        placed_here=len(watch.placed),
+        placed_here=len(watch.bound_at),
         placed_there=sum(pod.scheduled is not None and pod.scheduled <= length for pod in pods),
-        placed_in_both=len(_in_both(pods, watch)),
+        placed_in_both=len(_waits_in_both(pods, watch)),
         waiting=waiting,
-        not_created=len(pods) - len(known) - waiting,
+        not_created=len(pods) - len(bound_or_deleted) - waiting,
     )
 
 
-def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
-    both = _in_both(pods, watch)
-    excess = [here - there for here, there in both]
-    least = min(AGREEMENTS) * SECOND
-    here, there = [e for e in excess if e > least], [-e for e in excess if -e > least]
+def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
+    wait_pairs = _waits_in_both(pods, watch)
+    excess = [excess_here_values - excess_there_values for excess_here_values, excess_there_values in wait_pairs]
+    minimum = min(AGREEMENTS) * SECOND
+    excess_here_values, excess_there_values = (
+        [difference for difference in excess if difference > minimum],
+        [-difference for difference in excess if -difference > minimum],
+    )
     return TraceWaits(
-        here=duration_statistics([here for here, _ in both]),
-        there=duration_statistics([there for _, there in both]),
-        agree=[Agreement(limit, sum(abs(e) <= limit * SECOND for e in excess)) for limit in AGREEMENTS],
-        longer_here=len(here),
-        longer_there=len(there),
-        excess_here=duration_statistics(here),
-        excess_there=duration_statistics(there),
+        here=duration_statistics([excess_here_values for excess_here_values, _ in wait_pairs]),
+        there=duration_statistics([excess_there_values for _, excess_there_values in wait_pairs]),
+        agree=[
+            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in excess)) for limit in AGREEMENTS
+        ],
+        longer_here=len(excess_here_values),
+        longer_there=len(excess_there_values),
+        excess_here=duration_statistics(excess_here_values),
+        excess_there=duration_statistics(excess_there_values),
     )
 
 
-def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
-    """Return the waits of the pods that were placed here and there."""
+def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
+    """Return the simulated and the recorded wait of each pod that was placed in both."""
     return [
-        (watch.placed[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
+        (watch.bound_at[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
         for pod in pods
-        if pod.scheduled is not None and pod.name in watch.placed
+        if pod.scheduled is not None and pod.name in watch.bound_at
     ]
 
 
 def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
-    """Return the distribution; all values are 0 without durations."""
+    """Return the statistics of durations in seconds; all values are 0 without durations."""
     ranked = sorted(amounts)
     if not ranked:
         return DurationStatistics(0, 0, 0, 0, 0)
@@ -432,29 +440,29 @@ def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
     return DurationStatistics(sum(ranked) / len(ranked) / SECOND, *at)
 
 
-def _reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
-    """Return why pods of the trace were not placed: deleted pods, and pods that still wait."""
-    why = dict(watch.unplaced)
-    why |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
+def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
+    """Return the reasons why pods of the trace were not placed, with the number of pods, most frequent first."""
+    message_by_pod = dict(watch.unplaced)
+    message_by_pod |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
     counts: dict[str, int] = {}
     for pod in pods:
-        if pod.name in why:
-            reason = _reason(why[pod.name])
+        if pod.name in message_by_pod:
+            reason = _short_reason(message_by_pod[pod.name])
             counts[reason] = counts.get(reason, 0) + 1
     return [Unplaced(*item) for item in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def _reason(message: str) -> str:
-    """Return the reasons in an unschedulable message, without the node counts."""
-    reasons = message.partition(_PREEMPTION)[0].partition(_AVAILABLE)[2].rstrip(".")
-    named = [reason.partition(" ")[2] for reason in reasons.split(", ")]
-    return ", ".join(sorted(named)) if reasons else message or _DELETED_AT_ONCE
+def _short_reason(message: str) -> str:
+    """Return the reasons in kube-scheduler's unschedulable message, without the numbers of nodes."""
+    reasons = message.partition(_PREEMPTION_TEXT)[0].partition(_AVAILABLE_TEXT)[2].rstrip(".")
+    reason_names = [reason.partition(" ")[2] for reason in reasons.split(", ")]
+    return ", ".join(sorted(reason_names)) if reasons else message or _DELETED_EARLY
 
 
 # --- utilisation ---
 
 
-def _usage(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
+def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     now = EPOCH + length
     return [
         Usage(
@@ -462,8 +470,8 @@ def _usage(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
             nodes=fleet.nodes,
             resource=resource,
             total=fleet.total[resource].peak,
-            mean=_share(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
-            peak=_share(fleet.used[resource].peak, fleet.total[resource].peak),
+            mean=_fraction(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
+            peak=_fraction(fleet.used[resource].peak, fleet.total[resource].peak),
             peak_at=seconds(fleet.used[resource].peak_at - EPOCH),
             mean_there=None,
             peak_there=None,
@@ -472,34 +480,34 @@ def _usage(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     ]
 
 
-def _beside_there(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
-    """Return the row with the usage by the trace's own times."""
+def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
+    """Return a usage row with the mean and peak by the recorded times added."""
     changes: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:
-            amount = _amount(pod.shape, row.resource)
+            amount = _requested_amount(pod.shape, row.resource)
             changes[pod.scheduled] = changes.get(pod.scheduled, 0) + amount
             changes[pod.deleted] = changes.get(pod.deleted, 0) - amount
     gauge = Gauge(0)
     for at in sorted(changes):
         if at < length:
             gauge.add(changes[at], at)
-    mean = _share(gauge.mean(length), row.total)
-    return replace(row, mean_there=mean, peak_there=_share(gauge.peak, row.total))
+    mean = _fraction(gauge.mean(length), row.total)
+    return replace(row, mean_there=mean, peak_there=_fraction(gauge.peak, row.total))
 
 
-def _amount(shape: TracedPodShape, resource: str) -> int:
+def _requested_amount(shape: TracedPodShape, resource: str) -> int:
     return {"cpu": shape.cpu, "memory": shape.memory, "gpu": shape.gpu_milli}[resource]
 
 
-def _points(watch: TraceWatch) -> list[PointRow]:
+def _point_rows(watch: TraceWatch) -> list[PointRow]:
     total = watch.fleets[ALL].total
     rows = []
     for point in watch.points:
-        cpu, memory, gpu = [_share(point.used[resource], total[resource].peak) for resource in RESOURCES]
+        cpu, memory, gpu = [_fraction(point.used[resource], total[resource].peak) for resource in RESOURCES]
         rows.append(PointRow(seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
     return rows
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _fraction(amount: float, total: float) -> float:
+    return amount / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Traces: the recorded load of a GPU cluster as a scenario, with its nodes at the start and its pods as they arrived.
+"""Traces: the recorded load of a GPU cluster, read as a scenario, and the measure of GPU fragmentation.
 
 A trace is a folder with two CSV files, identified by their columns, as in Alibaba's cluster-trace-gpu-v2023:
 
@@ -6,11 +6,10 @@ nodes  sn, cpu_milli, memory_mib, gpu, model
 pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, pod_phase, creation_time, deletion_time,
        scheduled_time
 
-Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. The run time of a
-pod that was never scheduled is unknown: it is deleted at its deletion time in the trace, and holds its place until
-then. GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on
-one. Under a load of 10 pods arrive ten times as fast, with the same waits and run times, so that the cluster is ten
-times as full.
+Times are seconds. A pod that was scheduled runs as long as it did in the trace. A pod that was never scheduled has an
+unknown run time; it is deleted at its deletion time in the trace. GPUs are counted in thousandths
+(`batchyard.dev/gpu-milli`): a pod may use a fraction of one GPU. With a load factor of 10, pods arrive ten times as
+fast, with the same run times, so that ten times as much work runs at once.
 """
 
 import csv
@@ -31,12 +30,12 @@ from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Scenari
 
 # --- fragmentation ---
 #
-# GPU fragmentation: how much of the free GPUs of a cluster its pods cannot use, as measured by FGD.
+# GPU fragmentation: the fraction of the free GPUs of a cluster that its pods cannot use, as measured by FGD.
 #
-# The unusable part of a node's GPUs is a mean over the mix of all pods. A pod that does not fit the node or needs no
-# GPU counts all that is free. Any other pod counts the GPUs of which less is left than it requests of one. Source:
-# Weng et al., Beware of Fragmentation (USENIX ATC 2023), section 3.2, and the simulator published with it. Amounts are
-# integers, so that the shares are exact.
+# The unusable part of a node's GPUs is a mean over all expected pods. For a pod that does not fit the node or needs no
+# GPU, all free GPUs are unusable. For any other pod, the GPUs with less free capacity than the pod requests of one GPU
+# are unusable. Source: Weng et al., Beware of Fragmentation (USENIX ATC 2023), section 3.2, and the simulator published
+# with it. Amounts are integers, so that the fractions are exact.
 
 
 class TracedPodShape(NamedTuple):
@@ -45,7 +44,7 @@ class TracedPodShape(NamedTuple):
     cpu: int
     memory: int
     gpu_milli: int
-    #: The models of GPU it runs on; empty: any.
+    #: The GPU models on which the pod can run; empty: any.
     models: tuple[str, ...] = ()
 
 
@@ -55,45 +54,49 @@ class Room(NamedTuple):
     model: str
     cpu: int
     memory: int
-    #: Of each GPU.
+    #: The free thousandths of each GPU.
     gpus: tuple[int, ...]
 
 
 class Mix:
-    """The expected pods: the number of each shape."""
+    """The expected pods of a trace, counted by their requests."""
 
     def __init__(self, shapes: Iterable[TracedPodShape]) -> None:
         self._counts: dict[TracedPodShape, int] = {}
         for shape in shapes:
             self._counts[shape] = self._counts.get(shape, 0) + 1
         self.pods = sum(self._counts.values())
-        self._known: dict[Room, int] = {}
+        self._unusable_by_room: dict[Room, int] = {}
 
     @property
     def without_gpu(self) -> float:
-        """Return the share of pods that need no GPU, which is the lower bound of the fragmentation."""
+        """Return the fraction of pods that need no GPU, which is the lower bound of the fragmentation."""
         return sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pods if self.pods else 0.0
 
-    def unusable(self, room: Room) -> int:
-        """Return the unusable part of a node's GPUs in thousandths, as the sum over all pods, not their mean."""
-        known = self._known.get(room)
-        if known is None:
-            known = self._known[room] = sum(n * _unusable_by(shape, room) for shape, n in self._counts.items())
-        return known
+    def unusable_gpu_sum(self, free_resources: Room) -> int:
+        """Return the unusable thousandths of a node's free GPUs, summed over all expected pods."""
+        unusable_sum = self._unusable_by_room.get(free_resources)
+        if unusable_sum is None:
+            unusable_sum = self._unusable_by_room[free_resources] = sum(
+                n * _unusable_gpus(shape, free_resources) for shape, n in self._counts.items()
+            )
+        return unusable_sum
 
 
-def _unusable_by(shape: TracedPodShape, room: Room) -> int:
-    if not _fits(shape, room):
-        return sum(room.gpus)
-    least = min(shape.gpu_milli, WHOLE)
-    return sum([left for left in room.gpus if left < least])
+def _unusable_gpus(shape: TracedPodShape, free_resources: Room) -> int:
+    if not _fits(shape, free_resources):
+        return sum(free_resources.gpus)
+    needed_per_gpu = min(shape.gpu_milli, WHOLE)
+    return sum([free for free in free_resources.gpus if free < needed_per_gpu])
 
 
-def _fits(shape: TracedPodShape, room: Room) -> bool:
-    """Whether a node has room for a pod with a GPU request."""
-    if not shape.gpu_milli or shape.cpu > room.cpu or shape.memory > room.memory:
+def _fits(shape: TracedPodShape, free_resources: Room) -> bool:
+    """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
+    if not shape.gpu_milli or shape.cpu > free_resources.cpu or shape.memory > free_resources.memory:
         return False
-    return (not shape.models or room.model in shape.models) and bool(pick_devices(shape.gpu_milli, room.gpus))
+    return (not shape.models or free_resources.model in shape.models) and bool(
+        pick_devices(shape.gpu_milli, free_resources.gpus)
+    )
 
 
 GPU: Final = well_known.GPU_MILLI
@@ -101,7 +104,7 @@ MODEL: Final = "batchyard.dev/gpu-model"
 NAMESPACE: Final = "trace"
 PODS_PER_NODE: Final = 110
 _MIB: Final = 1 << 20
-_LOAD: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_LOAD_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 #: The byte order mark that spreadsheets write at the start of their files.
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
@@ -110,20 +113,20 @@ _POD_COLUMNS: Final = (
     *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "pod_phase"),
     *("creation_time", "deletion_time", "scheduled_time"),
 )
-Row: TypeAlias = Mapping[str, str]
+TraceRow: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TracedPod:
-    """A pod of the trace; times count from its start."""
+    """A pod of a trace; times count from the start of the trace."""
 
     name: str
     created: Duration
     deleted: Duration
-    #: None: it never was.
+    #: The time at which the pod was scheduled; None: never.
     scheduled: Duration | None
     shape: TracedPodShape
-    #: Its quality of service in the trace; '' without such a column.
+    #: The quality of service in the trace; '' if the trace has no such column.
     qos: str = ""
 
 
@@ -133,54 +136,56 @@ class Trace:
 
     pods: Sequence[TracedPod]
     scenario: Scenario
-    #: The factor by which its pods arrive faster than in the trace.
+    #: The factor by which pods arrive faster than in the trace.
     load: Fraction = Fraction(1)
 
 
 def load_of(text: str) -> Fraction:
-    """Parse a load such as 100 or 2.5; raises ValueError if it is invalid."""
-    if _LOAD.fullmatch(text) is None or not Fraction(text):
-        raise ValueError(f"{text!r} is not a load: give a number above 0, such as 100 or 2.5")
+    """Parse a load factor such as 100 or 2.5; raise ValueError if it is invalid."""
+    if _LOAD_PATTERN.fullmatch(text) is None or not Fraction(text):
+        raise ValueError(f"{text!r} is not a valid load: give a number above 0, such as 100 or 2.5")
     return Fraction(text)
 
 
 def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
-    """Read the trace of a folder under a load; raises InvalidScenario with all errors."""
+    """Read the trace of a folder, with a load factor; raise InvalidScenario with all errors."""
     faults: list[FileFault] = []
-    nodes, pods = _read_tables(folder, faults)
-    _find_twins(nodes, "sn", faults)
-    _find_twins(pods, "name", faults)
-    made_nodes = [_made(_node, *row, faults) for row in nodes]
-    made_pods = [_made(partial(_pod, load), *row, faults) for row in pods]
+    nodes, pods = _read_trace_tables(folder, faults)
+    _report_duplicates(nodes, "sn", faults)
+    _report_duplicates(pods, "name", faults)
+    node_objects = [_convert_row(_node_object, *row, faults) for row in nodes]
+    converted_pods = [_convert_row(partial(_traced_pod, load), *row, faults) for row in pods]
     if faults:
         raise InvalidScenario(faults)
-    traced = [made[0] for made in made_pods if made is not None]
-    objects = [made for made in made_nodes if made is not None]
-    applied: dict[Duration, list[Obj]] = {0: [_namespace(), *objects]}
-    for made in made_pods:
-        if made is not None:
-            applied.setdefault(made[0].created, []).append(made[1])
+    traced = [converted[0] for converted in converted_pods if converted is not None]
+    known_nodes = [converted for converted in node_objects if converted is not None]
+    applied: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
+    for converted in converted_pods:
+        if converted is not None:
+            applied.setdefault(converted[0].created, []).append(converted[1])
     return Trace(
         traced,
-        Scenario(_steps(applied, traced), name=folder.name, counts={"Node": len(objects), "Pod": len(traced)}),
+        Scenario(
+            _trace_steps(applied, traced), name=folder.name, counts={"Node": len(known_nodes), "Pod": len(traced)}
+        ),
         load,
     )
 
 
 def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
-    """Return a scenario merged with the nodes and pods of a trace."""
+    """Return a scenario with the nodes and pods of a trace added."""
     steps: dict[Duration, ScenarioStep] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
-        known = steps.get(step.at, ScenarioStep(step.at, (), ()))
-        steps[step.at] = ScenarioStep(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+        merged_step = steps.get(step.at, ScenarioStep(step.at, (), ()))
+        steps[step.at] = ScenarioStep(step.at, (*merged_step.apply, *step.apply), (*merged_step.delete, *step.delete))
     counts = dict(trace.scenario.counts)
     for kind, count in scenario.counts.items():
         counts[kind] = counts.get(kind, 0) + count
     return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
 
 
-def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
-    """Return the steps that create and delete objects. Pods that ran end by themselves."""
+def _trace_steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
+    """Return the steps that create all objects, and delete the pods that were never scheduled."""
     deleted: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
@@ -189,90 +194,99 @@ def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod])
     return [ScenarioStep(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
 
 
-# --- the files ---
+# --- CSV files ---
 
 
-def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str, Row]], list[tuple[str, Row]]]:
-    """Return the rows of nodes and of pods, each with its position."""
-    tables: dict[Sequence[str], list[tuple[str, Row]]] = {}
+def _read_trace_tables(
+    folder: Path, faults: list[FileFault]
+) -> tuple[list[tuple[str, TraceRow]], list[tuple[str, TraceRow]]]:
+    """Return the rows of the nodes table and of the pods table, each with its file and line."""
+    tables: dict[Sequence[str], list[tuple[str, TraceRow]]] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
             _read_table(name, text, tables, faults)
-        except csv.Error as wrong:
-            faults.append(FileFault(name, FieldError("", f"not CSV: {wrong}", "save it as CSV")))
-    for columns, what in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
+        except csv.Error as error:
+            faults.append(FileFault(name, FieldError("", f"it is not valid CSV: {error}", "save the file as CSV")))
+    for columns, table_name in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
         if columns not in tables and not faults:
-            remedy = f"put a CSV file with the columns {', '.join(columns)} there"
-            faults.append(FileFault(str(folder), FieldError("", f"no file of {what} is in this folder", remedy)))
+            remedy = f"add a CSV file with the columns {', '.join(columns)}"
+            faults.append(FileFault(str(folder), FieldError("", f"the folder has no CSV file of {table_name}", remedy)))
     return tables.get(_NODE_COLUMNS, []), tables.get(_POD_COLUMNS, [])
 
 
 def _read_table(
-    name: str, text: str, tables: dict[Sequence[str], list[tuple[str, Row]]], faults: list[FileFault]
+    name: str, text: str, tables: dict[Sequence[str], list[tuple[str, TraceRow]]], faults: list[FileFault]
 ) -> None:
     reader = csv.DictReader(text.removeprefix(_BYTE_ORDER_MARK).splitlines())
-    found = reader.fieldnames or ()
-    columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
+    field_names = reader.fieldnames or ()
+    columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(field_names)), None)
     if columns is None:
         remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
-        faults.append(FileFault(name, FieldError("", "its columns match no known trace format", remedy)))
+        faults.append(FileFault(name, FieldError("", "the columns are those of neither nodes nor pods", remedy)))
         return
     rows = tables.setdefault(columns, [])
     for row in reader:
-        place = f"{name}:{reader.line_num}"
+        location = f"{name}:{reader.line_num}"
         if None in row or None in row.values():
             faults.append(
                 FileFault(
-                    place,
+                    location,
                     FieldError(
                         "",
-                        f"it does not have {len(found)} fields, as the first line has",
-                        "give all of them, or leave the row out",
+                        f"the row does not have {len(field_names)} fields like the first line",
+                        "add the missing fields, or remove the row",
                     ),
                 )
             )
         else:
-            rows.append((place, row))
+            rows.append((location, row))
 
 
-def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
-    """Report names that occur twice."""
-    first: dict[str, str] = {}
-    for place, row in rows:
-        known = first.setdefault(row[column], place)
-        if known != place:
+def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults: list[FileFault]) -> None:
+    """Report each name that occurs more than once in a column."""
+    first_location: dict[str, str] = {}
+    for location, row in rows:
+        known_location = first_location.setdefault(row[column], location)
+        if known_location != location:
             faults.append(
-                FileFault(place, FieldError("", f"{row[column]!r} is in {known} already", "keep one of them"))
+                FileFault(
+                    location,
+                    FieldError(
+                        "", f"the name {row[column]!r} is already used in {known_location}", "remove one of the rows"
+                    ),
+                )
             )
 
 
-MadeT = TypeVar("MadeT")
+ConvertedT = TypeVar("ConvertedT")
 
 
-def _made(make: Callable[[Row], MadeT], place: str, row: Row, faults: list[FileFault]) -> MadeT | None:
-    """Convert a row, or report an error with its position."""
+def _convert_row(
+    convert: Callable[[TraceRow], ConvertedT], location: str, row: TraceRow, faults: list[FileFault]
+) -> ConvertedT | None:
+    """Return the object of a row; report an invalid row with its file and line."""
     try:
-        return make(row)
-    except (ValueError, TypeError) as wrong:
-        remedy = "write whole numbers from 0 on, times in seconds"
-        faults.append(FileFault(place, FieldError("", f"not a row of a trace: {wrong}", remedy)))
+        return convert(row)
+    except (ValueError, TypeError) as error:
+        remedy = "write whole numbers from 0, and times in seconds"
+        faults.append(FileFault(location, FieldError("", f"the row is invalid: {error}", remedy)))
         return None
 
 
-# --- the objects ---
+# --- Nodes and Pods ---
 
 
 def _namespace() -> Obj:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
 
-def _node(row: Row) -> dict[str, Any]:
-    """Return a ready node with its whole capacity allocatable."""
+def _node_object(row: TraceRow) -> dict[str, Any]:
+    """Return the Node object of a row: ready, with all its capacity allocatable."""
     capacity = {
-        "cpu": f"{_number(row, 'cpu_milli')}m",
-        "memory": f"{_number(row, 'memory_mib')}Mi",
+        "cpu": f"{_whole_number(row, 'cpu_milli')}m",
+        "memory": f"{_whole_number(row, 'memory_mib')}Mi",
         "pods": str(PODS_PER_NODE),
-        GPU: str(_number(row, "gpu") * WHOLE),
+        GPU: str(_whole_number(row, "gpu") * WHOLE),
     }
     return {
         "apiVersion": "v1",
@@ -287,56 +301,58 @@ def _node(row: Row) -> dict[str, Any]:
     }
 
 
-def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
-    created, scheduled, deleted = _times(row, load)
-    began = created if scheduled is None else scheduled
-    gpus = _gpus(row)
+def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any]]:
+    created, scheduled, deleted = _pod_times(row, load)
+    runs_from = created if scheduled is None else scheduled
+    gpus = _gpu_request(row)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
-    shape = TracedPodShape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
-    extended = {GPU: str(gpus)} if gpus else {}
-    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **extended}
-    annotations = {well_known.RUNTIME: f"{(deleted - began) // SECOND}s"}
+    shape = TracedPodShape(_whole_number(row, "cpu_milli"), _whole_number(row, "memory_mib") * _MIB, gpus, models)
+    gpu_resources = {GPU: str(gpus)} if gpus else {}
+    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **gpu_resources}
+    annotations = {well_known.RUNTIME: f"{(deleted - runs_from) // SECOND}s"}
     if row["pod_phase"] == "Failed":
         annotations[well_known.EXIT_CODE] = "1"
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "containers": [{"name": "main", "image": "traced", "resources": {"requests": requests, "limits": extended}}],
+        "containers": [
+            {"name": "main", "image": "traced", "resources": {"requests": requests, "limits": gpu_resources}}
+        ],
     }
     if models:
-        spec["affinity"] = _on_models(models)
+        spec["affinity"] = _model_affinity(models)
     metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
     traced = TracedPod(row["name"], created, deleted, scheduled, shape, row.get("qos") or "")
     return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _times(row: Row, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """Return the times of a pod's creation, scheduling (or None) and deletion; under a load they are earlier."""
-    created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
-    scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
+    """Return the times of a pod's creation, scheduling (or None) and deletion, moved forward by the load factor."""
+    created, deleted = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
+    scheduled = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created <= (created if scheduled is None else scheduled) <= deleted:
-        raise ValueError("its times are not in the order created, scheduled, deleted")
-    earlier = created - created * load.denominator // load.numerator
-    return created - earlier, None if scheduled is None else scheduled - earlier, deleted - earlier
+        raise ValueError("creation_time, scheduled_time and deletion_time are not in ascending order")
+    time_shift = created - created * load.denominator // load.numerator
+    return created - time_shift, None if scheduled is None else scheduled - time_shift, deleted - time_shift
 
 
-def _gpus(row: Row) -> int:
-    """Return the GPU request of a pod in thousandths: a share of one, or several whole ones."""
-    count, share = _number(row, "num_gpu"), _number(row, "gpu_milli")
+def _gpu_request(row: TraceRow) -> int:
+    """Return the GPU request of a pod in thousandths: a fraction of one GPU, or several GPUs."""
+    count, gpu_milli = _whole_number(row, "num_gpu"), _whole_number(row, "gpu_milli")
     if count != 1:
         return count * WHOLE
-    if not 1 <= share <= WHOLE:
-        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, not from 1 to {WHOLE} of one GPU")
-    return share
+    if not 1 <= gpu_milli <= WHOLE:
+        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, but must be from 1 to {WHOLE} for one GPU")
+    return gpu_milli
 
 
-def _number(row: Row, column: str) -> int:
+def _whole_number(row: TraceRow, column: str) -> int:
     text = row[column] or ""
     if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{column} is {text!r}")
+        raise ValueError(f"{column} is {text!r}, not a whole number")
     return int(text)
 
 
-def _on_models(models: Sequence[str]) -> dict[str, Any]:
-    """Return the affinity of a pod that needs one of these models of GPU."""
+def _model_affinity(models: Sequence[str]) -> dict[str, Any]:
+    """Return the node affinity of a pod that needs one of several GPU models."""
     term = {"matchExpressions": [{"key": MODEL, "operator": "In", "values": list(models)}]}
     return {"nodeAffinity": {well_known.REQUIRED: {"nodeSelectorTerms": [term]}}}

@@ -1,7 +1,7 @@
-"""What-if analysis: runs the same state twice, with and without a change, and compares both.
+"""What-if analysis: simulates a state with and without a change, and computes the differences.
 
-The change is applied when the other work of its instant is done. Both runs use the same seed, so every difference is
-caused by the change.
+The change is applied after all other work of the same instant. Both runs use the same seed, so that the change causes
+every difference.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from batchyard.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The common start of both runs: a state, or the time `at` of a scenario."""
+    """The common start of the runs with and without a change: a state, or the time `at` of a scenario."""
 
     scenario: Scenario
     state: State | None = None
@@ -36,12 +36,12 @@ class RunStart:
 
     @property
     def cluster(self) -> Obj | None:
-        """Return the Cluster that describes the nodes."""
+        """The Cluster object that describes the nodes; None without one."""
         return self.scenario.cluster
 
 
 def start_of(state: State, *, fair_sharing: bool = False) -> RunStart:
-    """Return a state as the start; fair sharing is on if the state or the caller says so."""
+    """Return a state as the start of both runs; `fair_sharing` turns fair sharing on in both."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue = state.kueue.sharing_fairly() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
@@ -49,42 +49,42 @@ def start_of(state: State, *, fair_sharing: bool = False) -> RunStart:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """The change, with times counted from the start of both runs."""
+    """The change of a what-if analysis, as steps whose times count from the start of both runs."""
 
     steps: Sequence[ScenarioStep]
-    #: Kueue's Configuration from then on; None: unchanged.
+    #: The changed settings of Kueue's Configuration; None: unchanged.
     kueue: KueueSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimeline:
-    """The life of a Workload in a run; times are in seconds from the start of both runs."""
+    """The times and preemptions of a Workload in a run; times are in seconds from the start of both runs."""
 
     queue: str
-    #: The time of creation; 0 if it existed before.
+    #: The time of creation; 0 if the Workload existed at the start.
     since: float = 0.0
-    #: The time of the first admission; None if never; negative if before the start.
+    #: The time of the first admission; None: never; negative: before the start.
     starts: float | None = None
     ends: float | None = None
     preemptions: int = 0
-    #: The Workload that preempted it first.
+    #: The Workload that preempted this one first; '' if none did.
     by: str = ""
     is_there: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One of the two runs."""
+    """The finished run with or without the change: its result, its event log, and the timelines of its Workloads."""
 
     result: Result
-    #: The event log from the start of both runs, with times counted from there.
+    #: The event log after the start of both runs, with times counted from that start.
     log: Sequence[Record]
-    stories: Mapping[str, WorkloadTimeline] = field(default_factory=dict)
+    timelines: Mapping[str, WorkloadTimeline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both runs: without the change, and with it."""
+    """The finished runs without and with the change."""
 
     without: RunRecord
     changed: RunRecord
@@ -92,97 +92,101 @@ class Comparison:
     @property
     def refused(self) -> Sequence[RejectedWrite]:
         """Return the writes of the change that the API rejected."""
-        known = list(map(str, self.without.result.refused))
-        return [refusal for refusal in self.changed.result.refused if str(refusal) not in known]
+        known_refusals = list(map(str, self.without.result.refused))
+        return [refusal for refusal in self.changed.result.refused if str(refusal) not in known_refusals]
 
 
 def read_change(
-    sources: Iterable[Source], deleted: Sequence[Key], start: RunStart
+    sources: Iterable[Source], deleted: Sequence[Key], run_start: RunStart
 ) -> tuple[PlannedChange, Sequence[str]]:
-    """Read the change that manifests describe, and objects to delete at once; return it with the warnings.
+    """Return the change that manifests and the keys of objects to delete describe, with the warnings.
 
-    Raises InvalidScenario with all errors.
+    Raise InvalidScenario with all errors.
     """
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
-    scenario = make_scenario(manifests, unread, start.cluster)
+    scenario = make_scenario(manifests, unread, run_start.cluster)
     kinds = {group_kind(each.obj) for each in manifests.objects}
     kueue = scenario.kueue if scheme.CONFIGURATION in kinds else None
     if kueue is None and scheme.SCENARIO in kinds:
-        kueue = replace(start.scenario.kueue, policy=scenario.kueue.policy)
+        kueue = replace(run_start.scenario.kueue, policy=scenario.kueue.policy)
     steps = [*([ScenarioStep(0, (), deleted)] if deleted else ()), *scenario.steps]
-    return PlannedChange(_together(steps), kueue), manifests.warnings
+    return PlannedChange(_merge_steps(steps), kueue), manifests.warnings
 
 
 def compare(start: RunStart, change: PlannedChange, until: Duration | None = None, seed: int = 0) -> Comparison:
-    """Run both; `until` counts from the change."""
+    """Simulate a start with and without a change; `until` is the time after the change at which both runs end."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
-        start = _stopped(start, seed)
-    return Comparison(course(start, None, until, seed), course(start, change, until, seed))
+        start = _start_at_moment(start, seed)
+    return Comparison(simulate_start(start, None, until, seed), simulate_start(start, change, until, seed))
 
 
 def run_to_end(simulation: Simulation) -> None:
-    """Run a simulation to its end."""
+    """Run a simulation until its end."""
     simulation.advance()
 
 
-def course(
+def simulate_start(
     start: RunStart,
     change: PlannedChange | None,
     until: Duration | None = None,
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Run from a start, with a change or without; `finish` advances the simulation, and may observe it."""
+    """Simulate a start with a change or without one; `finish` runs the simulation, and may observe it."""
     scenario = start.scenario
     if change is not None:
-        later = [step._replace(at=start.at + step.at) for step in change.steps]
+        later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
         kueue = scenario.kueue if change.kueue is None else change.kueue
-        scenario = replace(scenario, steps=_together([*scenario.steps, *later]), kueue=kueue)
+        scenario = replace(scenario, steps=_merge_steps([*scenario.steps, *later_steps]), kueue=kueue)
     log: list[Record] = []
     horizon = None if until is None else start.at + until
     simulation = Simulation(scenario, SimulationOptions(horizon, seed, sink=log.append, state=start.state))
     finish(simulation)
     result = simulation.result()
-    later_log = [shifted for each in log if (shifted := _since(start.at, each))["time"] >= 0]
-    return RunRecord(result, later_log, _stories(start, result, log))
+    later_log = [shifted_record for each in log if (shifted_record := _shift_record(start.at, each))["time"] >= 0]
+    return RunRecord(result, later_log, _timelines(start, result, log))
 
 
-def _since(began: Duration, record: Record) -> Record:
-    """Return a log record with its time counted from `began`."""
-    return {**record, "time": seconds(round(record["time"] * SECOND) - began)}
+def _shift_record(start_offset: Duration, record: Record) -> Record:
+    """Return a log record with its time counted from a later start."""
+    return {**record, "time": seconds(round(record["time"] * SECOND) - start_offset)}
 
 
-def _together(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
-    """Merge the steps of each moment into one, in order of time."""
+def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
+    """Return the steps in order of time, with the steps of the same time merged."""
     by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
-        known = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
-        by_moment[step.at] = ScenarioStep(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+        merged_step = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
+        by_moment[step.at] = ScenarioStep(
+            step.at, (*merged_step.apply, *step.apply), (*merged_step.delete, *step.delete)
+        )
     return [by_moment[at] for at in sorted(by_moment)]
 
 
-def _stopped(start: RunStart, seed: int) -> RunStart:
-    """Return the state of a scenario at its moment, with the steps that follow."""
+def _start_at_moment(start: RunStart, seed: int) -> RunStart:
+    """Return a start from the simulated state at the time `at` of a scenario, with the later steps."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
-    rest = [step._replace(at=step.at - start.at) for step in scenario.steps if step.at > start.at]
-    return RunStart(replace(scenario, steps=rest, faults=()), world.state())
+    later_steps = [step._replace(at=step.at - start.at) for step in scenario.steps if step.at > start.at]
+    return RunStart(replace(scenario, steps=later_steps, faults=()), world.state())
 
 
 # --- Workload timelines ---
 
 
-def _stories(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
-    """Return the life of each Workload that existed after the start, by namespace and name."""
+def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
+    """Return the timeline of each Workload that was unfinished at or after the start, by namespace and name."""
     timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
             if not is_finished(obj):
-                age = age_of(obj, start.state.at)
-                timelines[_name(obj)] = _TimelineBuilder(_queue(obj), starts=None if age is None else -seconds(age))
-    queues = {_name(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
+                age_at_start = age_of(obj, start.state.at)
+                timelines[_name_of(obj)] = _TimelineBuilder(
+                    _queue_of(obj), starts=None if age_at_start is None else -seconds(age_at_start)
+                )
+    queues = {_name_of(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
         name = record.get("workload")
         if name is None:
@@ -190,8 +194,8 @@ def _stories(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str
         if record["event"] == "Deleted":
             timelines.setdefault(name, _TimelineBuilder("")).is_there = False
             continue
-        story = timelines.setdefault(name, _TimelineBuilder(""))
-        story.note(record, _since(start.at, record)["time"])
+        timeline = timelines.setdefault(name, _TimelineBuilder(""))
+        timeline.note(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
             each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there
@@ -203,7 +207,7 @@ def _stories(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str
 
 @dataclass(slots=True)
 class _TimelineBuilder:
-    """The life of a Workload, while the log is read."""
+    """The timeline of a Workload while the event log is read."""
 
     queue: str
     since: float = 0.0
@@ -215,11 +219,11 @@ class _TimelineBuilder:
 
     @property
     def times(self) -> tuple[float, float | None, float | None]:
-        """Return the times of creation, admission and end."""
+        """The times of creation, first admission and end."""
         return self.since, self.starts, self.ends
 
     def note(self, record: Record, at: float) -> None:
-        """Apply a log record of the Workload."""
+        """Apply a log record of the Workload to its timeline."""
         match record["event"]:
             case "Created":
                 self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
@@ -235,24 +239,24 @@ class _TimelineBuilder:
                 self.by = self.by or record["by"]
 
 
-def _name(obj: Obj) -> str:
+def _name_of(obj: Obj) -> str:
     return str(key_of(obj))
 
 
-def _queue(obj: Obj) -> str:
+def _queue_of(obj: Obj) -> str:
     return workload_view(obj).queue
 
 
 # --- unread kinds ---
 #
-# The consequences for an answer when objects of a kind could not be read.
+# The consequences for answers if the objects of a kind could not be read from a cluster.
 
 
-#: The suffix of the API groups that only a batchyard platform has.
-_OURS: Final = ".batchyard.dev"
-#: Without these kinds no answer is possible.
+#: The suffix of batchyard's own API groups.
+_OWN_GROUP_SUFFIX: Final = ".batchyard.dev"
+#: The kinds without which no answer is possible.
 NEEDED: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
-_COSTS: Final = {
+_CONSEQUENCES: Final = {
     scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
     scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
     scheme.TOPOLOGY: "racks and blocks are unknown",
@@ -273,26 +277,28 @@ _COSTS: Final = {
 
 
 def consequence_of(kind: str) -> str:
-    """Return the consequence of an unread kind, as a text."""
+    """Return a text about the consequence for answers if a kind could not be read."""
     info = kind_info(kind)
     name = f"{info.plural}.{info.group}" if info.group else info.plural
-    return f"{name}: {_COSTS.get(kind, 'their content is ignored')}"
+    return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
 def consequences_of(kinds: Iterable[str]) -> list[str]:
-    """Return the consequences of several unread kinds."""
-    found = list(kinds)
-    own = [kind for kind in found if kind.endswith(_OURS)]
-    texts = [consequence_of(kind) for kind in found if kind not in own]
-    names = ", ".join(kind_info(kind).plural for kind in own)
+    """Return texts about the consequences for answers if several kinds could not be read."""
+    unread_kinds = list(kinds)
+    own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
+    texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
+    names = ", ".join(kind_info(kind).plural for kind in own_kinds)
     return (
-        [*texts, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"] if own else texts
+        [*texts, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"]
+        if own_kinds
+        else texts
     )
 
 
 # --- subjects ---
 #
-# The subject of a query: a Workload, or that of a Job or a JobSet.
+# The subject of a query: a Workload, or the Workload of a Job or JobSet.
 
 
 #: The kinds that a query may name.
@@ -300,39 +306,39 @@ KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """Return the Workload of a subject, by namespace and name, or None; of several the unfinished or latest one."""
+    """Return the `namespace/name` of a subject's Workload, preferably an unfinished or recent one; None without."""
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
-    found = []
+    views = []
     for key, obj in objects.items():
         if key.kind != scheme.WORKLOAD or key.namespace != subject.namespace:
             continue
         owner = controller_of(obj)
         if owner is not None and owner["kind"] == kind and owner["name"] == subject.name:
-            found.append(workload_view(obj))
-    found.sort(key=lambda view: (view.finished, -view.created, view.key))
-    return found[0].key if found else None
+            views.append(workload_view(obj))
+    views.sort(key=lambda view: (view.finished, -view.created, view.key))
+    return views[0].key if views else None
 
 
 def subject_document(subject: Key) -> dict[str, str]:
-    """Return a subject as documents name it."""
+    """Return the kind, namespace and name of a subject, as a part of a document."""
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}
 
 
 # --- difference ---
 #
-# The difference between two runs with the same start: as a summary, as rows, and as a document for programs.
+# The difference between two runs with the same start: as a summary, as rows, and as a JSON document.
 
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 #: Decimal places of seconds in documents: microseconds, as instants.
-_DIGITS: Final = 6
+_DECIMAL_PLACES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload that differs between the runs; None for a run in which it does not exist."""
+    """A Workload whose timeline differs between the runs; None for a run in which it does not exist."""
 
     name: str
     queue: str
@@ -341,25 +347,25 @@ class WorkloadDifference:
 
     @property
     def sooner(self) -> float | None:
-        """Return how many seconds earlier it starts with the change; None unless it starts in both runs."""
-        before = None if self.without is None else self.without.starts
-        after = None if self.changed is None else self.changed.starts
-        return None if before is None or after is None else before - after
+        """Return by how many seconds the Workload starts earlier with the change; None unless both runs start it."""
+        start_without = None if self.without is None else self.without.starts
+        start_with = None if self.changed is None else self.changed.starts
+        return None if start_without is None or start_with is None else start_without - start_with
 
     @property
     def effect(self) -> str:
-        """Return the effect of the change on it, in a word or two."""
-        old, new = self.without, self.changed
-        if old is None:
+        """Return the effect of the change on the Workload, as a short text."""
+        without, changed = self.without, self.changed
+        if without is None:
             return "new"
-        if new is None or (old.is_there and not new.is_there):
+        if changed is None or (without.is_there and not changed.is_there):
             return "gone"
-        if old.starts is None and new.starts is not None:
+        if without.starts is None and changed.starts is not None:
             return "starts"
-        if old.starts is not None and new.starts is None:
+        if without.starts is not None and changed.starts is None:
             return "does not start"
-        if new.preemptions != old.preemptions:
-            return "preempted" if new.preemptions > old.preemptions else "not preempted"
+        if changed.preemptions != without.preemptions:
+            return "preempted" if changed.preemptions > without.preemptions else "not preempted"
         if self.sooner:
             return "sooner" if self.sooner > 0 else "later"
         return "other end"
@@ -367,7 +373,7 @@ class WorkloadDifference:
 
 @dataclass(frozen=True, slots=True)
 class QueueDifference:
-    """The mean wait of the Workloads of a LocalQueue from the start on, in seconds, and how many are pending."""
+    """The mean wait in seconds and the number of pending Workloads of a LocalQueue, in both runs."""
 
     name: str
     waited_without: float
@@ -378,7 +384,7 @@ class QueueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The differences between two runs: Workloads, queues and costs. `began` and `seconds` give the time span."""
+    """The differences between two runs of Workloads, queues and costs; `began` and `seconds` give the time span."""
 
     began: Instant
     seconds: float
@@ -388,20 +394,22 @@ class Difference:
 
     @property
     def summary(self) -> str:
-        """Return the difference in one line."""
+        """Return the differences as a text of one line."""
         effects: dict[str, int] = {}
         for row in self.workloads:
             effects[row.effect] = effects.get(row.effect, 0) + 1
-        preemptions = _preempted(self.workloads)
-        parts = [f"{effects[effect]} {words}" for effect, words in _WORDS if effect in effects]
-        parts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
-        cents = [_cents(course.result) for course in (self.comparison.changed, self.comparison.without)]
+        preemptions = _more_preemptions(self.workloads)
+        texts = [f"{effects[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in effects]
+        texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
+        cents = [
+            _cost_cents(simulate_start.result) for simulate_start in (self.comparison.changed, self.comparison.without)
+        ]
         if cents[0] != cents[1]:
-            parts.append(f"{_dollars(cents[0] - cents[1])} for machines")
-        return ", ".join(parts) or "nothing changes for any Workload"
+            texts.append(f"{_format_dollars(cents[0] - cents[1])} for machines")
+        return ", ".join(texts) or "nothing changes for any Workload"
 
 
-_WORDS: Final = (
+_EFFECT_TEXTS: Final = (
     ("new", "new"),
     ("gone", "gone"),
     ("starts", "start that would not"),
@@ -415,107 +423,116 @@ _WORDS: Final = (
 
 
 def difference_of(comparison: Comparison, began: Instant) -> Difference:
-    """Compute the difference; `began` is the instant at which both runs began."""
-    old, new = comparison.without, comparison.changed
+    """Return the differences between both runs; `began` is the instant at which they began."""
+    without, changed = comparison.without, comparison.changed
     rows = []
-    for name in sorted({**old.stories, **new.stories}):
-        stories = old.stories.get(name), new.stories.get(name)
-        if stories[0] != stories[1]:
-            queue = next((story.queue for story in stories if story is not None and story.queue), "")
-            rows.append(WorkloadDifference(name, queue, *stories))
-    lasts = max(seconds(course.result.now - began) for course in (old, new))
-    return Difference(began, lasts, rows, _queue_rows(comparison, lasts), comparison)
+    for name in sorted({**without.timelines, **changed.timelines}):
+        timelines = without.timelines.get(name), changed.timelines.get(name)
+        if timelines[0] != timelines[1]:
+            queue = next((timeline.queue for timeline in timelines if timeline is not None and timeline.queue), "")
+            rows.append(WorkloadDifference(name, queue, *timelines))
+    length = max(seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
+    return Difference(began, length, rows, _queue_rows(comparison, length), comparison)
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
-    """Return the difference as a document for programs."""
-    old, new = difference.comparison.without.result, difference.comparison.changed.result
+    """Return the differences as a JSON document."""
+    without_change, with_change = difference.comparison.without.result, difference.comparison.changed.result
     return {
         "apiVersion": API_VERSION,
         "kind": "Comparison",
         "time": format_time(difference.began),
-        "seconds": round(difference.seconds, _DIGITS),
+        "seconds": round(difference.seconds, _DECIMAL_PLACES),
         "summary": difference.summary,
-        "workloads": [_workload(row) for row in difference.workloads],
-        "queues": [_queue_difference(row) for row in difference.queues],
-        "nodes": {"without": _nodes(old), "changed": _nodes(new)},
-        "costs": {"currency": "USD", "without": _amount(_cents(old)), "changed": _amount(_cents(new))},
+        "workloads": [_workload_document(row) for row in difference.workloads],
+        "queues": [_queue_document(row) for row in difference.queues],
+        "nodes": {"without": _nodes_document(without_change), "changed": _nodes_document(with_change)},
+        "costs": {
+            "currency": "USD",
+            "without": _format_cents(_cost_cents(without_change)),
+            "changed": _format_cents(_cost_cents(with_change)),
+        },
         "refused": list(map(str, difference.comparison.refused)),
     }
 
 
 def machine_hours(result: Result) -> float:
-    """Return the billed machine hours."""
+    """Return the total billed machine hours of a run; 0 without a cluster."""
     return 0.0 if result.costs is None else sum(line.machine_hours for line in result.costs.by_pool)
 
 
-def _cents(result: Result) -> int:
+def _cost_cents(result: Result) -> int:
     return 0 if result.costs is None else result.costs.cents
 
 
-def _amount(cents: int) -> str:
+def _format_cents(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02}"
 
 
-def _dollars(cents: int) -> str:
-    return f"{'+' if cents > 0 else '-'}${_amount(abs(cents))}"
+def _format_dollars(cents: int) -> str:
+    return f"{'+' if cents > 0 else '-'}${_format_cents(abs(cents))}"
 
 
-def _preempted(rows: Sequence[WorkloadDifference]) -> int:
-    """Return how many more preemptions occur with the change."""
-    return sum(_preemptions(row.changed) - _preemptions(row.without) for row in rows)
+def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
+    """Return by how many preemptions the change exceeds the run without it, for the given Workloads."""
+    return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 
-def _preemptions(story: WorkloadTimeline | None) -> int:
-    return 0 if story is None else story.preemptions
+def _preemption_count(timeline: WorkloadTimeline | None) -> int:
+    return 0 if timeline is None else timeline.preemptions
 
 
-def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueDifference]:
-    """Return the queues whose waits differ between the runs."""
-    old, new = (dict(_waits(course.stories, lasts)) for course in (comparison.without, comparison.changed))
+def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
+    """Return a row for each LocalQueue whose waits differ between the runs."""
+    old, new = (
+        dict(_waits_by_queue(simulate_start.timelines, length))
+        for simulate_start in (comparison.without, comparison.changed)
+    )
     no_waits = (0.0, 0)
     rows = []
     for name in sorted({**old, **new}):
-        before, after = old.get(name, no_waits), new.get(name, no_waits)
-        if before != after:
-            rows.append(QueueDifference(name, before[0], after[0], before[1], after[1]))
+        wait_without, wait_changed = old.get(name, no_waits), new.get(name, no_waits)
+        if wait_without != wait_changed:
+            rows.append(QueueDifference(name, wait_without[0], wait_changed[0], wait_without[1], wait_changed[1]))
     return rows
 
 
-def _waits(stories: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
-    """Yield the mean wait and the number of pending Workloads by queue."""
+def _waits_by_queue(
+    timelines: Mapping[str, WorkloadTimeline], length: float
+) -> Iterator[tuple[str, tuple[float, int]]]:
+    """Yield the mean wait and the number of pending Workloads of each LocalQueue."""
     by_queue: dict[str, list[WorkloadTimeline]] = {}
-    for story in stories.values():
-        if story.queue and story.is_there:
-            by_queue.setdefault(story.queue, []).append(story)
-    for queue, found in by_queue.items():
-        waited = [(lasts if each.starts is None else each.starts) - each.since for each in found]
-        late = [each for each in waited if each > 0]
-        yield queue, (sum(late) / len(found), sum(each.starts is None for each in found))
+    for timeline in timelines.values():
+        if timeline.queue and timeline.is_there:
+            by_queue.setdefault(timeline.queue, []).append(timeline)
+    for queue, queue_timelines in by_queue.items():
+        waited = [(length if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        positive_waits = [each for each in waited if each > 0]
+        yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
 
 
-def _workload(row: WorkloadDifference) -> dict[str, Any]:
+def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
     document: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
-    for side, story in (("without", row.without), ("changed", row.changed)):
-        if story is not None:
-            document[side] = _story(story)
-    return document if row.sooner is None else {**document, "startsSooner": round(row.sooner, _DIGITS)}
+    for side, timeline in (("without", row.without), ("changed", row.changed)):
+        if timeline is not None:
+            document[side] = _timeline_document(timeline)
+    return document if row.sooner is None else {**document, "startsSooner": round(row.sooner, _DECIMAL_PLACES)}
 
 
-def _story(story: WorkloadTimeline) -> dict[str, Any]:
-    times = {"startsAfter": story.starts, "endsAfter": story.ends}
-    document: dict[str, Any] = {name: round(time, _DIGITS) for name, time in times.items() if time is not None}
-    by = {"preemptedBy": story.by} if story.by else {}
-    return {**document, "preemptions": story.preemptions, **by}
+def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
+    times = {"startsAfter": timeline.starts, "endsAfter": timeline.ends}
+    document: dict[str, Any] = {name: round(time, _DECIMAL_PLACES) for name, time in times.items() if time is not None}
+    preemptor_fields = {"preemptedBy": timeline.by} if timeline.by else {}
+    return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
 
 
-def _queue_difference(row: QueueDifference) -> dict[str, Any]:
+def _queue_document(row: QueueDifference) -> dict[str, Any]:
     return {
         "queue": row.name,
-        "without": {"waitSeconds": round(row.waited_without, _DIGITS), "pending": row.pending_without},
-        "changed": {"waitSeconds": round(row.waited_changed, _DIGITS), "pending": row.pending_changed},
+        "without": {"waitSeconds": round(row.waited_without, _DECIMAL_PLACES), "pending": row.pending_without},
+        "changed": {"waitSeconds": round(row.waited_changed, _DECIMAL_PLACES), "pending": row.pending_changed},
     }
 
 
-def _nodes(result: Result) -> dict[str, Any]:
-    return {"atEnd": len(result.objects[scheme.NODE]), "machineHours": round(machine_hours(result), _DIGITS)}
+def _nodes_document(result: Result) -> dict[str, Any]:
+    return {"atEnd": len(result.objects[scheme.NODE]), "machineHours": round(machine_hours(result), _DECIMAL_PLACES)}

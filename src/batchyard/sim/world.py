@@ -1,4 +1,4 @@
-"""Simulated world: virtual time, an in-memory store, and the platform on top of them.
+"""Simulated world: virtual time, an in-memory store, and the platform that runs on them.
 
 A run applies the scenario's steps, processes all events, and stops at the horizon or when no more events are scheduled.
 Batched writes of controllers are flushed before the end, so that the objects hold the final state.
@@ -39,13 +39,11 @@ from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platf
 # --- waits ---
 #
 # Waiting times and preemption counts of Workloads, computed from the Events of controllers.
-#
-# Cheap enough for every run: a few additions for each admission and eviction.
 
 
 @dataclass(slots=True)
 class _WorkloadWaits:
-    """The waits of one Workload: the begin of the current one (None: it has quota), and the sum of earlier ones."""
+    """The waits of one Workload: the begin of the current wait (None: it has quota), and the sum of earlier waits."""
 
     created: Instant
     since: Instant | None
@@ -58,97 +56,97 @@ class WaitTracker:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._stories: dict[Key, _WorkloadWaits] = {}
-        #: The numbers of admissions and evictions of all Workloads, and how many of the evictions were preemptions.
+        self._waits: dict[Key, _WorkloadWaits] = {}
+        #: The numbers of admissions, evictions and preemptions of all Workloads; each preemption is also an eviction.
         self.admissions = 0
         self.evictions = 0
         self.preemptions = 0
 
     def observe(self, at: Instant, record: EventRecord) -> None:
-        """Apply an Event. Events of pods are ignored, although pods have Preempted Events too."""
+        """Apply a Kubernetes Event of a Workload; Events of other objects are ignored."""
         if record.regarding.kind != scheme.WORKLOAD:
             return
         reason = record.reason
         if reason == "QuotaReserved":
-            self._admitted(record.regarding, at)
+            self._record_admission(record.regarding, at)
         elif reason.startswith("EvictedDueTo"):
             self.evictions += 1
-            self._left(record.regarding, at).since = at
+            self._waits_after_eviction(record.regarding, at).since = at
         elif reason == "Preempted":  #  in addition to the Event of the eviction
             self.preemptions += 1
-            self._left(record.regarding, at).preemptions += 1
+            self._waits_after_eviction(record.regarding, at).preemptions += 1
 
     def waited(self, workload: Obj, now: Instant) -> Duration:
-        """Return the total time that a Workload has been without quota, from its creation on."""
-        story = self._story(_key(workload), workload)
-        if story.since is None or _is_over(workload):
-            return story.waited
-        return story.waited + max(0, now - story.since)
+        """Return the total time that a Workload has been without quota since its creation."""
+        waits = self._waits_of(_workload_key(workload), workload)
+        if waits.since is None or _needs_no_quota(workload):
+            return waits.waited
+        return waits.waited + max(0, now - waits.since)
 
     def preempted(self, workload: Obj) -> int:
-        """Return how often a Workload was preempted."""
-        return self._story(_key(workload), workload).preemptions
+        """Return the number of preemptions of a Workload."""
+        return self._waits_of(_workload_key(workload), workload).preemptions
 
-    def _admitted(self, key: Key, at: Instant) -> None:
+    def _record_admission(self, key: Key, at: Instant) -> None:
         self.admissions += 1
         workload = self._reader.get(key)
         if workload is None:
             return
-        story = self._stories[key] = self._story(key, workload)
-        if story.since is not None:
-            story.waited += max(0, at - story.since)
-        story.since = None
+        waits = self._waits[key] = self._waits_of(key, workload)
+        if waits.since is not None:
+            waits.waited += max(0, at - waits.since)
+        waits.since = None
 
-    def _story(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the record of a Workload; a new one if the record belongs to a deleted Workload of the same name."""
-        created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
-        return story if story is not None and story.created >= created else _WorkloadWaits(created, created)
+    def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
+        """Return the waits of a Workload; new ones if the record belongs to a deleted Workload of the same name."""
+        created, waits = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
+        return waits if waits is not None and waits.created >= created else _WorkloadWaits(created, created)
 
-    def _left(self, key: Key, at: Instant) -> _WorkloadWaits:
-        """Return the record of a Workload that lost its quota; one without a record waits since now."""
-        return self._stories.setdefault(key, _WorkloadWaits(at, at))
+    def _waits_after_eviction(self, key: Key, at: Instant) -> _WorkloadWaits:
+        """Return the waits of a Workload that lost its quota; a Workload without a record waits from now on."""
+        return self._waits.setdefault(key, _WorkloadWaits(at, at))
 
 
-def _key(workload: Obj) -> Key:
+def _workload_key(workload: Obj) -> Key:
     view = workload_view(workload)
     return Key(scheme.WORKLOAD, view.namespace, view.name)
 
 
-def _is_over(workload: Obj) -> bool:
-    """Whether it needs no quota any more."""
+def _needs_no_quota(workload: Obj) -> bool:
+    """Report whether a Workload needs no quota any more: it is finished or deactivated."""
     view = workload_view(workload)
     return view.finished or not view.active
 
 
 # --- merge ---
 #
-# The merge of `kubectl apply`: the object that results when a user applies its manifest again.
+# The merge of `kubectl apply`: the object that results when a user applies a manifest of an existing object.
 #
 # Only the differences between the last applied manifest and the new one are written: fields that were added, changed or
-# removed. All other fields stay as stored, so that the platform's writes are kept. Without a last manifest every field
-# of the new one is written, and nothing is removed.
+# removed. All other fields stay as stored, so that the platform's writes are kept. Without a last manifest, every field
+# of the new manifest is written, and no field is removed.
 
 
-def merged(stored: Obj, last: Obj, new: Obj) -> dict[str, Any]:
+def merged(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
     """Return the stored object with the changes from the last manifest to the new one.
 
-    Mappings are merged by key. Lists are replaced as a whole, also those that kubectl merges by the names of items.
-    Unlike
-    kubectl, a field that is equal in both manifests keeps its stored value. The reason: manifests are complete here,
-    and
-    most of their fields are defaults that no user wrote.
+    Mappings are merged by key. Lists are replaced as a whole, even if kubectl merges them by the names of their items.
+    Unlike with kubectl, a field that is equal in both manifests keeps its stored value, because these manifests contain
+    all defaults.
     """
-    kept = {field: value for field, value in stored.items() if field in new or field not in last}
+    result = {field: value for field, value in stored.items() if field in new or field not in last_applied}
     for field, value in new.items():
-        before, now = last.get(field), kept.get(field)
-        if field in last and before == value:
+        last_value, stored_value = last_applied.get(field), result.get(field)
+        if field in last_applied and last_value == value:
             continue
-        kept[field] = merged(_mapping(now), _mapping(before), value) if isinstance(value, Mapping) else value
-    return kept
+        result[field] = (
+            merged(_mapping(stored_value), _mapping(last_value), value) if isinstance(value, Mapping) else value
+        )
+    return result
 
 
 def _mapping(value: object) -> Obj:
-    """Return the value if it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -157,7 +155,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 
 
 class StoppedByLoop(Exception):  # noqa: N818 - says what happened
-    """The run ended because Workloads preempt each other endlessly (`LoopAction.STOP`)."""
+    """The run ended because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)
@@ -165,11 +163,11 @@ class StoppedByLoop(Exception):  # noqa: N818 - says what happened
 
 
 def ignore_record(record: Record) -> None:
-    """Drop a record of the event log."""
+    """Ignore a record of the event log."""
 
 
 class World:
-    """A scenario in progress: the store, its client, the platform, the event log, and the rejected writes."""
+    """A simulated world that runs a scenario: the store, its client, the platform, and the event log."""
 
     def __init__(
         self,
@@ -178,10 +176,10 @@ class World:
         sink: Callable[[Record], None] = ignore_record,
         seed: int = 0,
         stop_on_loop: bool = False,
-        trouble: WriteFaults | None = None,
+        write_faults: WriteFaults | None = None,
         state: State | None = None,
     ) -> None:
-        """Start the world; with a state, at its instant and with its objects. Scenario steps count from the start."""
+        """Start a world, either empty or with the objects of a state and at its instant; steps count from the start."""
         self.scenario = scenario
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
@@ -197,126 +195,129 @@ class World:
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []
-        #: Writes of steps that the API rejected, each with its error.
+        #: The writes of users that the API rejected, each with its error.
         self.refused: list[tuple[Write, ApiError]] = []
-        #: Faults whose target did not exist at their time.
+        #: The faults whose target did not exist at their time.
         self.missed: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
-        #: The manifests that users applied last.
+        #: The manifest that users applied last, by object.
         self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
         self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = WaitTracker(self.client)
         #: The client that injects faults between the platform and the store, if the scenario needs one.
-        self._trouble = trouble or _trouble_of(scenario)
-        self._wire: FaultyClient | None = None
+        self._write_faults = write_faults or _write_faults_for(scenario)
+        self._faulty_client: FaultyClient | None = None
         self.platform = self._start_platform()
         if sink is not ignore_record or self._settings.with_nodes:  #  it records the time of the last event
             self.client.subscribe(self.log.observe)
         if state is not None:
-            self._recall(state)
-        known = self.store.get
-        there = [name for name in _namespaces(scenario.steps) if known(Key(scheme.NAMESPACE, "", name)) is None]
-        for step in (ScenarioStep(0, [*map(new_namespace, there)], ()), *scenario.steps):
-            self.kernel.call_at(self.start + step.at, _Apply(self, step))
+            self._load_state(state)
+        get_stored = self.store.get
+        missing_namespaces = [
+            name for name in _initial_namespaces(scenario.steps) if get_stored(Key(scheme.NAMESPACE, "", name)) is None
+        ]
+        for step in (ScenarioStep(0, [*map(new_namespace, missing_namespaces)], ()), *scenario.steps):
+            self.kernel.call_at(self.start + step.at, _StepCallback(self, step))
         if scenario.faults:
-            calm = self.start + max((step.at for step in scenario.steps), default=0)
-            FaultInjector(self, scenario.faults, self._trouble, calm)
+            last_step_at = self.start + max((step.at for step in scenario.steps), default=0)
+            FaultInjector(self, scenario.faults, self._write_faults, last_step_at)
 
     def state(self) -> State:
-        """Return the state of this world now; all work of this instant must be done."""
+        """Return the current state of this world; all work of this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
         return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
 
-    def _recall(self, state: State) -> None:
-        """Feed the initial objects to every component that builds its state from watch events."""
-        shown = state.shown()
+    def _load_state(self, state: State) -> None:
+        """Pass the initial objects as watch events to all components that depend on them."""
+        events = state.shown()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
-        self.client.recall(shown)
-        self.platform.runner.observe(shown)
+        self.client.recall(events)
+        self.platform.runner.observe(events)
 
     def now(self) -> Duration:
-        """Return the time since the start."""
+        """Return the time since the start of the world."""
         return self.kernel.now() - self.start
 
     def run_until(self, until: Duration | None) -> None:
-        """Run up to a moment, inclusive, and set the clock to it; None: until no more events are scheduled."""
+        """Run up to and including a time, and set the clock to it; None: until no more events are scheduled."""
         if until is None:
             self.kernel.run()
             return
-        self.kernel.call_at(self.start + until, let_time_pass)
+        self.kernel.call_at(self.start + until, do_nothing)
         self.kernel.run(self.start + until)
 
     def settle(self) -> None:
         """Flush the batched writes of controllers.
 
-        The scheduler's are kept while it waits for time to pass, because a flush would let it act too early. It waits
-        when a
-        Workload has a requeue time, and when Workloads preempt each other endlessly at this instant.
+        The scheduler's writes are kept while a Workload has a requeue time, and while Workloads preempt each other
+        endlessly at this instant, because a flush would make the scheduler act too early.
         """
         now = self.kernel.now()
         self.kernel.run(now)
-        looping = bool(self.loops) and self.loops[-1].at == now
-        waits_for_time = looping or self.platform.index.queue_manager.next_release() is not None
+        is_looping = bool(self.loops) and self.loops[-1].at == now
+        waits_for_time = is_looping or self.platform.index.queue_manager.next_release() is not None
         self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
         self.kernel.run(now)
 
     def crash(self) -> None:
-        """Crash the platform and restart it; it keeps no state but the stored objects.
+        """Crash the platform and restart it from the stored objects.
 
-        Requires a world with `trouble`. If the platform is down already, nothing happens.
+        The world needs `write_faults`. If the platform is already down, this call has no effect.
         """
-        assert self._wire is not None, "only a world with trouble can crash"
+        assert self._faulty_client is not None, (
+            "a world can crash only if it is created with write_faults=WriteFaults()"
+        )
         if self.platform.runner.is_stopped:
             return
-        self._wire.cut()
+        self._faulty_client.cut()
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
 
     def note_missed(self, fault: ScheduledFault) -> None:
-        """Record a fault whose target did not exist at its time."""
+        """Record a fault of the scenario whose target did not exist at its time."""
         self.missed.append(fault)
 
     def _restart(self) -> None:
-        """Restart once all earlier watch events are delivered, and feed all objects to the new platform."""
+        """Start a new platform once all earlier watch events are delivered, and pass it all stored objects."""
         if not self.client.settled():
             self.kernel.call_soon(self._restart)
             return
         self.platform = self._start_platform()
-        found = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
-        self.platform.runner.observe(as_added(found))
+        stored_objects = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
+        self.platform.runner.observe(as_added(stored_objects))
 
     def _start_platform(self) -> WiredPlatform:
-        self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
-        nodes = self._settings.with_nodes
-        pace = container_delays_of(self.scenario.cluster, self._seed)
-        kubelets = Kubelets(pace, with_nodes=nodes, runtime=self.scenario.runtime)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
-        cloud = simulated_cloud(self._seed) if nodes else ()
-        ports = Ports(self.kernel, self._wire or self.client, runtime, cloud, self._record, self._on_loop)
+        self._faulty_client = None if self._write_faults is None else FaultyClient(self.client, self._write_faults)
+        with_nodes = self._settings.with_nodes
+        container_delays = container_delays_of(self.scenario.cluster, self._seed)
+        kubelets = Kubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
+        runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
+        cloud = simulated_cloud(self._seed) if with_nodes else ()
+        ports = Ports(self.kernel, self._faulty_client or self.client, runtime, cloud, self._record, self._on_loop)
         ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind."""
+        """Return all stored objects of a kind, or those of one namespace."""
         return self.client.list(kind, namespace)
 
     def apply(self, obj: Obj) -> None:
-        """Apply an object as `kubectl apply` does; an object with generateName is always created."""
+        """Apply a manifest like `kubectl apply`; an object with generateName is always created."""
         if not obj["metadata"].get("name"):
             self.submit(Create(obj))
             return
         key = key_of(obj)
-        known, last = self.client.get(key), self._applied.get(key)
-        if known is None:
+        stored, last_applied = self.client.get(key), self._applied.get(key)
+        if stored is None:
             self._applied[key] = obj
             self.submit(Create(obj))
-        elif obj != last:
-            self._update(known, last or {}, obj)
+        elif obj != last_applied:
+            self._update(stored, last_applied or {}, obj)
 
-    def _update(self, known: Obj, last: Obj, obj: Obj) -> None:
-        """Write the differences to the last applied manifest; a rejected manifest does not count as applied."""
-        updated = merged(known, last, obj)
-        faults = validate_update(updated, known)
+    def _update(self, stored: Obj, last_applied: Obj, obj: Obj) -> None:
+        """Update a stored object with the changes since the last applied manifest; an invalid update is rejected."""
+        updated = merged(stored, last_applied, obj)
+        faults = validate_update(updated, stored)
         if faults:
             self.refused.append((Update(updated), InvalidObject(faults)))
         else:
@@ -324,7 +325,7 @@ class World:
             self.submit(Update(updated))
 
     def submit(self, write: Write) -> None:
-        """Write as a user; rejected writes are kept in `refused`."""
+        """Submit a write as a user; a rejected write is recorded in `refused`."""
 
         def done(result: WriteResult) -> None:
             if result.error is not None:
@@ -337,35 +338,37 @@ class World:
         self.log.loop(loop)
         if self._stop_on_loop:
             self._stop_on_loop = False
-            self.kernel.call_soon(partial(_stop, loop))  #  not within a decision, which would be left incomplete
+            self.kernel.call_soon(
+                partial(_raise_stopped, loop)
+            )  #  not within a decision, which would be left incomplete
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
         self.waits.observe(at, record)
 
 
-def let_time_pass() -> None:
-    """Do nothing: a timer that only moves the clock."""
+def do_nothing() -> None:
+    """Do nothing, as the callback of a timer that only advances the clock."""
 
 
-def _stop(loop: PreemptionLoop) -> None:
+def _raise_stopped(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
 
 
-def _trouble_of(scenario: Scenario) -> WriteFaults | None:
-    """Return the fault injection that the scenario's faults need; None makes the world faster."""
-    return WriteFaults() if any(fault.troubles_writes for fault in scenario.faults) else None
+def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
+    """Return the write faults for a scenario with conflicts or restarts; None for other scenarios."""
+    return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 
-def _namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return the initial Namespaces: the system's, and those that are used but not given."""
+def _initial_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
+    """Return the names of the initial Namespaces: system Namespaces, and used ones without a manifest."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
-    given = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
-    used = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
-    return [*SYSTEM_NAMESPACES, *[name for name in used if name not in (*SYSTEM_NAMESPACES, *given)]]
+    created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
+    used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
+    return [*SYSTEM_NAMESPACES, *[name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]]
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
-    """Return the settings of the platform; nodes can come from a Cluster, from the steps or from the state."""
+    """Return the platform settings for a scenario; nodes come from a Cluster, from the steps or from the state."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return PlatformSettings(
@@ -377,8 +380,8 @@ def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
     )
 
 
-class _Apply:
-    """A step of the scenario as a callback of the kernel."""
+class _StepCallback:
+    """A callback of the event loop that applies one step of the scenario."""
 
     __slots__ = ("_step", "_world")
 

@@ -59,7 +59,7 @@ def test_file_without_cluster_is_rejected(batchyard: Batchyard) -> None:
 def test_second_cluster_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("simulate", REFARCH, "--cluster", REFARCH / "cluster.yaml")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "Cluster/gke-batch-refarch: there is a Cluster already; keep one of them" in done.stderr
+    assert "Cluster/gke-batch-refarch: there is already a document of kind Cluster; keep one of them" in done.stderr
 
 
 def test_unknown_machine_type_is_reported_with_its_place(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -11,10 +11,14 @@ from batchyard.sim.scenario import annotation_faults
     [
         ("runtime", "ten", "'ten' is not a duration; write it as 90s, 1h30m or 0.5s"),
         ("checkpoint-every", "often", "'often' is not a duration; write it as 90s, 1h30m or 0.5s"),
-        ("checkpoint-every", "0s", "the checkpoint interval cannot be 0; give a duration such as 5m, or leave it out"),
-        ("exit-code", "256", "'256' is not an exit code; give a number from 0 to 255"),
-        ("exit-code", "-1", "'-1' is not an exit code; give a number from 0 to 255"),
-        ("exit-code", "one", "'one' is not an exit code; give a number from 0 to 255"),
+        (
+            "checkpoint-every",
+            "0s",
+            "the checkpoint interval must be greater than 0; give a duration such as 5m, or remove the annotation",
+        ),
+        ("exit-code", "256", "'256' is not a valid exit code; give a number from 0 to 255"),
+        ("exit-code", "-1", "'-1' is not a valid exit code; give a number from 0 to 255"),
+        ("exit-code", "one", "'one' is not a valid exit code; give a number from 0 to 255"),
     ],
 )
 def test_invalid_annotation_is_reported_with_remedy(name: str, text: str, reported: str) -> None:

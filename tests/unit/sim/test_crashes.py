@@ -21,7 +21,7 @@ def final_state(name: str, trouble: WriteFaults | None = None, crash_after: int 
     """The final state of the Workloads and Jobs of an example, in a world with these write faults."""
     files = sorted((EXAMPLES / name).rglob("*.yaml"))
     manifests = read_manifests((path.name, path.read_text("utf-8")) for path in files)
-    world = World(make_scenario(manifests), trouble=trouble)
+    world = World(make_scenario(manifests), write_faults=trouble)
     if trouble is not None and crash_after is not None:
         trouble.on_write = lambda count: world.crash() if count == crash_after else None
     world.run_until(HOUR)

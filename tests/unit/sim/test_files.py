@@ -37,7 +37,7 @@ def test_named_file_is_read_with_any_extension(tmp_path: Path) -> None:
 def test_folder_without_manifests_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     _, (fault,) = read(tmp_path)
-    assert fault == f"{tmp_path}: no manifests in this folder (*.json, *.yaml, *.yml); name another"
+    assert fault == f"{tmp_path}: the folder contains no manifests (*.json, *.yaml, *.yml); give another folder"
 
 
 def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> No
     assert [text for _, text in texts] == ["# good.yaml"]
     assert [fault.partition(": ")[2] for fault in faults] == [
         "cannot be read: No such file or directory; check the name and the permissions",
-        "not a text: byte 4 is not UTF-8; save it as UTF-8, or leave it out",
+        "it is not a text file: byte 4 is not UTF-8; save the file as UTF-8, or remove it",
     ]
 
 

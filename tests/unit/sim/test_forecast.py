@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
-from batchyard.sim.forecast import SAMPLED, Forecast, ForecastOptions, forecasts, samples
+from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecasts, samples
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
@@ -72,7 +72,7 @@ def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
     reported = forecast_of(found, last.name)
     assert reported.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
     assert reported.depends_on == [
-        "1689 Workloads are ahead of it: extrapolated from the pace at which the first of them start"
+        "1689 Workloads are ahead of it: its start is extrapolated from the starts of the first of them"
     ]
 
 
@@ -111,6 +111,6 @@ def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     found = state([*queue(1), *rows], 20)
     drawn = samples(found, ForecastOptions(forks=3))
     assert drawn == samples(found, ForecastOptions(forks=3))
-    assert len({sample.workload for sample in drawn}) == SAMPLED
+    assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == found.at for sample in drawn)

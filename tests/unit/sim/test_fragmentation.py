@@ -24,14 +24,14 @@ ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
     ],
 )
 def test_mix_counts_resources_that_pod_cannot_use(shape: TracedPodShape, room: Room, unusable: int) -> None:
-    assert Mix([shape]).unusable(room) == unusable
+    assert Mix([shape]).unusable_gpu_sum(room) == unusable
 
 
 def test_mix_adds_unusable_gpus_of_each_pod() -> None:
     mix = Mix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
     assert (mix.pods, mix.without_gpu) == (4, 0.25)
-    assert mix.unusable(ROOM) == 500 + 500 + 2500 + 500
+    assert mix.unusable_gpu_sum(ROOM) == 500 + 500 + 2500 + 500
 
 
 def test_empty_mix_has_no_unusable_gpus() -> None:
-    assert (Mix([]).without_gpu, Mix([]).unusable(ROOM)) == (0.0, 0)
+    assert (Mix([]).without_gpu, Mix([]).unusable_gpu_sum(ROOM)) == (0.0, 0)

@@ -112,7 +112,7 @@ def test_system_namespaces_cannot_be_deleted(name: str) -> None:
 
 @pytest.mark.parametrize("crashes", [False, True])
 def test_lease_namespace_is_recreated(crashes: bool) -> None:
-    world = World(make_scenario(read_manifests([("f", CLUSTER)])), trouble=WriteFaults())
+    world = World(make_scenario(read_manifests([("f", CLUSTER)])), write_faults=WriteFaults())
     world.run_until(SECOND)
     before = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
     world.submit(Delete(Key(scheme.NAMESPACE, "", "kube-node-lease")))

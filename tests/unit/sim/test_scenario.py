@@ -63,7 +63,7 @@ def test_object_to_delete_needs_name() -> None:
     nameless = config_map("a", delete_at="5s").replace("name: a", "generateName: a-")
     (fault,) = faults(nameless)
     place = "f.yaml:1 ConfigMap/a-*: metadata.annotations[batchyard.dev/delete-at]"
-    assert fault == f"{place}: the object to delete has no name yet; give it a name"
+    assert fault == f"{place}: an object with this annotation needs a name; set metadata.name instead of generateName"
 
 
 def test_object_may_have_generate_name() -> None:
@@ -116,7 +116,9 @@ def test_invalid_wait_for_pods_ready_is_reported_with_path(spec: str, reported: 
 
 
 def test_second_scenario_is_rejected() -> None:
-    assert faults(CONFIG, CONFIG) == ["f.yaml:2 Scenario/example: the run has a Scenario already; keep one of them"]
+    assert faults(CONFIG, CONFIG) == [
+        "f.yaml:2 Scenario/example: there is already a document of kind Scenario; keep one of them"
+    ]
 
 
 def test_every_invalid_duration_is_reported_with_path() -> None:
@@ -135,7 +137,8 @@ def test_invalid_horizon_is_reported_with_path() -> None:
 
 def test_horizon_over_ten_years_is_rejected() -> None:
     (fault,) = faults(CONFIG.replace("10m", "99999999h"))
-    assert fault == "f.yaml:1 Scenario/example: spec.horizon: 99999999h is more than ten years; stop earlier"
+    problem = "the run length 99999999h is more than ten years; give a shorter one"
+    assert fault == f"f.yaml:1 Scenario/example: spec.horizon: {problem}"
 
 
 def test_unreadable_files_are_reported_with_other_faults() -> None:
@@ -169,13 +172,15 @@ def test_cluster_applied_later_updates_existing_cluster() -> None:
 
 
 def test_second_cluster_at_start_is_rejected() -> None:
-    assert faults(cluster(), cluster()) == ["f.yaml:2 Cluster/c: there is a Cluster already; keep one of them"]
+    assert faults(cluster(), cluster()) == [
+        "f.yaml:2 Cluster/c: there is already a document of kind Cluster; keep one of them"
+    ]
 
 
 @pytest.mark.parametrize("first", [[], [cluster("other")]])
 def test_cluster_applied_later_must_exist_at_start(first: list[str]) -> None:
     (reported,) = faults(*first, cluster(submit_at="5s"))
-    assert "metadata.name: no Cluster of this name exists at the start" in reported
+    assert "metadata.name: a later Cluster must have the name of the Cluster at the start" in reported
 
 
 def test_pool_absent_from_updated_cluster_is_deleted() -> None:
@@ -188,7 +193,7 @@ def test_pool_absent_from_updated_cluster_is_deleted() -> None:
 
 def test_cluster_cannot_be_deleted() -> None:
     (reported,) = faults(cluster(delete_at="5s"))
-    assert "a Cluster stays until the end of the run" in reported
+    assert "a Cluster cannot be deleted during a run" in reported
 
 
 def test_pool_without_cluster_is_rejected() -> None:
@@ -220,12 +225,14 @@ def test_kueue_configuration_configures_run() -> None:
 
 def test_wait_for_pods_ready_set_twice_is_rejected() -> None:
     (fault,) = faults(waiting("{timeout: 1m}"), KUEUE)
-    assert fault.endswith("spec.waitForPodsReady: it is already set by Kueue's Configuration; keep one of them")
+    assert fault.endswith(
+        "waitForPodsReady must not be set if there is a Kueue Configuration; set it only in the Configuration"
+    )
 
 
 def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
     assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "manageJobsWithoutQueueName: true\n")] == [
-        "Kueue has a Configuration already; keep one of them",
+        "there is already a Kueue Configuration; keep one of them",
         (
             "manageJobsWithoutQueueName: this setting is not supported: jobs without a queue name start immediately, "
             "without quota; remove the field"

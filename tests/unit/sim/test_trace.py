@@ -49,18 +49,18 @@ def test_invalid_rows_are_reported_with_line_numbers(tmp_path: Path) -> None:
     early, cut = "c,1000,1024,1,600,,LS,Running,20,10,", "d,1000"
     write_trace(tmp_path, (PODS[0], PODS[0], early, cut), (*NODES, "n,many,1,1,T4", "m,1,1,-1,T4"))
     assert [fault.partition("; ")[0] for fault in faults(tmp_path)] == [
-        "/pods.csv:5: it does not have 11 fields, as the first line has",
-        "/pods.csv:3: 'a' is in /pods.csv:2 already",
-        "/nodes.csv:4: not a row of a trace: cpu_milli is 'many'",
-        "/nodes.csv:5: not a row of a trace: gpu is '-1'",
-        "/pods.csv:4: not a row of a trace: its times are not in the order created, scheduled, deleted",
+        "/pods.csv:5: the row does not have 11 fields like the first line",
+        "/pods.csv:3: the name 'a' is already used in /pods.csv:2",
+        "/nodes.csv:4: the row is invalid: cpu_milli is 'many', not a whole number",
+        "/nodes.csv:5: the row is invalid: gpu is '-1', not a whole number",
+        "/pods.csv:4: the row is invalid: creation_time, scheduled_time and deletion_time are not in ascending order",
     ]
 
 
 @pytest.mark.parametrize("share", ["0", "1001"])
 def test_gpu_share_out_of_range_is_rejected(tmp_path: Path, share: str) -> None:
     (fault,) = faults(write_trace(tmp_path, (f"a,1000,1024,1,{share},,LS,Running,0,100,0",)))
-    assert fault.startswith(f"/pods.csv:2: not a row of a trace: gpu_milli is '{share}', not from 1 to 1000 of")
+    assert fault.startswith(f"/pods.csv:2: the row is invalid: gpu_milli is '{share}', but must be from 1 to 1000 for")
 
 
 def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
 def test_invalid_load_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a load: give a number above 0"):
+    with pytest.raises(ValueError, match="is not a valid load: give a number above 0"):
         load_of(text)
 
 
@@ -79,20 +79,20 @@ def test_folder_without_trace_is_rejected(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path / "none")
     assert fault == ": cannot be read: No such file or directory; check the name and the permissions"
     (tmp_path / "nodes.csv").write_text(f"{NODE_COLUMNS}\n")
-    assert faults(tmp_path) == [
-        f": no file of pods is in this folder; put a CSV file with the columns {_needed()} there"
-    ]
+    assert faults(tmp_path) == [f": the folder has no CSV file of pods; add a CSV file with the columns {_needed()}"]
 
 
 def test_file_with_unknown_columns_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_text("a,b\n1,2\n")
     (fault,) = faults(tmp_path)
-    assert fault.startswith("/more.csv: its columns match no known trace format; nodes need sn, cpu_milli")
+    assert fault.startswith("/more.csv: the columns are those of neither nodes nor pods; nodes need sn, cpu_milli")
 
 
 def test_binary_file_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_bytes(b"\xff\xfe")
-    assert faults(tmp_path) == ["/more.csv: not a text: byte 0 is not UTF-8; save it as UTF-8, or leave it out"]
+    assert faults(tmp_path) == [
+        "/more.csv: it is not a text file: byte 0 is not UTF-8; save the file as UTF-8, or remove it"
+    ]
 
 
 def test_manifests_are_merged_with_trace(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_settle_is_idempotent() -> None:
 
 def test_restarted_platform_deletes_orphans_of_deleted_owner() -> None:
     steps = ScenarioStep(0, [namespace(), *manifests(JOB_SET)], ())
-    mortal = World(Scenario([steps]), trouble=WriteFaults())
+    mortal = World(Scenario([steps]), write_faults=WriteFaults())
     mortal.run_until(SECOND)
     assert len(mortal.objects(scheme.JOB)) == 1
     mortal.submit(Delete(Key(scheme.JOB_SET, "team", "set")))

@@ -1,1 +1,1 @@
-"""Comparison of two configurations: runs both under the same load, and reports the results side by side."""
+"""Comparison of two platform configurations, simulated under the same load, as tables, a document and a page."""

@@ -1,4 +1,4 @@
-"""Comparison of two configurations: runs both under one load, and summarizes the differences."""
+"""Comparison of two configurations under one load: simulates both, and summarizes changed waits and figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import sqrt
 from typing import Any, Final
 
 from batchyard.base.instant import Duration, seconds
-from batchyard.sim.compare.figures import OVERALL, in_units, sections_of, together
+from batchyard.sim.compare.figures import OVERALL, sections_of, sum_curves, to_display_units
 from batchyard.sim.compare.inputs import VariantPair
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns, run_both
 from batchyard.sim.compare.sections import (
@@ -23,10 +23,10 @@ from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end
 
 # --- changes ---
 #
-# The Workloads with longer and shorter waits under the second configuration, and a summary in a sentence or two.
+# The Workloads whose waits differ under the second configuration, and a summary in one or two sentences.
 
 
-#: The number of Workloads named on either side.
+#: The number of Workloads shown with shorter waits, and with longer waits.
 SHOWN: Final = 10
 
 
@@ -36,20 +36,20 @@ class WaitChange:
 
     workload: str
     queue: str
-    #: The effect of the second configuration on it, in the words of `whatif`.
+    #: The effect of the second configuration on the Workload, as named by `batchyard whatif`.
     effect: str
     waits: tuple[float, float]
     preemptions: tuple[int, int]
 
     @property
     def longer(self) -> float:
-        """Return how much longer it waits under the second."""
+        """Return how many seconds longer the Workload waits under the second configuration."""
         return self.waits[1] - self.waits[0]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitChanges:
-    """All Workloads whose wait changes, the largest changes first."""
+    """All Workloads whose wait changes, sorted by the largest change."""
 
     better: Sequence[WaitChange]
     worse: Sequence[WaitChange]
@@ -60,133 +60,141 @@ class WaitChanges:
 
 
 def changes_of(runs: ComparedRuns) -> WaitChanges:
-    """Compute the changes of waits between both runs."""
+    """Return the Workloads whose waits differ between both runs."""
     effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.begun).workloads}
-    a, b = [{life.view.key: (run, life) for life in run.lives} for run in (runs.a, runs.b)]
-    found = []
+    a, b = [
+        {workload_record.view.key: (run, workload_record) for workload_record in run.workload_records}
+        for run in (runs.a, runs.b)
+    ]
+    wait_changes = []
     for name in sorted(a):
         if name in b:
-            sides = a[name], b[name]
-            waits = runs.waited_seconds(*sides[0]), runs.waited_seconds(*sides[1])
-            preempted = [run.result.waits.preempted(life.obj) for run, life in sides]
-            view = sides[0][1].view
-            found.append(WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1])))
-    better = sorted((each for each in found if each.longer < 0), key=lambda each: (each.longer, each.workload))
-    worse = sorted((each for each in found if each.longer > 0), key=lambda each: (-each.longer, each.workload))
-    return WaitChanges(better, worse, len(found) - len(better) - len(worse), len({**a, **b}) - len(found))
+            run_records = a[name], b[name]
+            waits = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
+            preempted = [run.result.waits.preempted(workload_record.obj) for run, workload_record in run_records]
+            view = run_records[0][1].view
+            wait_changes.append(
+                WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1]))
+            )
+    shorter = sorted((each for each in wait_changes if each.longer < 0), key=lambda each: (each.longer, each.workload))
+    longer = sorted((each for each in wait_changes if each.longer > 0), key=lambda each: (-each.longer, each.workload))
+    return WaitChanges(
+        shorter, longer, len(wait_changes) - len(shorter) - len(longer), len({**a, **b}) - len(wait_changes)
+    )
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:
-    """Return the difference from the first to the second in a sentence or two."""
-    found = next(section for section in sections if section.name == "overall").rows[0].figures
-    if not changes.better and not changes.worse and all(one == other for one, other in found.values()):
+    """Return the differences of the second configuration to the first in one or two sentences."""
+    figures = next(section for section in sections if section.name == "overall").rows[0].figures
+    if not changes.better and not changes.worse and all(first == second for first, second in figures.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."
-    parts = [
-        *_of_wait(found["meanWait"]),
-        *_of_count(found["neverAdmitted"], "never admitted"),
-        *_of_makespan(found["makespan"]),
-        *_of_count(found["preemptions"], "preemptions"),
-        *_of_index(found["fairness"]),
-        *_of_cost(found.get("cost", (None, None))),
+    texts = [
+        *_wait_sentence(figures["meanWait"]),
+        *_count_text(figures["neverAdmitted"], "never admitted"),
+        *_makespan_text(figures["makespan"]),
+        *_count_text(figures["preemptions"], "preemptions"),
+        *_fairness_text(figures["fairness"]),
+        *_cost_text(figures.get("cost", (None, None))),
     ]
-    what = "; ".join(parts) or "the totals are equal"
-    who = f"{len(changes.better)} Workloads wait less, {len(changes.worse)} longer, {changes.same} as long."
-    return f"{names[1]} against {names[0]}: {what}. {who}"
+    difference_text = "; ".join(texts) or "the totals are equal"
+    waits_text = f"{len(changes.better)} Workloads wait less, {len(changes.worse)} longer, {changes.same} as long."
+    return f"{names[1]} against {names[0]}: {difference_text}. {waits_text}"
 
 
-def _of_wait(both: Both) -> list[str]:
-    change = difference(both)
-    if not change or both[0] is None or both[1] is None:
+def _wait_sentence(value_pair: Both) -> list[str]:
+    change = difference(value_pair)
+    if not change or value_pair[0] is None or value_pair[1] is None:
         return []
-    part = f" ({abs(change) / both[0]:.0%})" if both[0] else ""
-    return [f"the mean wait goes from {_age(both[0])} to {_age(both[1])}, {_more(change)}{part}"]
+    percentage = f" ({abs(change) / value_pair[0]:.0%})" if value_pair[0] else ""
+    before, after = _duration_text(value_pair[0]), _duration_text(value_pair[1])
+    return [f"the mean wait goes from {before} to {after}, {_more_text(change)}{percentage}"]
 
 
-def _more(change: float) -> str:
-    return f"{_age(abs(change))} {'longer' if change > 0 else 'less'}"
+def _more_text(change: float) -> str:
+    return f"{_duration_text(abs(change))} {'longer' if change > 0 else 'less'}"
 
 
-def _of_count(both: Both, what: str) -> list[str]:
-    change = difference(both)
+def _count_text(value_pair: Both, what: str) -> list[str]:
+    change = difference(value_pair)
     return [f"{what}: {abs(change):.0f} {'more' if change > 0 else 'fewer'}"] if change else []
 
 
-def _of_makespan(both: Both) -> list[str]:
-    change = difference(both)
-    return [f"the last ends {_age(abs(change))} {'later' if change > 0 else 'sooner'}"] if change else []
+def _makespan_text(value_pair: Both) -> list[str]:
+    change = difference(value_pair)
+    return [f"the last ends {_duration_text(abs(change))} {'later' if change > 0 else 'sooner'}"] if change else []
 
 
-def _of_index(both: Both) -> list[str]:
-    change = difference(both)
+def _fairness_text(value_pair: Both) -> list[str]:
+    change = difference(value_pair)
     if not change or round(abs(change), 2) == 0:
         return []
-    return [f"shares are {'fairer' if change > 0 else 'less fair'} ({both[0]:.2f} to {both[1]:.2f})"]
+    return [f"shares are {'fairer' if change > 0 else 'less fair'} ({value_pair[0]:.2f} to {value_pair[1]:.2f})"]
 
 
-def _of_cost(both: Both) -> list[str]:
-    change = difference(both)
+def _cost_text(value_pair: Both) -> list[str]:
+    change = difference(value_pair)
     return [f"it costs ${abs(change):,.2f} {'more' if change > 0 else 'less'}"] if change else []
 
 
-def _age(amount: float) -> str:
+def _duration_text(amount: float) -> str:
     return format_figure(Unit.SECONDS, amount)
 
 
 # --- repeats ---
 #
-# The same comparison with several seeds: means, and the 95 % confidence interval of the difference.
+# Figures of comparisons with several seeds: means, and the 95 % confidence interval of the difference.
 #
-# Both configurations get the same seeds, so differences are taken per seed; the interval is that of Student's t.
+# Both configurations run with the same seeds, so the differences are paired. The interval uses Student's t.
 
 
 #: The 97.5 % quantiles of Student's t by degrees of freedom, from 1 on; the normal distribution's beyond.
-_T: Final = (
+_T_QUANTILES: Final = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-_NORMAL: Final = 1.960
+_NORMAL_QUANTILE: Final = 1.960
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFigure:
-    """A figure over several seeds."""
+    """The means of a figure over several seeds, with the mean difference and its confidence interval."""
 
     figure: Figure
     means: tuple[float, float]
-    #: The mean of the differences, and the half-width of their interval.
+    #: The mean of the differences, and half the width of their confidence interval.
     difference: float
     margin: float
     seeds: int
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval excludes zero."""
+        """Whether the confidence interval of the difference excludes zero."""
         return abs(self.difference) > self.margin
 
 
 def repeat_figure(figure: Figure, values: Sequence[Both]) -> RepeatedFigure | None:
-    """Return a figure over all seeds, at least two; None unless every seed has it."""
-    known = [(a, b) for a, b in values if a is not None and b is not None]
-    if len(known) < len(values) or len(known) < 2:
+    """Return the means of a figure over at least two seeds; None unless all seeds have a value."""
+    value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
+    if len(value_pairs) < len(values) or len(value_pairs) < 2:
         return None
-    count = len(known)
-    changes = [b - a for a, b in known]
+    count = len(value_pairs)
+    changes = [b - a for a, b in value_pairs]
     mean = sum(changes) / count
-    spread = sqrt(sum((change - mean) ** 2 for change in changes) / (count - 1))
-    factor = _T[count - 2] if count - 2 < len(_T) else _NORMAL
-    means = sum(a for a, _ in known) / count, sum(b for _, b in known) / count
-    return RepeatedFigure(figure, means, mean, factor * spread / sqrt(count), count)
+    deviation = sqrt(sum((change - mean) ** 2 for change in changes) / (count - 1))
+    factor = _T_QUANTILES[count - 2] if count - 2 < len(_T_QUANTILES) else _NORMAL_QUANTILE
+    means = sum(a for a, _ in value_pairs) / count, sum(b for _, b in value_pairs) / count
+    return RepeatedFigure(figure, means, mean, factor * deviation / sqrt(count), count)
 
 
-#: The number of intervals in lines.
-PARTS: Final = 120
+#: The number of intervals in a line over time.
+INTERVALS: Final = 120
 #: Decimal places of figures in a document.
 _DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLine:
-    """A number over time in both runs, from the start to the later end: its means over equal intervals."""
+    """A number over time in both runs, as means over equal intervals from the start to the later end."""
 
     name: str
     a: Sequence[float]
@@ -195,7 +203,7 @@ class ComparisonLine:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """The options of both runs."""
+    """The horizon and the seeds of a comparison."""
 
     until: Duration | None = None
     #: The first seed, and the number of consecutive seeds.
@@ -205,7 +213,7 @@ class ComparisonSettings:
 
 @dataclass(frozen=True)
 class ConfigurationComparison:
-    """The results of two configurations under one load; tables and lines are those of the first seed."""
+    """The results of two configurations under one load; the tables and lines show the first seed."""
 
     names: tuple[str, str]
     runs: ComparedRuns
@@ -219,12 +227,12 @@ class ConfigurationComparison:
 
     @property
     def headline(self) -> str:
-        """Return the summary in a sentence or two."""
+        """Return the summary of the comparison in one or two sentences."""
         return headline(self.names, self.sections, self.changes)
 
     @property
     def lasts(self) -> float:
-        """Return the time until the later end, in seconds."""
+        """Return the time from the start to the later end of both runs, in seconds."""
         return seconds(self.runs.end - self.runs.a.begun)
 
 
@@ -234,46 +242,49 @@ def compare_configurations(
     settings: ComparisonSettings = ComparisonSettings(),
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> ConfigurationComparison:
-    """Run both with each seed, and summarize; `finish` runs each simulation to its end."""
+    """Simulate both configurations with each seed, and summarize; `finish` runs a simulation to its end."""
     runs = run_both(pair, settings.until, settings.seed, finish)
     sections = sections_of(runs)
-    more = range(settings.seed + 1, settings.seed + settings.seeds)
-    seen = [
+    further_seeds = range(settings.seed + 1, settings.seed + settings.seeds)
+    overall_by_seed = [
         _overall_section(sections),
-        *(_overall_section(sections_of(run_both(pair, settings.until, at, finish))) for at in more),
+        *(_overall_section(sections_of(run_both(pair, settings.until, at, finish))) for at in further_seeds),
     ]
-    repeats = [repeat_figure(figure, [each.get(figure.name, (None, None)) for each in seen]) for figure in OVERALL]
-    known_repeats = [each for each in repeats if each is not None]
+    repeated = [
+        repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
+        for figure in OVERALL
+    ]
+    known_repeats = [overall for overall in repeated if overall is not None]
     return ConfigurationComparison(
-        names, runs, settings, sections, changes_of(runs), _lines(runs), known_repeats, pair.warnings
+        names, runs, settings, sections, changes_of(runs), _make_lines(runs), known_repeats, pair.warnings
     )
 
 
-def document_of(found: ConfigurationComparison) -> dict[str, Any]:
-    """Return the comparison as a document for programs: times in seconds, costs in dollars."""
+def document_of(comparison: ConfigurationComparison) -> dict[str, Any]:
+    """Return the comparison as a JSON document, with times in seconds and costs in dollars."""
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "ConfigurationComparison",
-        "names": {"a": found.names[0], "b": found.names[1]},
-        "seed": found.settings.seed,
-        "seeds": found.settings.seeds,
-        "seconds": {"a": _lasted(found.runs.a), "b": _lasted(found.runs.b)},
-        "headline": found.headline,
-        "figures": {section.name: _section(section) for section in found.sections},
+        "names": {"a": comparison.names[0], "b": comparison.names[1]},
+        "seed": comparison.settings.seed,
+        "seeds": comparison.settings.seeds,
+        "seconds": {"a": _run_seconds(comparison.runs.a), "b": _run_seconds(comparison.runs.b)},
+        "headline": comparison.headline,
+        "figures": {section.name: _section_document(section) for section in comparison.sections},
         "changes": {
-            "better": [_change(each) for each in found.changes.better[:SHOWN]],
-            "worse": [_change(each) for each in found.changes.worse[:SHOWN]],
-            "counts": _counts(found.changes),
+            "better": [_change_document(each) for each in comparison.changes.better[:SHOWN]],
+            "worse": [_change_document(each) for each in comparison.changes.worse[:SHOWN]],
+            "counts": _change_counts(comparison.changes),
         },
-        "refused": {side: list(map(str, run.result.refused)) for side, run in _sides(found.runs)},
-        "loops": {side: [loop.message for loop in run.result.loops] for side, run in _sides(found.runs)},
+        "refused": {side: list(map(str, run.result.refused)) for side, run in _runs_by_side(comparison.runs)},
+        "loops": {side: [loop.message for loop in run.result.loops] for side, run in _runs_by_side(comparison.runs)},
     }
-    if found.repeats:
-        document["repeats"] = [_repeat(each) for each in found.repeats]
+    if comparison.repeats:
+        document["repeats"] = [_repeat_document(each) for each in comparison.repeats]
     return document
 
 
-def _sides(runs: ComparedRuns) -> tuple[tuple[str, ComparedRun], ...]:
+def _runs_by_side(runs: ComparedRuns) -> tuple[tuple[str, ComparedRun], ...]:
     return ("a", runs.a), ("b", runs.b)
 
 
@@ -281,71 +292,81 @@ def _overall_section(sections: Sequence[Section]) -> dict[str, Both]:
     return dict(next(section for section in sections if section.name == "overall").rows[0].figures)
 
 
-def _lasted(run: ComparedRun) -> float:
+def _run_seconds(run: ComparedRun) -> float:
     return seconds(run.result.now - run.begun)
 
 
-def _lines(runs: ComparedRuns) -> list[ComparisonLine]:
-    """Return the lines of pending Workloads, of Workloads with quota, and of each resource in use."""
+def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
+    """Return the lines over time of pending Workloads, of Workloads with quota, and of each used resource."""
     a, b = runs.a, runs.b
     lines = [
-        _line("Workloads waiting", runs, a.watch.lives.waiting, b.watch.lives.waiting),
-        _line("Workloads with quota", runs, a.watch.lives.running, b.watch.lives.running),
+        _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
+        _make_line("Workloads with quota", runs, a.watch.workload_records.running, b.watch.workload_records.running),
     ]
-    used = [together(run, run.watch.lives.used, lambda at: at[2]) for run in (a, b)]
-    nothing = Curve(a.begun)
-    for name in sorted({**used[0], **used[1]}):
-        line = _line(f"{name} in use", runs, *(curves.get(name, nothing) for curves in used))
+    used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda at: at[2]) for run in (a, b)]
+    empty_curve = Curve(a.begun)
+    for name in sorted({**used_by_run[0], **used_by_run[1]}):
+        line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
         lines.append(
-            ComparisonLine(line.name, *([in_units(name, value) for value in side] for side in (line.a, line.b)))
+            ComparisonLine(
+                line.name,
+                *([to_display_units(name, value) for value in interval_means] for interval_means in (line.a, line.b)),
+            )
         )
     return lines
 
 
-def _line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
-    return ComparisonLine(name, a.means(runs.end, PARTS), b.means(runs.end, PARTS))
+def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
+    return ComparisonLine(name, a.means(runs.end, INTERVALS), b.means(runs.end, INTERVALS))
 
 
-def _section(section: Section) -> list[dict[str, Any]]:
+def _section_document(section: Section) -> list[dict[str, Any]]:
     rows = []
     for row in section.rows:
-        a = {name: both[0] for name, both in row.figures.items()}
-        b = {name: both[1] for name, both in row.figures.items()}
-        change = {name: difference(both) for name, both in row.figures.items()}
-        rows.append({"name": row.name, "a": _rounded(a), "b": _rounded(b), "difference": _rounded(change)})
+        first_values = {name: value_pair[0] for name, value_pair in row.figures.items()}
+        second_values = {name: value_pair[1] for name, value_pair in row.figures.items()}
+        differences = {name: difference(value_pair) for name, value_pair in row.figures.items()}
+        rows.append(
+            {
+                "name": row.name,
+                "a": _known_values(first_values),
+                "b": _known_values(second_values),
+                "difference": _known_values(differences),
+            }
+        )
     return rows
 
 
-def _rounded(figures: dict[str, float | None]) -> dict[str, float]:
-    """Return the known figures; integral values as int."""
-    return {name: _number(figure) for name, figure in figures.items() if figure is not None}
+def _known_values(figures: dict[str, float | None]) -> dict[str, float]:
+    """Return the known figures without None; whole numbers become integers."""
+    return {name: _round_value(figure) for name, figure in figures.items() if figure is not None}
 
 
-def _number(figure: float) -> float:
+def _round_value(figure: float) -> float:
     return int(figure) if figure == int(figure) else round(figure, _DIGITS)
 
 
-def _change(change: WaitChange) -> dict[str, Any]:
+def _change_document(change: WaitChange) -> dict[str, Any]:
     return {
         "workload": change.workload,
         "queue": change.queue,
         "effect": change.effect,
-        "a": {"waitSeconds": _number(change.waits[0]), "preemptions": change.preemptions[0]},
-        "b": {"waitSeconds": _number(change.waits[1]), "preemptions": change.preemptions[1]},
-        "longerBySeconds": _number(change.longer),
+        "a": {"waitSeconds": _round_value(change.waits[0]), "preemptions": change.preemptions[0]},
+        "b": {"waitSeconds": _round_value(change.waits[1]), "preemptions": change.preemptions[1]},
+        "longerBySeconds": _round_value(change.longer),
     }
 
 
-def _counts(changes: WaitChanges) -> dict[str, int]:
-    sides = {"better": len(changes.better), "worse": len(changes.worse)}
-    return {**sides, "same": changes.same, "inOneAlone": changes.alone}
+def _change_counts(changes: WaitChanges) -> dict[str, int]:
+    counts = {"better": len(changes.better), "worse": len(changes.worse)}
+    return {**counts, "same": changes.same, "inOneAlone": changes.alone}
 
 
-def _repeat(each: RepeatedFigure) -> dict[str, Any]:
+def _repeat_document(each: RepeatedFigure) -> dict[str, Any]:
     return {
         "figure": each.figure.name,
-        "a": _number(each.means[0]),
-        "b": _number(each.means[1]),
-        "difference": _number(each.difference),
-        "interval95": [_number(each.difference - each.margin), _number(each.difference + each.margin)],
+        "a": _round_value(each.means[0]),
+        "b": _round_value(each.means[1]),
+        "difference": _round_value(each.difference),
+        "interval95": [_round_value(each.difference - each.margin), _round_value(each.difference + each.margin)],
     }

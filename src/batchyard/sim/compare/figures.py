@@ -1,9 +1,9 @@
-"""The figures of a comparison: totals, waits by groups, utilisation, fairness, machines and costs.
+"""The figures of a comparison: totals, waits by group, quota usage, fairness, machines and costs.
 
-A wait is all the time that a Workload was without quota, from its creation on, and again after each eviction. A
-Workload that has not started waits until the later end of both runs, which is a lower bound of its wait. The size of a
-Workload is relative to the largest request of the load, resource by resource. It is small up to a tenth of it, and
-medium up to a half.
+A wait is the total time of a Workload without quota, after its creation and after each eviction. A Workload that has
+not started waits until the later end of both runs, which is a lower bound of its wait. The size of a Workload is its
+request relative to the largest request of the load, in the resource with the largest ratio. A ratio up to a tenth is
+small, and up to a half is medium.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from batchyard.sim.compare.sections import (
     Figure,
     Section,
     Unit,
-    joined,
+    merge_rows,
 )
 from batchyard.sim.compare.workload_records import FlavorResource, TeamUsage, WorkloadLife
 from batchyard.sim.time_series import Curve
@@ -30,85 +30,95 @@ from batchyard.sim.whatif import machine_hours
 
 @dataclass(frozen=True, slots=True)
 class TeamShare:
-    """The shares of a team while Workloads waited: got and wanted of all quota, and its part of all dues."""
+    """A team's fractions of all quota while Workloads waited: used, requested, and due by its queues' quota."""
 
-    got: float
-    wanted: float
+    used: float
+    requested: float
     due: float
 
     @property
-    def of_due(self) -> float | None:
-        """Return the ratio of got to due; None if nothing was due."""
-        return self.got / self.due if self.due else None
+    def used_of_due(self) -> float | None:
+        """Return the used fraction divided by the due fraction; None if nothing was due."""
+        return self.used / self.due if self.due else None
 
     @property
-    def of_wanted(self) -> float | None:
-        """Return the ratio of got to wanted."""
-        return self.got / self.wanted if self.wanted else None
+    def used_of_requested(self) -> float | None:
+        """Return the used fraction divided by the requested fraction; None without requests."""
+        return self.used / self.requested if self.requested else None
 
 
-def jain(amounts: Sequence[float]) -> float | None:
-    """Return Jain's index of some amounts; None if there are none, or all are 0."""
+def jain_index(amounts: Sequence[float]) -> float | None:
+    """Return Jain's fairness index of some amounts; None if there are none, or all are 0."""
     squares = sum(amount * amount for amount in amounts)
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
 def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
-    """Return the shares of the teams with requests while Workloads waited, by name; empty if none ever waited."""
-    lives = run.watch.lives
+    """Return the fractions of quota by team, for teams with requests while Workloads waited; empty if none waited."""
+    workload_records = run.watch.workload_records
     total = _total_quota(run)
-    teams = {name: team for name, team in sorted(lives.teams.items()) if any(team.wanted_while_short.values())}
-    due = _due(run, total, teams)
+    teams = {
+        name: team for name, team in sorted(workload_records.teams.items()) if any(team.requested_integral.values())
+    }
+    due = _due_fractions(run, total, teams)
     return {
         name: TeamShare(
-            _largest(team.held_while_short, total, lives.short_for),
-            _largest(team.wanted_while_short, total, lives.short_for),
+            _largest_fraction(team.held_integral, total, workload_records.shortage_duration),
+            _largest_fraction(team.requested_integral, total, workload_records.shortage_duration),
             due.get(name, 0.0),
         )
         for name, team in teams.items()
     }
 
 
-def _largest(areas: Mapping[str, int], total: Mapping[str, int], lasted: int) -> float:
-    shares = [area / (total[resource] * lasted) for resource, area in areas.items() if total.get(resource)]
-    return max(shares, default=0.0)
+def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], duration: int) -> float:
+    fractions = [
+        integral / (total[resource] * duration) for resource, integral in integrals.items() if total.get(resource)
+    ]
+    return max(fractions, default=0.0)
 
 
 def _total_quota(run: ComparedRun) -> dict[str, int]:
-    """Return all nominal quota at the end by resource, including that of Cohorts."""
+    """Return the nominal quota of all ClusterQueues and Cohorts at the end of a run, by resource."""
     total: dict[str, int] = {}
     for (_, _, resource), curve in run.watch.nominal.items():
         total[resource] = total.get(resource, 0) + curve.value
     return total
 
 
-def _due(run: ComparedRun, total: Mapping[str, int], teams: Mapping[str, TeamUsage]) -> dict[str, float]:
-    """Return each team's part of all dues."""
-    users: dict[str, list[str]] = {}
+def _due_fractions(
+    run: ComparedRun, total_quota: Mapping[str, int], teams: Mapping[str, TeamUsage]
+) -> dict[str, float]:
+    """Return the fraction of all quota that is due to each team, by the nominal quota or weight of its queues."""
+    teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
-        for queue in dict.fromkeys(life.cluster_queue for life in run.lives if life.view.namespace == name):
-            users.setdefault(queue, []).append(name)
+        for queue in dict.fromkeys(
+            workload_record.cluster_queue
+            for workload_record in run.workload_records
+            if workload_record.view.namespace == name
+        ):
+            teams_by_queue.setdefault(queue, []).append(name)
     views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
     nominal: dict[str, float] = dict.fromkeys(teams, 0.0)
     weights: dict[str, float] = dict.fromkeys(teams, 0.0)
-    for queue, names in users.items():
+    for queue, names in teams_by_queue.items():
         view = views.get(queue)
         if view is None:
             continue
-        own: dict[str, int] = {}
+        queue_quota: dict[str, int] = {}
         for quota in (quota for group in view.groups for quota in group.quotas):
-            own[quota.resource] = own.get(quota.resource, 0) + quota.nominal
-        share = _largest(own, total, 1)
+            queue_quota[quota.resource] = queue_quota.get(quota.resource, 0) + quota.nominal
+        largest_fraction = _largest_fraction(queue_quota, total_quota, 1)
         for name in names:
-            nominal[name] += share / len(names)
+            nominal[name] += largest_fraction / len(names)
             weights[name] += view.weight / len(names)
     due = nominal if all(nominal.values()) else weights
-    whole = sum(due.values())
-    return {name: part / whole for name, part in due.items()} if whole else {}
+    total_due = sum(due.values())
+    return {name: due_part / total_due for name, due_part in due.items()} if total_due else {}
 
 
 Figures = dict[str, float | None]
-_PARTS: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
+_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
 _NO_POOL: Final = "(no pool)"
 SMALL, MEDIUM, LARGE = "small", "medium", "large"
 _SIZES: Final = (SMALL, MEDIUM, LARGE)
@@ -176,219 +186,243 @@ _POOLS: Final = (
 
 
 def sections_of(runs: ComparedRuns) -> list[Section]:
-    """Return all sections; empty ones are left out."""
-    size = _sizes(runs)
+    """Return all nonempty tables of a comparison."""
+    size = _size_by_workload(runs)
     found = [
-        _overall(runs),
-        _waits(runs, "team", "team", _team),
-        _waits(runs, "clusterQueue", "ClusterQueue", lambda life: life.cluster_queue or "(none)"),
-        _waits(runs, "priorityClass", "priority class", _priority_class),
-        _waits(runs, "size", "size", lambda life: size.get(life.view.key, SMALL)),
-        _fairness(runs),
-        _quota_by_flavor(runs),
-        _quota_by_queue(runs),
-        _machines(runs),
-        _pools(runs),
-        _teams(runs),
+        _overall_section(runs),
+        _waits_section(runs, "team", "team", _team_of),
+        _waits_section(
+            runs, "clusterQueue", "ClusterQueue", lambda workload_record: workload_record.cluster_queue or "(none)"
+        ),
+        _waits_section(runs, "priorityClass", "priority class", _priority_class),
+        _waits_section(runs, "size", "size", lambda workload_record: size.get(workload_record.view.key, SMALL)),
+        _fairness_section(runs),
+        _flavor_quota_section(runs),
+        _queue_quota_section(runs),
+        _machines_section(runs),
+        _pools_section(runs),
+        _teams_section(runs),
     ]
     return [section for section in found if section.rows]
 
 
 def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
     """Return the overall figures of one run."""
-    counts, shares = run.result.counts, shares_of(run)
-    teams = [_mean(runs, run, lives) for lives in _grouped(run, _team).values()]
-    ended = [life.finished for life in run.lives if life.finished is not None]
+    counts, fractions = run.result.counts, shares_of(run)
+    team_means = [_mean_wait(runs, run, records_of_team) for records_of_team in _group_records(run, _team_of).values()]
+    finish_times = [
+        workload_record.finished for workload_record in run.workload_records if workload_record.finished is not None
+    ]
     costs = run.result.costs
     totals: Figures = {
-        **_waits_of(runs, run, run.lives),
-        "workloads": len(run.lives),
-        "finished": len(ended),
-        "admitted": sum(life.since is not None for life in run.lives),
-        "pending": sum(life.waits and life.gone is None for life in run.lives),
-        "makespan": seconds(max(ended) - run.begun) if ended else None,
-        "teamSpread": max(teams) - min(teams) if teams else None,
-        "fairness": jain([each.of_due for each in shares.values() if each.of_due is not None]),
-        "service": jain([each.of_wanted for each in shares.values() if each.of_wanted is not None]),
+        **_wait_figures(runs, run, run.workload_records),
+        "workloads": len(run.workload_records),
+        "finished": len(finish_times),
+        "admitted": sum(workload_record.since is not None for workload_record in run.workload_records),
+        "pending": sum(
+            workload_record.waits and workload_record.deleted is None for workload_record in run.workload_records
+        ),
+        "makespan": seconds(max(finish_times) - run.begun) if finish_times else None,
+        "teamSpread": max(team_means) - min(team_means) if team_means else None,
+        "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
+        "service": jain_index(
+            [each.used_of_requested for each in fractions.values() if each.used_of_requested is not None]
+        ),
         "preemptions": counts.preemptions,
         "evictions": counts.evictions,
-        "cutShort": sum(life.cut_short for life in run.lives) / HOUR,
+        "cutShort": sum(workload_record.evicted_duration for workload_record in run.workload_records) / HOUR,
     }
     if costs is not None:
         end = run.result.now
-        totals["nodes"] = sum(curve.summed(end)[0] for curve in run.watch.machines.nodes.values())
+        totals["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
         totals["machineHours"] = machine_hours(run.result)
         totals["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
         totals["cost"] = costs.cents / 100
     return totals
 
 
-def _overall(runs: ComparedRuns) -> Section:
-    rows = joined({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
-    there = [figure for figure in OVERALL if figure.name in rows[0].figures]
-    return Section("overall", "all in all", "", there, rows)
+def _overall_section(runs: ComparedRuns) -> Section:
+    rows = merge_rows({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
+    known_figures = [figure for figure in OVERALL if figure.name in rows[0].figures]
+    return Section("overall", "all in all", "", known_figures, rows)
 
 
-def _waits(runs: ComparedRuns, name: str, about: str, group: Callable[[WorkloadLife], str]) -> Section:
-    """Return the waits of Workloads by a common property."""
+def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadLife], str]) -> Section:
+    """Return the table of waits, grouped by a property of the Workloads."""
     a, b = [
-        {key: _waits_of(runs, run, lives) for key, lives in _grouped(run, group).items()} for run in (runs.a, runs.b)
+        {
+            key: _wait_figures(runs, run, records_of_group)
+            for key, records_of_group in _group_records(run, group).items()
+        }
+        for run in (runs.a, runs.b)
     ]
-    rows = sorted(joined(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
-    return Section(name, f"waits by {about}", about, _WAITS, rows)
+    rows = sorted(merge_rows(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
+    return Section(name, f"waits by {subject}", subject, _WAITS, rows)
 
 
-def _waits_of(runs: ComparedRuns, run: ComparedRun, lives: Sequence[WorkloadLife]) -> Figures:
-    spread = duration_statistics([runs.waited(run, life) for life in lives])
-    counts: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
+def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadLife]) -> Figures:
+    statistics = duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group])
+    counts: Figures = {
+        "workloads": len(records_of_group),
+        "neverAdmitted": sum(workload_record.started is None for workload_record in records_of_group),
+    }
     waits = zip(
-        ("meanWait", "p50Wait", "p90Wait", "maxWait"), (spread.mean, spread.p50, spread.p90, spread.max), strict=True
+        ("meanWait", "p50Wait", "p90Wait", "maxWait"),
+        (statistics.mean, statistics.p50, statistics.p90, statistics.max),
+        strict=True,
     )
-    return {**counts, **{name: wait if lives else None for name, wait in waits}}
+    return {**counts, **{name: wait if records_of_group else None for name, wait in waits}}
 
 
-def _mean(runs: ComparedRuns, run: ComparedRun, lives: Sequence[WorkloadLife]) -> float:
-    return duration_statistics([runs.waited(run, life) for life in lives]).mean
+def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadLife]) -> float:
+    return duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group]).mean
 
 
-def _grouped(run: ComparedRun, group: Callable[[WorkloadLife], str]) -> dict[str, list[WorkloadLife]]:
+def _group_records(run: ComparedRun, group: Callable[[WorkloadLife], str]) -> dict[str, list[WorkloadLife]]:
     groups: dict[str, list[WorkloadLife]] = {}
-    for life in run.lives:
-        groups.setdefault(group(life), []).append(life)
+    for workload_record in run.workload_records:
+        groups.setdefault(group(workload_record), []).append(workload_record)
     return groups
 
 
-def _team(life: WorkloadLife) -> str:
-    return life.view.namespace
+def _team_of(workload_record: WorkloadLife) -> str:
+    return workload_record.view.namespace
 
 
-def _priority_class(life: WorkloadLife) -> str:
-    """Return its priority class, or its priority value without one."""
-    named = life.obj["spec"].get("priorityClassRef") or {}
-    return str(named.get("name") or f"(priority {life.view.priority})")
+def _priority_class(workload_record: WorkloadLife) -> str:
+    """Return the priority class of a Workload, or its priority value if it has none."""
+    class_ref = workload_record.obj["spec"].get("priorityClassRef") or {}
+    return str(class_ref.get("name") or f"(priority {workload_record.view.priority})")
 
 
-def _sizes(runs: ComparedRuns) -> dict[str, str]:
-    """Return the size of each Workload by namespace and name."""
-    asked: dict[str, dict[str, int]] = {}
-    most: dict[str, int] = {}
-    for life in (*runs.a.lives, *runs.b.lives):
-        requests = asked.setdefault(life.view.key, {})
-        for resource, amount in life.asked.items():
+def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:
+    """Return the size of each Workload (small, medium, large), by namespace and name."""
+    requests_by_workload: dict[str, dict[str, int]] = {}
+    largest_requests: dict[str, int] = {}
+    for workload_record in (*runs.a.workload_records, *runs.b.workload_records):
+        requests = requests_by_workload.setdefault(workload_record.view.key, {})
+        for resource, amount in workload_record.requests.items():
             requests[resource] = max(requests.get(resource, 0), amount)
-            most[resource] = max(most.get(resource, 0), amount)
-    return {name: _size(requests, most) for name, requests in asked.items()}
+            largest_requests[resource] = max(largest_requests.get(resource, 0), amount)
+    return {name: _size_of(requests, largest_requests) for name, requests in requests_by_workload.items()}
 
 
-def _size(requests: Mapping[str, int], most: Mapping[str, int]) -> str:
-    share = max((amount / most[resource] for resource, amount in requests.items() if most[resource]), default=0.0)
-    return SMALL if share <= _SMALL_MAX else MEDIUM if share <= _MEDIUM_MAX else LARGE
+def _size_of(requests: Mapping[str, int], largest_requests: Mapping[str, int]) -> str:
+    largest_ratio = max(
+        (amount / largest_requests[resource] for resource, amount in requests.items() if largest_requests[resource]),
+        default=0.0,
+    )
+    return SMALL if largest_ratio <= _SMALL_MAX else MEDIUM if largest_ratio <= _MEDIUM_MAX else LARGE
 
 
-def _fairness(runs: ComparedRuns) -> Section:
+def _fairness_section(runs: ComparedRuns) -> Section:
     note = "while some Workload waited; shares of all quota, the largest over resources"
     return Section(
         "fairness",
         "what teams got while Workloads waited",
         "team",
         _FAIRNESS,
-        joined(_shares(runs.a), _shares(runs.b)),
+        merge_rows(_fraction_figures(runs.a), _fraction_figures(runs.b)),
         note,
     )
 
 
-def _shares(run: ComparedRun) -> dict[str, Figures]:
+def _fraction_figures(run: ComparedRun) -> dict[str, Figures]:
     return {
-        name: {"got": each.got, "due": each.due, "gotOfDue": each.of_due, "gotOfWanted": each.of_wanted}
+        name: {"got": each.used, "due": each.due, "gotOfDue": each.used_of_due, "gotOfWanted": each.used_of_requested}
         for name, each in shares_of(run).items()
     }
 
 
-def _by_queue(at: FlavorResource) -> str:
-    """Return '' for a Cohort's quota: its users are counted with their ClusterQueues."""
+def _queue_row_name(at: FlavorResource) -> str:
+    """Return the row name for the quota of a ClusterQueue; '' for a Cohort, whose quota belongs to no queue."""
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
-def _quota_by_flavor(runs: ComparedRuns) -> Section:
-    a, b = [_quota_of(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
-    return Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, joined(a, b))
+def _flavor_quota_section(runs: ComparedRuns) -> Section:
+    a, b = [_quota_figures(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
+    return Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, merge_rows(a, b))
 
 
-def _quota_by_queue(runs: ComparedRuns) -> Section:
-    a, b = [_quota_of(run, _by_queue) for run in (runs.a, runs.b)]
+def _queue_quota_section(runs: ComparedRuns) -> Section:
+    a, b = [_quota_figures(run, _queue_row_name) for run in (runs.a, runs.b)]
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
-    return Section("quotaByQueue", title, "quota", _QUEUES, joined(a, b), note)
+    return Section("quotaByQueue", title, "quota", _QUEUES, merge_rows(a, b), note)
 
 
-def _quota_of(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Return the quota and its usage, summed by a group name, over the whole run."""
-    nominal, used = together(run, run.watch.nominal, group), together(run, run.watch.lives.used, group)
-    nothing, rows = Curve(run.begun), {}
+def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
+    """Return the mean quota and its usage over the whole run, summed by group."""
+    nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
+    empty_curve, rows = Curve(run.begun), {}
     for name in sorted({**nominal, **used}):
-        amount, most = nominal.get(name, nothing).summed(run.result.now)
-        mean, peak = used.get(name, nothing).summed(run.result.now)
-        if most or peak:
-            share = mean / amount if amount else None
-            nominal_mean, used_mean = (in_units(name.rpartition(" ")[2], each) for each in (amount, mean))
-            most_share = peak / most if most else None
-            rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": share, "peakUse": most_share}
+        amount, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
+        mean, peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
+        if nominal_peak or peak:
+            mean_use = mean / amount if amount else None
+            nominal_mean, used_mean = (to_display_units(name.rpartition(" ")[2], each) for each in (amount, mean))
+            peak_use = peak / nominal_peak if nominal_peak else None
+            rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": mean_use, "peakUse": peak_use}
     return rows
 
 
-def together(
+def sum_curves(
     run: ComparedRun, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return the sums of the curves with the same group name."""
+    """Return the sum of the curves of each group; curves of group '' are left out."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group(at), []).append(curve)
-    return {name: Curve.sum_of(found, run.begun) for name, found in groups.items() if name}
+    return {name: Curve.sum_of(curves_of_group, run.begun) for name, curves_of_group in groups.items() if name}
 
 
-def _machines(runs: ComparedRuns) -> Section:
+def _machines_section(runs: ComparedRuns) -> Section:
     title = "requests of pods on nodes, by pool"
-    return Section("machines", title, "pool", _MACHINES, joined(_machine_use(runs.a), _machine_use(runs.b)))
+    return Section("machines", title, "pool", _MACHINES, merge_rows(_machine_figures(runs.a), _machine_figures(runs.b)))
 
 
-def _machine_use(run: ComparedRun) -> dict[str, Figures]:
+def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
     machines, end, rows = run.watch.machines, run.result.now, {}
     for (pool, resource), curve in sorted(machines.total.items()):
-        there, used = curve.summed(end)[0], machines.used.get((pool, resource))
-        asked = 0.0 if used is None else used.summed(end)[0]
+        allocatable, used = curve.mean_and_peak(end)[0], machines.used.get((pool, resource))
+        requested = 0.0 if used is None else used.mean_and_peak(end)[0]
         rows[f"{pool or _NO_POOL} {resource}"] = {
-            "allocatable": in_units(resource, there),
-            "meanUse": asked / there if there else None,
+            "allocatable": to_display_units(resource, allocatable),
+            "meanUse": requested / allocatable if allocatable else None,
         }
     return rows
 
 
-def _pools(runs: ComparedRuns) -> Section:
-    return Section("pools", "nodes and costs by pool", "pool", _POOLS, joined(_by_pool(runs.a), _by_pool(runs.b)))
+def _pools_section(runs: ComparedRuns) -> Section:
+    return Section(
+        "pools", "nodes and costs by pool", "pool", _POOLS, merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
+    )
 
 
-def _by_pool(run: ComparedRun) -> dict[str, Figures]:
+def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
     costs = run.result.costs
     rows: dict[str, Figures] = {}
     for pool, curve in sorted(run.watch.machines.nodes.items()):
-        mean, peak = curve.summed(run.result.now)
+        mean, peak = curve.mean_and_peak(run.result.now)
         lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
-        rows[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_spent(lines)}
+        rows[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_cost_figures(lines)}
     return rows
 
 
-def _teams(runs: ComparedRuns) -> Section:
+def _teams_section(runs: ComparedRuns) -> Section:
     note = "unused time is idle, or booting until a node is ready"
-    return Section("teams", "costs by team", "team", _COSTS, joined(_by_team(runs.a), _by_team(runs.b)), note)
+    return Section(
+        "teams", "costs by team", "team", _COSTS, merge_rows(_team_figures(runs.a), _team_figures(runs.b)), note
+    )
 
 
-def _by_team(run: ComparedRun) -> dict[str, Figures]:
+def _team_figures(run: ComparedRun) -> dict[str, Figures]:
     groups: dict[str, list[StatementLine]] = {}
     for line in () if run.result.costs is None else run.result.costs.by_team:
         groups.setdefault(line.team or f"({line.use})", []).append(line)
-    return {name: _spent(lines) for name, lines in groups.items()}
+    return {name: _cost_figures(lines) for name, lines in groups.items()}
 
 
-def _spent(lines: Sequence[StatementLine]) -> Figures:
+def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
     return {
         "machineHours": sum(line.machine_hours for line in lines),
         "lostHours": sum(line.machine_hours for line in lines if line.use == LOST),
@@ -396,6 +430,6 @@ def _spent(lines: Sequence[StatementLine]) -> Figures:
     }
 
 
-def in_units(resource: str, amount: float) -> float:
-    """Convert an amount to its display unit: cpus instead of thousandths, memory in GiB."""
-    return amount / _PARTS.get(resource, 1)
+def to_display_units(resource: str, amount: float) -> float:
+    """Return an amount in its display unit: cpu in cores, memory in GiB."""
+    return amount / _UNIT_SIZES.get(resource, 1)

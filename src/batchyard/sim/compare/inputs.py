@@ -1,8 +1,8 @@
-"""The inputs of a comparison: two configurations, and their common load.
+"""The inputs of a comparison: two configurations and their common load, read from manifests.
 
-A configuration is everything except work: queues, cohorts, flavors, priorities, a Cluster, the settings of a Scenario.
-Work is Jobs, JobSets, Pods and Workloads. If a separate load is given, neither configuration may contain work.
-Otherwise both must contain the same work, because a difference in work would be compared as well.
+Work means Jobs, JobSets, Pods and Workloads. A configuration consists of all other objects: queues, Cohorts, flavors,
+priorities, a Cluster, a Scenario. If a separate load is given, the configurations must not contain work. Otherwise both
+must contain the same work, so that only the configurations differ.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ _NO_WORK: Final = "it contains no Job, JobSet, Pod or Workload"
 
 
 class Variant(NamedTuple):
-    """A configuration: its name and the sources of its manifests."""
+    """One of the two configurations: its name and the sources of its manifests."""
 
     name: str
     sources: Sequence[Source]
 
 
 class VariantPair(NamedTuple):
-    """The scenarios of both, and the warnings about their manifests."""
+    """The scenarios of both configurations, and the warnings about their manifests."""
 
     a: Scenario
     b: Scenario
@@ -37,98 +37,113 @@ class VariantPair(NamedTuple):
 
 
 def read_pair(a: Variant, b: Variant, load: Sequence[Source] = (), until: Duration | None = None) -> VariantPair:
-    """Read the scenarios of both with the load, to end at `until`; raises InvalidScenario with all errors."""
+    """Read the scenarios of both configurations, each with the load; raise InvalidScenario with all errors."""
     unread: list[FileFault] = []
-    common = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
-    part = StatePart.CONFIGURATION if load else StatePart.ALL
-    sides = [read_manifests(manifest_texts(read_sources(side.sources, unread), part)) for side in (a, b)]
+    load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
+    state_part = StatePart.CONFIGURATION if load else StatePart.ALL
+    sides = [read_manifests(manifest_texts(read_sources(side.sources, unread), state_part)) for side in (a, b)]
     faults: list[ManifestFault | FileFault] = []
     if load:
         for side in sides:
-            faults += _own_work(side)
-        if not (_work(common) or common.faults or unread):
-            faults.append(FileFault(", ".join(map(str, load)), FieldError("", _NO_WORK, "give the load of both")))
-    scenarios = [_scenario(side, common, faults) for side in sides]
-    found = [scenario for scenario in scenarios if scenario is not None]
+            faults += _forbidden_work(side)
+        if not (_work_manifests(load_manifests) or load_manifests.faults or unread):
+            faults.append(
+                FileFault(
+                    ", ".join(map(str, load)),
+                    FieldError("", _NO_WORK, "give a load with Jobs, JobSets, Pods or Workloads"),
+                )
+            )
+    scenarios = [_make_side_scenario(side, load_manifests, faults) for side in sides]
+    known_scenarios = [scenario for scenario in scenarios if scenario is not None]
     if not (faults or unread):
-        faults += () if load else _unlike(a, b, *map(_work, sides))
-        faults += _ends(a, b, found, until)
+        faults += () if load else _work_difference(a, b, *map(_work_manifests, sides))
+        faults += _horizon_difference(a, b, known_scenarios, until)
     if faults or unread:
         raise InvalidScenario([*unread, *dict.fromkeys(faults)])
-    warnings = dict.fromkeys([*common.warnings, *sides[0].warnings, *sides[1].warnings])
-    return VariantPair(found[0], found[1], list(warnings))
+    warnings = dict.fromkeys([*load_manifests.warnings, *sides[0].warnings, *sides[1].warnings])
+    return VariantPair(known_scenarios[0], known_scenarios[1], list(warnings))
 
 
-def _work(manifests: Manifests) -> list[Manifest]:
+def _work_manifests(manifests: Manifests) -> list[Manifest]:
     return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK]
 
 
-def _own_work(side: Manifests) -> Iterator[ManifestFault]:
-    """Report work in a configuration if there is a separate load."""
-    for manifest in _work(side)[:1]:
-        problem = "a configuration may not contain work beside a load for both"
-        yield manifest.fault(FieldError("", problem, "move it to the load, or leave out --trace"))
+def _forbidden_work(side_manifests: Manifests) -> Iterator[ManifestFault]:
+    """Report the first object of a configuration that is work; with a separate load, work is not allowed there."""
+    for manifest in _work_manifests(side_manifests)[:1]:
+        problem = "with --trace, a configuration must not contain Jobs, JobSets, Pods or Workloads"
+        yield manifest.fault(FieldError("", problem, "move this object to the load of --trace, or omit --trace"))
 
 
-def _scenario(side: Manifests, common: Manifests, faults: list[ManifestFault | FileFault]) -> Scenario | None:
-    together = Manifests([*side.objects, *common.objects], [*side.faults, *common.faults])
+def _make_side_scenario(
+    side_manifests: Manifests, load_manifests: Manifests, faults: list[ManifestFault | FileFault]
+) -> Scenario | None:
+    all_manifests = Manifests(
+        [*side_manifests.objects, *load_manifests.objects], [*side_manifests.faults, *load_manifests.faults]
+    )
     try:
-        return make_scenario(together)
+        return make_scenario(all_manifests)
     except InvalidScenario as invalid:
         faults += invalid.faults
         return None
 
 
-def _unlike(a: Variant, b: Variant, work_a: Sequence[Manifest], work_b: Sequence[Manifest]) -> Iterator[FileFault]:
-    """Report the first difference between the work of two configurations."""
-    known = {_name(manifest): manifest for manifest in work_b}
-    remedy = "give both the same work, or one load for both with --trace"
+def _work_difference(
+    a: Variant, b: Variant, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
+) -> Iterator[FileFault]:
+    """Report the first difference between the work in both configurations."""
+    remaining = {_describe_object(manifest): manifest for manifest in work_b}
+    remedy = "give both configurations the same work, or give one load for both with --trace"
     for manifest in work_a:
-        name = _name(manifest)
-        other = known.pop(name, None)
-        if other is None:
-            yield FileFault(manifest.source, FieldError("", f"{name} is in {a.name}, and not in {b.name}", remedy))
+        name = _describe_object(manifest)
+        counterpart = remaining.pop(name, None)
+        if counterpart is None:
+            yield FileFault(manifest.source, FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
             return
-        path = _first_difference(manifest.obj, other.obj)
+        path = _first_difference(manifest.obj, counterpart.obj)
         if path is not None:
-            yield FileFault(manifest.source, FieldError(path, f"{name} differs in {b.name}", remedy))
+            yield FileFault(
+                manifest.source, FieldError(path, f"this field of {name} differs between {a.name} and {b.name}", remedy)
+            )
             return
-    for name, manifest in known.items():
-        yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, and not in {a.name}", remedy))
+    for name, manifest in remaining.items():
+        yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
         return
     if not work_a:
         yield FileFault(f"{a.name}, {b.name}", FieldError("", _NO_WORK, "give a load for both with --trace"))
 
 
-def _name(manifest: Manifest) -> str:
-    """Return the name and the time of an object, because an object may be applied again later."""
+def _describe_object(manifest: Manifest) -> str:
+    """Return the kind, name and submission time of an object; an object may be applied several times."""
     metadata = manifest.obj["metadata"]
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     at = annotation(manifest.obj, well_known.SUBMIT_AT)
     return f"{manifest.obj['kind']} {metadata.get('namespace', '')}/{name}{f' at {at}' if at else ''}"
 
 
-def _first_difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Return the path of the first field in which two values differ; None if they are equal."""
-    if one == other:
+def _first_difference(first: Any, second: Any, path: str = "") -> str | None:
+    """Return the path of the first field in which two objects differ; None if they are equal."""
+    if first == second:
         return None
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for name in sorted({**one, **other}):
-            found = _first_difference(one.get(name), other.get(name), f"{path}.{name}" if path else name)
-            if found is not None:
-                return found
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, both in enumerate(zip(one, other, strict=True)):
-            found = _first_difference(*both, f"{path}[{index}]")
-            if found is not None:
-                return found
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for name in sorted({**first, **second}):
+            difference_path = _first_difference(first.get(name), second.get(name), f"{path}.{name}" if path else name)
+            if difference_path is not None:
+                return difference_path
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, items in enumerate(zip(first, second, strict=True)):
+            difference_path = _first_difference(*items, f"{path}[{index}]")
+            if difference_path is not None:
+                return difference_path
     return path
 
 
-def _ends(a: Variant, b: Variant, scenarios: Sequence[Scenario], until: Duration | None) -> Iterator[FileFault]:
-    """Report different horizons: such runs cannot be compared."""
+def _horizon_difference(
+    a: Variant, b: Variant, scenarios: Sequence[Scenario], until: Duration | None
+) -> Iterator[FileFault]:
+    """Report different horizons of both scenarios, because such runs cannot be compared."""
     first, second = [scenario.horizon for scenario in scenarios]
     if until is None and first != second:
         yield FileFault(
-            f"{a.name}, {b.name}", FieldError("spec.horizon", "they end at different times", "give --until")
+            f"{a.name}, {b.name}", FieldError("spec.horizon", "both scenarios end at different times", "give --until")
         )

@@ -1,4 +1,4 @@
-"""HTML page of a comparison: one self-contained file without scripts, with lines and bars as SVG."""
+"""The HTML page of a comparison: one file without scripts, with lines and bars as SVG."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -14,224 +14,237 @@ from batchyard.sim.compare.sections import (
     Unit,
     format_change,
     format_figure,
-    verdict,
+    rate_change,
 )
 
 #: The figures shown first, in large cards.
-_FIRST: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
+_CARD_FIGURES: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
 #: The figures that a section shows as bars.
-_BARS: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
-_HEIGHT: Final = 100
+_BAR_FIGURES: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
+_CHART_HEIGHT: Final = 100
 
 
-def page(found: ConfigurationComparison) -> str:
-    """Return the whole page."""
-    title = f"{found.names[0]} against {found.names[1]}"
-    style = "".join(_style(name) for name in (STYLE, COMPARE_STYLE))
+def page(comparison: ConfigurationComparison) -> str:
+    """Return the HTML page of a comparison."""
+    title = f"{comparison.names[0]} against {comparison.names[1]}"
+    style = "".join(_style_sheet(name) for name in (STYLE, COMPARE_STYLE))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<header class="contrast">\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(found.headline)}</p>\n'
-        f'<p class="facts">{_facts(found)}</p>\n</header>\n'
-        f'<main class="page contrast">\n{"".join(_parts(found))}</main>\n</body>\n</html>\n'
+        f'<header class="contrast">\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(comparison.headline)}</p>\n'
+        f'<p class="facts">{_facts_html(comparison)}</p>\n</header>\n'
+        f'<main class="page contrast">\n{"".join(_page_parts(comparison))}</main>\n</body>\n</html>\n'
     )
 
 
-def _style(name: str) -> str:
-    found = asset(name)
-    assert found is not None, "the files are part of the package"
-    return found.content.decode()
+def _style_sheet(name: str) -> str:
+    style_asset = asset(name)
+    assert style_asset is not None, f"the style sheet {name} is missing: reinstall the package batchyard"
+    return style_asset.content.decode()
 
 
-def _facts(found: ConfigurationComparison) -> str:
-    a, b = map(escape, found.names)
-    seeds = f"seed {found.settings.seed}"
-    if found.settings.seeds > 1:
-        seeds = f"{found.settings.seeds} seeds; tables and lines are of {seeds}"
-    times = f"{format_figure(Unit.SECONDS, found.lasts)} of virtual time"
+def _facts_html(comparison: ConfigurationComparison) -> str:
+    a, b = map(escape, comparison.names)
+    seeds = f"seed {comparison.settings.seed}"
+    if comparison.settings.seeds > 1:
+        seeds = f"{comparison.settings.seeds} seeds; tables and lines are of {seeds}"
+    times = f"{format_figure(Unit.SECONDS, comparison.lasts)} of virtual time"
     return f'<span class="key">{a}</span><span class="key b">{b}</span><span>{times}</span><span>{seeds}</span>'
 
 
-def _parts(found: ConfigurationComparison) -> Iterator[str]:
-    overall = next(section for section in found.sections if section.name == "overall")
-    yield _figures(overall)
-    yield _panel("over time", f'<div class="lines">{"".join(_chart(line, found) for line in found.lines)}</div>')
-    for section in found.sections:
+def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
+    overall = next(section for section in comparison.sections if section.name == "overall")
+    yield _cards_html(overall)
+    yield _panel_html(
+        "over time", f'<div class="lines">{"".join(_chart_html(line, comparison) for line in comparison.lines)}</div>'
+    )
+    for section in comparison.sections:
         if section is not overall:
-            yield _panel(section.title, _table(found, section), section.note)
-    counts = found.changes.better, found.changes.worse
+            yield _panel_html(section.title, _section_table(comparison, section), section.note)
+    change_groups = comparison.changes.better, comparison.changes.worse
     columns = "".join(
-        _panel(title, _changes(found, changes[:SHOWN]), f"{len(changes)} in all, the largest changes first")
-        for title, changes in zip(("Workloads with shorter waits", "Workloads with longer waits"), counts, strict=True)
+        _panel_html(
+            title, _changes_table(comparison, changes[:SHOWN]), f"{len(changes)} in all, the largest changes first"
+        )
+        for title, changes in zip(
+            ("Workloads with shorter waits", "Workloads with longer waits"), change_groups, strict=True
+        )
         if changes
     )
     yield f'<div class="columns">{columns}</div>\n' if columns else ""
-    yield _panel("all in all", _overall(found, overall), _never(overall))
-    if found.repeats:
-        yield _panel(f"over {found.settings.seeds} seeds", _repeats(found))
+    yield _panel_html("all in all", _overall_table(comparison, overall), _never_admitted_note(overall))
+    if comparison.repeats:
+        yield _panel_html(f"over {comparison.settings.seeds} seeds", _repeats_table(comparison))
 
 
-def _panel(title: str, content: str, note: str = "") -> str:
+def _panel_html(title: str, content: str, note: str = "") -> str:
     note_html = f'<p class="note">{escape(note)}</p>' if note else ""
     head = f"<header><h2>{escape(title[:1].upper() + title[1:])}</h2></header>"
     return f'<section class="panel">{head}{note_html}{content}</section>\n'
 
 
-def _never(overall: Section) -> str:
+def _never_admitted_note(overall: Section) -> str:
     if any(overall.rows[0].figures["neverAdmitted"]):
         return "Workloads that were never admitted count as waiting until the later end, a lower bound"
     return ""
 
 
-def _figures(overall: Section) -> str:
-    """Return the first figures as large cards."""
+def _cards_html(overall: Section) -> str:
+    """Return the most important figures as HTML cards."""
     (row,) = overall.rows
     cards = [
-        _card(figure, row) for figure in overall.figures if figure.name in _FIRST and any(row.figures[figure.name])
+        _card_html(figure, row)
+        for figure in overall.figures
+        if figure.name in _CARD_FIGURES and any(row.figures[figure.name])
     ]
     return f'<div class="figures">{"".join(cards)}</div>\n'
 
 
-def _card(figure: Figure, row: SectionRow) -> str:
-    both = row.figures[figure.name]
-    a, b = (format_figure(figure.unit, value) for value in both)
-    change = format_change(figure, both)
-    before = f"<small>from {a}</small>" if change else ""
-    word = f'<span class="{verdict(figure, both)}">{change or "no change"}</span>'
+def _card_html(figure: Figure, row: SectionRow) -> str:
+    value_pair = row.figures[figure.name]
+    a, b = (format_figure(figure.unit, value) for value in value_pair)
+    change = format_change(figure, value_pair)
+    previous_html = f"<small>from {a}</small>" if change else ""
+    change_html = f'<span class="{rate_change(figure, value_pair)}">{change or "no change"}</span>'
     title = figure.title.partition(":")[0]
-    return f'<div class="figure"><span>{escape(title)}</span><div class="then"><b>{b}</b>{before}</div>{word}</div>'
+    values_html = f'<div class="then"><b>{b}</b>{previous_html}</div>'
+    return f'<div class="figure"><span>{escape(title)}</span>{values_html}{change_html}</div>'
 
 
 # --- tables ---
 
 
-def _table(found: ConfigurationComparison, section: Section) -> str:
-    """Return a section as a table: both sides and the change of each figure, with a bar for the main one."""
-    bar = next((figure for figure in section.figures if figure.name in _BARS), None)
-    heads = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
-    under = []
+def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
+    """Return a section as an HTML table: both values and the change of each figure, with bars for one figure."""
+    bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
+    header_cells = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
+    second_header = []
     for figure in section.figures:
         if _is_common(section, figure):
-            heads.append(f'<th class="num first" rowspan="2">{escape(figure.title)}</th>')
+            header_cells.append(f'<th class="num first" rowspan="2">{escape(figure.title)}</th>')
             continue
-        heads.append(f'<th class="group" colspan="3">{escape(figure.title)}</th>')
-        under += [
-            f'<th class="num first">{escape(found.names[0])}</th><th class="num">{escape(found.names[1])}</th>',
+        header_cells.append(f'<th class="group" colspan="3">{escape(figure.title)}</th>')
+        second_header += [
+            f'<th class="num first">{escape(comparison.names[0])}</th>',
+            f'<th class="num">{escape(comparison.names[1])}</th>',
             '<th class="num">change</th>',
         ]
-    most = max((value or 0 for row in section.rows for value in _of(row, bar)), default=0) if bar else 0
+    maximum = max((value or 0 for row in section.rows for value in _values_of(row, bar)), default=0) if bar else 0
     rows = []
     for row in section.rows:
         cells = [f'<td class="main">{escape(row.name)}</td>']
         if bar:
-            cells.append(f"<td>{_bars(_of(row, bar), most)}</td>")
+            cells.append(f"<td>{_bars_html(_values_of(row, bar), maximum)}</td>")
         for figure in section.figures:
-            both, common = _of(row, figure), _is_common(section, figure)
-            cells.append(_one(figure, both) if common else _cells(figure, both))
+            value_pair, common = _values_of(row, figure), _is_common(section, figure)
+            cells.append(_common_cell(figure, value_pair) if common else _change_cells(figure, value_pair))
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    head = f"<thead><tr>{''.join(heads)}</tr><tr>{''.join(under)}</tr></thead>"
-    return f'<div class="scroll"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>'
+    header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header)}</tr></thead>"
+    return f'<div class="scroll"><table>{header_html}<tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _is_common(section: Section, figure: Figure) -> bool:
-    """Whether the figure is equal on both sides in all rows, so that one column is enough."""
-    return all(a == b for a, b in (_of(row, figure) for row in section.rows))
+    """Report whether a figure is equal in both runs in all rows, so that one column is enough."""
+    return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 
-def _one(figure: Figure, both: Both) -> str:
-    return f'<td class="num first">{format_figure(figure.unit, both[0])}</td>'
+def _common_cell(figure: Figure, value_pair: Both) -> str:
+    return f'<td class="num first">{format_figure(figure.unit, value_pair[0])}</td>'
 
 
-def _of(row: SectionRow, figure: Figure | None) -> Both:
+def _values_of(row: SectionRow, figure: Figure | None) -> Both:
     return (None, None) if figure is None else row.figures.get(figure.name, (None, None))
 
 
-def _cells(figure: Figure, both: Both) -> str:
-    a, b = (format_figure(figure.unit, value) for value in both)
-    change = f'<td class="num {verdict(figure, both)}">{format_change(figure, both)}</td>'
+def _change_cells(figure: Figure, value_pair: Both) -> str:
+    a, b = (format_figure(figure.unit, value) for value in value_pair)
+    change = f'<td class="num {rate_change(figure, value_pair)}">{format_change(figure, value_pair)}</td>'
     return f'<td class="num first">{a}</td><td class="num">{b}</td>{change}'
 
 
-def _overall(found: ConfigurationComparison, overall: Section) -> str:
+def _overall_table(comparison: ConfigurationComparison, overall: Section) -> str:
     (row,) = overall.rows
-    names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
+    names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
     rows = [
-        f'<tr><td class="main">{escape(figure.title)}</td>{_cells(figure, row.figures[figure.name])}</tr>'
+        f'<tr><td class="main">{escape(figure.title)}</td>{_change_cells(figure, row.figures[figure.name])}</tr>'
         for figure in overall.figures
         if any(row.figures[figure.name])
     ]
-    return _plain(f'<th></th>{names}<th class="num">change</th>', rows)
+    return _plain_table(f'<th></th>{names}<th class="num">change</th>', rows)
 
 
-def _changes(found: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
-    names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
-    rows = [_change(each) for each in changes]
-    return _plain(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', rows)
+def _changes_table(comparison: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
+    names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
+    rows = [_change_row(each) for each in changes]
+    return _plain_table(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', rows)
 
 
-def _change(each: WaitChange) -> str:
-    word = "worse" if each.longer > 0 else "better"
+def _change_row(each: WaitChange) -> str:
+    effect_class = "worse" if each.longer > 0 else "better"
     waits = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in each.waits)
     sign = "+" if each.longer > 0 else "-"
-    change = f'<td class="num {word}">{sign}{format_figure(Unit.SECONDS, abs(each.longer))}</td>'
+    change = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(each.longer))}</td>'
     return f'<tr><td class="main">{escape(each.workload)}</td>{waits}{change}<td>{escape(each.effect)}</td></tr>'
 
 
-def _repeats(found: ConfigurationComparison) -> str:
-    names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
-    rows = [_repeat(each) for each in found.repeats if any(each.means)]
-    return _plain(f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>', rows)
+def _repeats_table(comparison: ConfigurationComparison) -> str:
+    names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
+    rows = [_repeat_row(each) for each in comparison.repeats if any(each.means)]
+    return _plain_table(
+        f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>', rows
+    )
 
 
-def _repeat(each: RepeatedFigure) -> str:
+def _repeat_row(each: RepeatedFigure) -> str:
     unit = each.figure.unit
-    ends = [each.difference - each.margin, each.difference + each.margin]
-    between = " to ".join(f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in ends)
-    certain = "" if each.is_certain or not each.margin else "may be chance"
-    cells = f'<td class="num">{between}</td><td class="faint">{certain}</td>'
-    return f'<tr><td class="main">{escape(each.figure.title)}</td>{_cells(each.figure, each.means)}{cells}</tr>'
+    interval_ends = [each.difference - each.margin, each.difference + each.margin]
+    interval_text = " to ".join(f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in interval_ends)
+    certainty_note = "" if each.is_certain or not each.margin else "may be chance"
+    cells = f'<td class="num">{interval_text}</td><td class="faint">{certainty_note}</td>'
+    return f'<tr><td class="main">{escape(each.figure.title)}</td>{_change_cells(each.figure, each.means)}{cells}</tr>'
 
 
-def _plain(heads: str, rows: Sequence[str]) -> str:
+def _plain_table(heads: str, rows: Sequence[str]) -> str:
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 # --- lines and bars ---
 
 
-def _bars(both: Both, most: float) -> str:
-    """Return a bar for each side, relative to the longest in the table."""
-    made = []
-    for side, value in zip("ab", both, strict=True):
-        width = 100 * (value or 0) / most if most else 0
-        made.append(
+def _bars_html(value_pair: Both, maximum: float) -> str:
+    """Return SVG bars for the two values of a figure, relative to the largest value in the table."""
+    bars = []
+    for side, value in zip("ab", value_pair, strict=True):
+        width = 100 * (value or 0) / maximum if maximum else 0
+        bars.append(
             f'<svg viewBox="0 0 100 5" preserveAspectRatio="none" aria-hidden="true">'
             f'<rect class="side-{side}" width="{width:.2f}" height="5" rx="1"/></svg>'
         )
-    return f'<div class="pair">{"".join(made)}</div>'
+    return f'<div class="pair">{"".join(bars)}</div>'
 
 
-def _chart(line: ComparisonLine, found: ConfigurationComparison) -> str:
-    most = max((*line.a, *line.b), default=0)
+def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> str:
+    maximum = max((*line.a, *line.b), default=0)
     paths = "".join(
-        f'<path class="line-{side}" d="{_path(values, most)}"/>' for side, values in (("a", line.a), ("b", line.b))
+        f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>'
+        for side, values in (("a", line.a), ("b", line.b))
     )
-    label = f"{line.name}: {found.names[0]} and {found.names[1]} over time"
+    label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
-        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, most)}</span>"
+        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, maximum)}</span>"
         "</figcaption>"
-        f'<svg viewBox="0 0 {max(1, len(line.a))} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {max(1, len(line.a))} {_CHART_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(label)}">{paths}</svg>'
-        f"<p><span>0</span><span>{format_figure(Unit.SECONDS, found.lasts)}</span></p></figure>"
+        f"<p><span>0</span><span>{format_figure(Unit.SECONDS, comparison.lasts)}</span></p></figure>"
     )
 
 
-def _path(values: Sequence[float], most: float) -> str:
-    """Return the steps of a line, one for each interval, with a margin at the top."""
+def _path_data(values: Sequence[float], maximum: float) -> str:
+    """Return the SVG path of a line over time: one step for each interval, with a margin at the top."""
     steps: list[str] = []
     for index, value in enumerate(values):
-        y = _HEIGHT - (value / most if most else 0) * (_HEIGHT - 4)
+        y = _CHART_HEIGHT - (value / maximum if maximum else 0) * (_CHART_HEIGHT - 4)
         steps.append(f"{'L' if steps else 'M'}{index} {y:.1f}L{index + 1} {y:.1f}")
     return "".join(steps)

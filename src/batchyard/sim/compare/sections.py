@@ -1,4 +1,4 @@
-"""The data model of comparison tables: sections of rows, and in each row the figures of both runs."""
+"""The tables of a comparison: sections of rows with the figures of both runs, and the formatting of figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 
 class Unit(StrEnum):
-    """The unit of a figure."""
+    """The unit of a figure, which determines its format."""
 
     COUNT = "count"
     SECONDS = "seconds"
@@ -18,7 +18,7 @@ class Unit(StrEnum):
 
 
 class BetterDirection(StrEnum):
-    """Whether a smaller or a larger figure is better."""
+    """Whether a smaller or a larger value of a figure is better."""
 
     LESS = "less"
     MORE = "more"
@@ -27,7 +27,7 @@ class BetterDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A column: its name for programs, its title, its unit, and which direction is better."""
+    """A column of a comparison table: its JSON name, its title, its unit, and the better direction."""
 
     name: str
     title: str
@@ -35,13 +35,13 @@ class Figure:
     good: BetterDirection = BetterDirection.NEITHER
 
 
-#: The values of both runs; None for an unknown value.
+#: The values of a figure in both runs; None for an unknown value.
 Both: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SectionRow:
-    """The figures of one subject, by the name of the figure."""
+    """A row of a comparison table: the figures of one subject, by the figure's name."""
 
     name: str
     figures: Mapping[str, Both]
@@ -49,49 +49,55 @@ class SectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table."""
+    """A table of a comparison: its title, its columns and its rows."""
 
     name: str
     title: str
-    #: The subject of its rows.
+    #: The kind of subject of the rows, such as team.
     about: str
     figures: Sequence[Figure]
     rows: Sequence[SectionRow]
     note: str = ""
 
 
-def difference(both: Both) -> float | None:
-    """Return by how much the second exceeds the first; None if either is unknown."""
-    a, b = both
+def difference(value_pair: Both) -> float | None:
+    """Return by how much the second value exceeds the first; None if either is unknown."""
+    a, b = value_pair
     return None if a is None or b is None else b - a
 
 
-def joined(
+def merge_rows(
     a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]
 ) -> list[SectionRow]:
-    """Merge the figures of both runs into rows, sorted by name."""
+    """Return the figures of both runs, given by row name and figure, as rows sorted by name."""
     rows = []
     for name in sorted({**a, **b}):
-        one, other = a.get(name, {}), b.get(name, {})
-        rows.append(SectionRow(name, {figure: (one.get(figure), other.get(figure)) for figure in {**one, **other}}))
+        first_figures, second_figures = a.get(name, {}), b.get(name, {})
+        rows.append(
+            SectionRow(
+                name,
+                {
+                    figure: (first_figures.get(figure), second_figures.get(figure))
+                    for figure in {**first_figures, **second_figures}
+                },
+            )
+        )
     return rows
 
 
-# --- formatting ---
-#
-# Formatting of figures for display.
+# --- formatting of figures ---
 
 
-NOTHING = "-"
+NO_VALUE = "-"
 
 
 def format_figure(unit: Unit, value: float | None) -> str:
-    """Format a figure with its unit; `-` for None."""
+    """Return the value of a figure as text with its unit; `-` for None."""
     if value is None:
-        return NOTHING
+        return NO_VALUE
     match unit:
         case Unit.SECONDS:
-            return _time(value)
+            return _format_seconds(value)
         case Unit.SHARE:
             return f"{value:.1%}"
         case Unit.DOLLARS:
@@ -104,19 +110,23 @@ def format_figure(unit: Unit, value: float | None) -> str:
             return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
-def _time(seconds: float) -> str:
-    """Format seconds, below ten with one decimal: `1h4m30s`, `2.5s`."""
+def _format_seconds(seconds: float) -> str:
+    """Return seconds as text, with one decimal below ten: `1h4m30s`, `2.5s`."""
     if seconds < 10:
         return f"{round(seconds, 1):g}s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest}s" if rest else ""]
+    parts = [
+        f"{hours}h" if hours else "",
+        f"{minutes}m" if minutes else "",
+        f"{remaining_seconds}s" if remaining_seconds else "",
+    ]
     return "".join(parts)
 
 
-def format_change(figure: Figure, both: Both) -> str:
-    """Format the change from the first to the second, with its sign; empty if it is zero or rounds to zero."""
-    change = difference(both)
+def format_change(figure: Figure, value_pair: Both) -> str:
+    """Return the signed change from the first value to the second as text; '' if it is zero or rounds to zero."""
+    change = difference(value_pair)
     if not change:
         return ""
     if figure.unit is Unit.SHARE:
@@ -125,9 +135,9 @@ def format_change(figure: Figure, both: Both) -> str:
     return "" if amount == format_figure(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
 
 
-def verdict(figure: Figure, both: Both) -> str:
-    """Return whether the second figure is `better` or `worse`; '' for equal, unknown and neutral ones."""
-    change = difference(both)
+def rate_change(figure: Figure, value_pair: Both) -> str:
+    """Return `better` or `worse` for the second value of a figure; '' if equal, unknown or neither is better."""
+    change = difference(value_pair)
     if not change or figure.good is BetterDirection.NEITHER:
         return ""
     return "better" if (change > 0) == (figure.good is BetterDirection.MORE) else "worse"

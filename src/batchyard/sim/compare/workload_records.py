@@ -1,7 +1,7 @@
-"""The lives of Workloads in a run, from watch events, and the resources that teams held while Workloads waited.
+"""Histories of the Workloads in a run, and the resources that teams held while Workloads waited, from watch events.
 
 A Workload holds quota from its reservation until it is finished, evicted or deleted. An active, unfinished Workload
-without quota waits. The team is the namespace.
+without quota waits. A team is a namespace.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,148 +14,148 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.time_series import Curve
 
-#: ClusterQueue, flavor, resource.
+#: The names of a ClusterQueue, a flavor and a resource.
 FlavorResource = tuple[str, str, str]
 _NONE: Final[Mapping[FlavorResource, int]] = {}
 
 
 @dataclass(slots=True)
 class WorkloadLife:
-    """The life of a Workload."""
+    """The history of a Workload in a run: its times, its waits and its quota."""
 
-    #: The latest version.
+    #: The latest version of the Workload.
     obj: Obj
     created: Instant
     cluster_queue: str = ""
-    #: The time of the first reservation, and the begin of the current one.
+    #: The time of the first quota reservation, and the begin of the current reservation.
     started: Instant | None = None
     since: Instant | None = None
     finished: Instant | None = None
-    gone: Instant | None = None
-    #: The time with quota that ended in an eviction.
-    cut_short: Duration = 0
+    deleted: Instant | None = None
+    #: The total time of the quota reservations that ended in an eviction.
+    evicted_duration: Duration = 0
     holds: Mapping[FlavorResource, int] = field(default_factory=dict)
     waits: bool = False
 
     @property
     def view(self) -> WorkloadView:
-        """Return its view, as used for scheduling."""
+        """Return the scheduler's view of the Workload."""
         return workload_view(self.obj)
 
     @property
-    def asked(self) -> dict[str, int]:
-        """Return its total requests by resource, in the integer units of views."""
-        asked: dict[str, int] = {}
+    def requests(self) -> dict[str, int]:
+        """Return the total requests of the Workload by resource, in the integer units of its view."""
+        requests: dict[str, int] = {}
         for pod_set in self.view.pod_sets:
             for resource, amount in pod_set.template.requests:
-                asked[resource] = asked.get(resource, 0) + amount * pod_set.count
-        return asked
+                requests[resource] = requests.get(resource, 0) + amount * pod_set.count
+        return requests
 
 
 @dataclass(slots=True)
 class TeamUsage:
-    """A namespace: its held and requested amounts, and their integrals over the time in which Workloads waited."""
+    """A namespace's held and requested amounts, and their integrals over the time in which any Workload waited."""
 
     held: dict[str, int] = field(default_factory=dict)
-    wanted: dict[str, int] = field(default_factory=dict)
-    #: Amounts times microseconds.
-    held_while_short: dict[str, int] = field(default_factory=dict)
-    wanted_while_short: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
+    #: Integrals: amounts times microseconds.
+    held_integral: dict[str, int] = field(default_factory=dict)
+    requested_integral: dict[str, int] = field(default_factory=dict)
 
-    def let_pass(self, lasted: Duration) -> None:
-        """Add a span of time in which Workloads waited."""
-        for now, area in ((self.held, self.held_while_short), (self.wanted, self.wanted_while_short)):
-            for resource, amount in now.items():
-                area[resource] = area.get(resource, 0) + amount * lasted
+    def advance(self, duration: Duration) -> None:
+        """Add the current amounts, for a span of time in which Workloads waited, to the integrals."""
+        for amounts, integral in ((self.held, self.held_integral), (self.requested, self.requested_integral)):
+            for resource, amount in amounts.items():
+                integral[resource] = integral.get(resource, 0) + amount * duration
 
 
 class WorkloadLives:
-    """The lives of all Workloads, the amounts of each team, and the numbers of waiting and running Workloads."""
+    """The histories of all Workloads in a run, the usage by team, and the waiting and running Workloads over time."""
 
     def __init__(self, begun: Instant, queue_of: Callable[[str, str], str | None]) -> None:
         self._queue_of = queue_of
         self._begun = begun
-        self._at = begun
-        #: By uid, in the order of creation.
-        self.lives: dict[str, WorkloadLife] = {}
+        self._advanced_to = begun
+        #: The histories by uid, in the order of creation.
+        self.workload_records: dict[str, WorkloadLife] = {}
         self.teams: dict[str, TeamUsage] = {}
         self.waiting = Curve(begun)
         self.running = Curve(begun)
         self.used: dict[FlavorResource, Curve] = {}
         #: The total time in which Workloads waited.
-        self.short_for: Duration = 0
+        self.shortage_duration: Duration = 0
 
-    def let_pass(self, now: Instant) -> None:
-        """Advance to now, with nothing changed since the last event."""
-        lasted, self._at = now - self._at, now
-        if lasted > 0 and self.waiting.value:
-            self.short_for += lasted
+    def advance(self, now: Instant) -> None:
+        """Advance the integrals to now; nothing has changed since the last event."""
+        duration, self._advanced_to = now - self._advanced_to, now
+        if duration > 0 and self.waiting.value:
+            self.shortage_duration += duration
             for team in self.teams.values():
-                team.let_pass(lasted)
+                team.advance(duration)
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
-        """Apply a watch event of a Workload."""
+        """Apply a watch event of a Workload to its history."""
         view = workload_view(event.obj)
-        life = self.lives.get(view.uid)
-        if life is None:
-            life = self.lives[view.uid] = WorkloadLife(event.obj, now)
-        life.obj = event.obj
+        workload_record = self.workload_records.get(view.uid)
+        if workload_record is None:
+            workload_record = self.workload_records[view.uid] = WorkloadLife(event.obj, now)
+        workload_record.obj = event.obj
         if event.type is EventType.DELETED:
-            life.gone = now
-        if view.finished and life.finished is None:
-            life.finished = now
+            workload_record.deleted = now
+        if view.finished and workload_record.finished is None:
+            workload_record.finished = now
         is_over = view.finished or event.type is EventType.DELETED
-        self._hold(life, view.quota_reserved and not is_over, now)
-        self._wait(life, view.active and not view.quota_reserved and not is_over, now)
+        self._record_quota(workload_record, view.quota_reserved and not is_over, now)
+        self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
-    def _hold(self, life: WorkloadLife, holds: bool, now: Instant) -> None:
-        """Set the quota that a Workload holds from now on; none unless `holds`."""
-        if holds and life.since is None:
-            life.since = now
-            life.started = now if life.started is None else life.started
+    def _record_quota(self, workload_record: WorkloadLife, holds: bool, now: Instant) -> None:
+        """Record the quota that a Workload holds from now on; none unless `holds`."""
+        if holds and workload_record.since is None:
+            workload_record.since = now
+            workload_record.started = now if workload_record.started is None else workload_record.started
             self.running.add(1, now)
-        elif not holds and life.since is not None:
-            if life.finished is None and life.gone is None:
-                life.cut_short += now - life.since
-            life.since = None
+        elif not holds and workload_record.since is not None:
+            if workload_record.finished is None and workload_record.deleted is None:
+                workload_record.evicted_duration += now - workload_record.since
+            workload_record.since = None
             self.running.add(-1, now)
-        holding = _holding(life.view) if holds else _NONE
-        if holding == life.holds:
+        holding = _held_amounts(workload_record.view) if holds else _NONE
+        if holding == workload_record.holds:
             return
-        team = self._team(life)
-        for sign, amounts in ((-1, life.holds), (1, holding)):
+        team = self._team(workload_record)
+        for sign, amounts in ((-1, workload_record.holds), (1, holding)):
             for at, amount in amounts.items():
                 if at not in self.used:
                     self.used[at] = Curve(self._begun)
                 self.used[at].add(sign * amount, now)
                 team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
-                team.wanted[at[2]] = team.wanted.get(at[2], 0) + sign * amount
-        life.holds = holding
+                team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
+        workload_record.holds = holding
 
-    def _wait(self, life: WorkloadLife, waits: bool, now: Instant) -> None:
-        view = life.view
-        life.cluster_queue = view.cluster_queue or life.cluster_queue
-        if not life.cluster_queue:
+    def _record_wait(self, workload_record: WorkloadLife, waits: bool, now: Instant) -> None:
+        view = workload_record.view
+        workload_record.cluster_queue = view.cluster_queue or workload_record.cluster_queue
+        if not workload_record.cluster_queue:
             namespace, _, name = view.queue.partition("/")
-            life.cluster_queue = self._queue_of(namespace, name) or ""
-        if waits == life.waits:
+            workload_record.cluster_queue = self._queue_of(namespace, name) or ""
+        if waits == workload_record.waits:
             return
         sign = 1 if waits else -1
-        life.waits = waits
+        workload_record.waits = waits
         self.waiting.add(sign, now)
-        wanted = self._team(life).wanted
-        for resource, amount in life.asked.items():
-            wanted[resource] = wanted.get(resource, 0) + sign * amount
+        requested = self._team(workload_record).requested
+        for resource, amount in workload_record.requests.items():
+            requested[resource] = requested.get(resource, 0) + sign * amount
 
-    def _team(self, life: WorkloadLife) -> TeamUsage:
-        return self.teams.setdefault(life.view.namespace, TeamUsage())
+    def _team(self, workload_record: WorkloadLife) -> TeamUsage:
+        return self.teams.setdefault(workload_record.view.namespace, TeamUsage())
 
 
-def _holding(view: WorkloadView) -> dict[FlavorResource, int]:
-    """Return what it holds, by ClusterQueue, flavor and resource."""
-    held: dict[FlavorResource, int] = {}
+def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
+    """Return the amounts of quota that a Workload holds, by ClusterQueue, flavor and resource."""
+    amounts_held: dict[FlavorResource, int] = {}
     for pod_set in view.holdings:
         for resource, amount in pod_set.usage:
             at = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
-            held[at] = held.get(at, 0) + amount
-    return held
+            amounts_held[at] = amounts_held.get(at, 0) + amount
+    return amounts_held

@@ -1,19 +1,19 @@
-"""Faults: what a scenario injects, and when.
+"""Faults of a scenario: their kinds, their times, and a client that injects them into the platform's writes.
 
     faults:
     - {at: 10m, fail: {node: gke-...}}                                    the machine of a node crashes
-    - {at: 10m, fail: {pool: spot-np, count: 3}}                          those of 3 nodes of a pool
-    - {at: 10m, fail: {jobSet: team/train}}                               one under a JobSet's pods; `pod:` likewise
-    - {at: 10m, fail: {slice: tpu-0}}                                     all machines of a pool
-    - {at: 10m, reclaimSpot: {pool: spot-np, count: 2}}                   the cloud reclaims them, in 30 seconds
-    - {at: 10m, stockout: {machine: a2-highgpu-1g, zone: z, for: 30m}}    the cloud has none of them for a while
-    - {at: 10m, slowBoot: {machine: g2-standard-24, times: 4, for: 1h}}   they take 4 times as long to boot
-    - {at: 10m, drain: {node: gke-..., for: 30m}}                         cordoned, drained, and uncordoned later
+    - {at: 10m, fail: {pool: spot-np, count: 3}}                          the machines of 3 nodes of a pool crash
+    - {at: 10m, fail: {jobSet: team/train}}                               a machine with pods of a JobSet crashes
+    - {at: 10m, fail: {slice: tpu-0}}                                     all machines of a pool crash
+    - {at: 10m, reclaimSpot: {pool: spot-np, count: 2}}                   the cloud reclaims 2 machines, in 30 seconds
+    - {at: 10m, stockout: {machine: a2-highgpu-1g, zone: z, for: 30m}}    the machine type is sold out
+    - {at: 10m, slowBoot: {machine: g2-standard-24, times: 4, for: 1h}}   machines take 4 times as long to boot
+    - {at: 10m, drain: {node: gke-..., for: 30m}}                         a node is drained, and uncordoned later
     - {at: 10m, conflicts: {percent: 20, for: 5m}}                        20 % of the platform's writes conflict
     - {at: 10m, restart: true}                                            the platform crashes and restarts
-    - {every: {mean: 2h, seed: 7, until: 24h}, fail: {pool: spot-np}}     repeatedly, at random
+    - {every: {mean: 2h, seed: 7, until: 24h}, fail: {pool: spot-np}}     repeatedly, at random times
 
-Random faults have exponentially distributed intervals of the given mean, determined by the seed.
+Random faults have exponentially distributed intervals with the given mean, determined by the seed.
 """
 
 import math
@@ -30,13 +30,13 @@ from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
 
 _DRAWS: Final = 1 << 52
-#: The maximum of occurrences of a repeated fault, which otherwise ends with the run.
+#: The maximum number of occurrences of a repeated fault, which otherwise ends with the run.
 REPETITIONS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Machines crash: of a node, of a pool, under a pod or a JobSet (`namespace/name`), or a whole slice."""
+    """Machines crash: those of a node, a pool or a slice, or those that run a pod or JobSet (`namespace/name`)."""
 
     node: str = ""
     pool: str = ""
@@ -48,7 +48,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSpot:
-    """The cloud reclaims Spot machines of a pool."""
+    """The cloud reclaims some Spot machines of a pool."""
 
     pool: str
     count: int = 1
@@ -56,7 +56,7 @@ class ReclaimSpot:
 
 @dataclass(frozen=True, slots=True)
 class Stockout:
-    """A machine type is sold out for a while: in one zone or in all, for one provisioning model or for all."""
+    """A machine type is sold out for a while, in one or all zones, and for one or all provisioning models."""
 
     machine: str
     lasts: Duration
@@ -66,7 +66,7 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True)
 class SlowBoot:
-    """Machines of a type take `times` as long to boot, for a while."""
+    """For a while, machines of a type take `times` as long to boot."""
 
     machine: str
     times: int
@@ -75,7 +75,7 @@ class SlowBoot:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node is cordoned and drained; it is uncordoned after a while, or never."""
+    """A node is cordoned and drained, and uncordoned after a while (None: never)."""
 
     node: str
     lasts: Duration | None = None
@@ -83,7 +83,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """A percentage of the platform's writes meets a conflict, for a while."""
+    """For a while, a percentage of the platform's writes is rejected with a conflict."""
 
     percent: int
     lasts: Duration
@@ -99,25 +99,25 @@ Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts
 
 @dataclass(frozen=True, slots=True)
 class ScheduledFault:
-    """A fault that happens once or repeatedly."""
+    """A fault of a scenario that happens once or repeatedly."""
 
     action: Action
-    #: Its path in the scenario.
+    #: The field path of the fault in the scenario.
     path: str = ""
-    #: Its time, if it happens once.
+    #: The time of a fault that happens once.
     at: Duration | None = None
-    #: The mean interval of a repeated fault, its end, and its seed.
+    #: The mean interval of a repeated fault, its end, and the seed of its times.
     mean: Duration = 0
     until: Duration | None = None
     seed: int = 0
 
     @property
-    def troubles_writes(self) -> bool:
-        """Whether it disturbs the connection between the platform and the store."""
+    def affects_writes(self) -> bool:
+        """Whether the fault disturbs the writes between the platform and the store."""
         return isinstance(self.action, Conflicts | Restart)
 
     def times(self) -> Iterator[Duration]:
-        """Yield its times, from the start of the run."""
+        """Yield the times at which the fault occurs, counted from the start of the run."""
         if self.at is not None:
             yield self.at
             return
@@ -130,134 +130,143 @@ class ScheduledFault:
             yield now
 
 
-def read_faults(listed: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
-    """Parse the faults of a scenario; errors are added to `faults`."""
-    read = []
-    for number, given in enumerate(listed):
+def read_faults(fault_entries: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
+    """Return the parsed faults of a scenario; validation errors are added to `faults`."""
+    parsed_faults = []
+    for number, manifest_fields in enumerate(fault_entries):
         path = f"spec.faults[{number}]"
-        wrong = [*_timing_faults(given, path), *_action_faults(given, path)]
-        faults += wrong
-        if not wrong:
-            read.append(_fault(given, path))
-    return read
+        field_errors = [*_timing_faults(manifest_fields, path), *_action_faults(manifest_fields, path)]
+        faults += field_errors
+        if not field_errors:
+            parsed_faults.append(_parse_fault(manifest_fields, path))
+    return parsed_faults
 
 
-def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    if ("at" in given) == ("every" in given):
-        yield FieldError(path, "exactly one of at and every says when", "write `at: 10m` or `every: {mean: 2h}`")
-    if "every" in given and not parse_duration(given["every"]["mean"]):
-        yield FieldError(f"{path}.every.mean", "the mean must be greater than 0", "write a duration, such as 2h")
-    if "every" in given and not parse_duration(given["every"].get("until", "1s")):
-        yield FieldError(f"{path}.every.until", "it would end before it begins", "write a duration, such as 24h")
+def _timing_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    if ("at" in manifest_fields) == ("every" in manifest_fields):
+        yield FieldError(path, "exactly one of at and every must be set", "write `at: 10m` or `every: {mean: 2h}`")
+    if "every" in manifest_fields and not parse_duration(manifest_fields["every"]["mean"]):
+        yield FieldError(f"{path}.every.mean", "must be a duration greater than 0", "write a duration such as 2h")
+    if "every" in manifest_fields and not parse_duration(manifest_fields["every"].get("until", "1s")):
+        yield FieldError(f"{path}.every.until", "must be a duration greater than 0", "write a duration such as 24h")
 
 
-def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    named = [name for name in _ACTIONS if name in given]
-    if len(named) != 1:
-        problem = f"{', '.join(named)} are too many" if named else "no fault is named"
-        yield FieldError(path, problem, f"name one of {', '.join(_ACTIONS)}")
+def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    action_names = [name for name in _ACTIONS if name in manifest_fields]
+    if len(action_names) != 1:
+        problem = (
+            f"{', '.join(action_names)} cannot be combined in one fault" if action_names else "no kind of fault is set"
+        )
+        yield FieldError(path, problem, f"set one of {', '.join(_ACTIONS)}")
         return
-    name = named[0]
+    name = action_names[0]
     if name == "fail":
-        yield from _failure_faults(given["fail"], f"{path}.fail")
-    elif name == "restart" and not given["restart"]:
-        yield FieldError(f"{path}.restart", "false would do nothing", "write true, or leave the fault out")
-    elif name in _LASTING and not parse_duration(given[name]["for"]):
-        yield FieldError(f"{path}.{name}.for", "it would be over at once", "write a duration, such as 30m")
+        yield from _failure_faults(manifest_fields["fail"], f"{path}.fail")
+    elif name == "restart" and not manifest_fields["restart"]:
+        yield FieldError(f"{path}.restart", "must be true, not false", "write true, or remove the fault")
+    elif name in _DURATION_FAULTS and not parse_duration(manifest_fields[name]["for"]):
+        yield FieldError(f"{path}.{name}.for", "must be a duration greater than 0", "write a duration such as 30m")
 
 
-def _failure_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    targets = [name for name in _TARGETS if name in given]
+def _failure_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    targets = [name for name in _TARGETS if name in manifest_fields]
     if len(targets) != 1:
-        problem = f"{', '.join(targets)} are too many" if targets else "no target is named"
-        yield FieldError(path, problem, f"name one of {', '.join(_TARGETS)}")
+        problem = f"{', '.join(targets)} cannot be combined in one fault" if targets else "no target is set"
+        yield FieldError(path, problem, f"set one of {', '.join(_TARGETS)}")
         return
     target = targets[0]
-    if target in _COUNTED_BY_THEMSELVES and given.get("count", 1) > 1:
-        remedy = "leave it out, or name a pool or a JobSet"
-        yield FieldError(f"{path}.count", f"a {target} determines by itself how many machines are lost", remedy)
-    parts = given[target].split("/") if target in _NAMESPACED else ["name"]
-    if len(parts) > 2 or not all(parts):
-        remedy = "write it as namespace/name, or as the name alone for namespace default"
-        yield FieldError(f"{path}.{target}", f"{given[target]!r} is not a name", remedy)
+    if target in _SINGLE_TARGETS and manifest_fields.get("count", 1) > 1:
+        remedy = f"remove count, or set pool or jobSet instead of {target}"
+        yield FieldError(f"{path}.count", f"count must be 1 with {target}", remedy)
+    name_parts = manifest_fields[target].split("/") if target in _NAMESPACED else ["name"]
+    if len(name_parts) > 2 or not all(name_parts):
+        remedy = "write namespace/name, or only the name for namespace default"
+        yield FieldError(f"{path}.{target}", f"{manifest_fields[target]!r} is not a valid name", remedy)
 
 
-def _fault(given: Mapping[str, Any], path: str) -> ScheduledFault:
-    name = next(name for name in _ACTIONS if name in given)
-    action = _ACTIONS[name](given[name])
-    if "at" in given:
-        return ScheduledFault(action, path, parse_duration(given["at"]))
-    every = given["every"]
+def _parse_fault(manifest_fields: Mapping[str, Any], path: str) -> ScheduledFault:
+    name = next(name for name in _ACTIONS if name in manifest_fields)
+    action = _ACTIONS[name](manifest_fields[name])
+    if "at" in manifest_fields:
+        return ScheduledFault(action, path, parse_duration(manifest_fields["at"]))
+    every = manifest_fields["every"]
     until = parse_duration(every["until"]) if "until" in every else None
     return ScheduledFault(action, path, None, parse_duration(every["mean"]), until, every.get("seed", 0))
 
 
-def _fail(given: Mapping[str, Any]) -> Fail:
+def _parse_fail(manifest_fields: Mapping[str, Any]) -> Fail:
     names = {"jobSet": "job_set"}
-    return Fail(**{names.get(field, field): value for field, value in given.items()})
+    return Fail(**{names.get(field, field): value for field, value in manifest_fields.items()})
 
 
 _TARGETS: Final = ("node", "pool", "pod", "jobSet", "slice")
 _NAMESPACED: Final = ("pod", "jobSet")
-_COUNTED_BY_THEMSELVES: Final = ("node", "pod", "slice")
-_LASTING: Final = ("stockout", "slowBoot", "conflicts")
+_SINGLE_TARGETS: Final = ("node", "pod", "slice")
+_DURATION_FAULTS: Final = ("stockout", "slowBoot", "conflicts")
 _ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
-    "fail": _fail,
-    "reclaimSpot": lambda given: ReclaimSpot(**given),
-    "stockout": lambda given: Stockout(
-        given["machine"], parse_duration(given["for"]), given.get("zone", ""), given.get("provisioning", "")
+    "fail": _parse_fail,
+    "reclaimSpot": lambda manifest_fields: ReclaimSpot(**manifest_fields),
+    "stockout": lambda manifest_fields: Stockout(
+        manifest_fields["machine"],
+        parse_duration(manifest_fields["for"]),
+        manifest_fields.get("zone", ""),
+        manifest_fields.get("provisioning", ""),
     ),
-    "slowBoot": lambda given: SlowBoot(given["machine"], given["times"], parse_duration(given["for"])),
-    "drain": lambda given: Drain(given["node"], parse_duration(given["for"]) if "for" in given else None),
-    "conflicts": lambda given: Conflicts(given["percent"], parse_duration(given["for"])),
+    "slowBoot": lambda manifest_fields: SlowBoot(
+        manifest_fields["machine"], manifest_fields["times"], parse_duration(manifest_fields["for"])
+    ),
+    "drain": lambda manifest_fields: Drain(
+        manifest_fields["node"], parse_duration(manifest_fields["for"]) if "for" in manifest_fields else None
+    ),
+    "conflicts": lambda manifest_fields: Conflicts(manifest_fields["percent"], parse_duration(manifest_fields["for"])),
     "restart": lambda _: Restart(),
 }
 
 
 # --- faulty client ---
 #
-# A client with faults: it drops what a crash loses, and rejects writes with conflicts.
+# A client that injects crashes and conflicts between the platform and the store.
 #
-# The platform uses it if the scenario has such faults. A crash comes between two writes: earlier writes are stored, the
-# rest of the outcome is lost, and no further events are delivered.
+# The platform uses the client if the scenario has such faults. A crash happens between two writes: earlier writes are
+# stored, later ones are dropped, and no further events are delivered.
 
 
 class WriteFaults:
-    """Faults between the platform and the store: the rate of conflicts, and a callback that can crash the platform."""
+    """Faults of the platform's writes: the rate of conflicts, and a callback that can crash the platform."""
 
     def __init__(self, conflicts: float = 0.0) -> None:
-        #: The baseline share of writes that conflict, from 0 to 1.
-        self.conflicts_always = conflicts
-        #: The current share of writes that conflict; they are spread evenly.
+        #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
+        self.base_conflict_rate = conflicts
+        #: The current fraction of writes that conflict, spread evenly over the writes.
         self.conflicts = conflicts
         #: Called after each accepted write of the platform, with the number of these writes.
         self.on_write: Callable[[int], None] | None = None
-        self._asked = 0
-        self._written = 0
+        self._attempts = 0
+        self._accepted_writes = 0
 
-    def refuses(self) -> bool:
-        """Whether the next write meets a conflict."""
-        self._asked += 1
-        return int(self._asked * self.conflicts) > int((self._asked - 1) * self.conflicts)
+    def is_conflict_due(self) -> bool:
+        """Report whether the next write is rejected with a conflict."""
+        self._attempts += 1
+        return int(self._attempts * self.conflicts) > int((self._attempts - 1) * self.conflicts)
 
-    def wrote(self) -> None:
-        """Count an accepted write."""
-        self._written += 1
+    def count_write(self) -> None:
+        """Count an accepted write, and call `on_write`."""
+        self._accepted_writes += 1
         if self.on_write is not None:
-            self.on_write(self._written)
+            self.on_write(self._accepted_writes)
 
 
 class FaultyClient:
-    """A client in front of the real one, until a crash."""
+    """A client of the platform that injects conflicts into writes, and drops writes and events after a crash."""
 
-    def __init__(self, client: LocalClient, trouble: WriteFaults) -> None:
+    def __init__(self, client: LocalClient, write_faults: WriteFaults) -> None:
         self._client = client
-        self._trouble = trouble
+        self._write_faults = write_faults
         self._listeners: list[Listener] = []
-        self._is_cut = False
+        self._is_crashed = False
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return a stored object by its key; None if it does not exist."""
         return self._client.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -265,22 +274,22 @@ class FaultyClient:
         return self._client.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the objects controlled by an owner, by its uid and namespace (or none), sorted by kind and name."""
+        """Return the objects of a namespace whose controller has a uid, sorted by kind and name."""
         return self._client.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Subscribe a listener to later changes, until the crash."""
+        """Subscribe a listener to watch events until the platform crashes."""
         self._listeners.append(listener)
         self._client.subscribe(listener)
 
     def settled(self) -> bool:
-        """Whether all changes and all results of writes have been delivered."""
+        """Report whether all watch events and all results of writes have been delivered."""
         return self._client.settled()
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until a crash or an error; some are rejected with a conflict."""
+        """Submit writes in order until a crash or an error; some writes are rejected with a conflict."""
         for write in writes:
-            if self._is_cut:
+            if self._is_crashed:
                 return
             result = self._attempt(write)
             if result.error is not None:
@@ -288,16 +297,16 @@ class FaultyClient:
         self._client.answer(done, result)
 
     def _attempt(self, write: Write) -> WriteResult:
-        if self._trouble.refuses():
+        if self._write_faults.is_conflict_due():
             return WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
         result = self._client.attempt(write)
         if result.error is None:
-            self._trouble.wrote()
+            self._write_faults.count_write()
         return result
 
     def cut(self) -> None:
-        """Crash: deliver no more events, and accept no more writes."""
-        self._is_cut = True
+        """Simulate a crash of the platform: deliver no more events, and drop all later writes."""
+        self._is_crashed = True
         for listener in self._listeners:
             self._client.unsubscribe(listener)
         self._listeners.clear()

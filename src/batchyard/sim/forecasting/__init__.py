@@ -1,1 +1,1 @@
-"""The inputs of forecasts: arrivals, run times, and calibration."""
+"""Models behind forecasts: arrivals, run times, reduced states, and calibration by earlier forecasts."""

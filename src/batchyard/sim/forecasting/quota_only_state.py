@@ -1,7 +1,7 @@
-"""States reduced to what decides when a Workload gets quota: queues, and Workloads with run times of their own.
+"""Reduction of a state to queues and Workloads, so that forecasts simulate quota without jobs, pods and nodes.
 
-Jobs, pods and nodes are left out, and Workloads run for a random time. Only the trees of the requested Workloads'
-queues are kept, and of long queues only the first Workloads. Admission checks count as passed at once.
+Workloads in a reduced state run for a given time. Only the cohort trees of the requested Workloads are kept, and only
+the first Workloads of long queues. Admission checks are removed, so that they pass at once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,43 +15,43 @@ from batchyard.base.instant import Duration, duration_text
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State
 
-#: The limit of Workloads kept of a requested Workload's queue, and of those kept behind it, which may start earlier.
-LINE_MAX: Final = 1500
-_BEHIND: Final = 150
-#: The number kept of a longer queue, as a sample for extrapolation.
-SAMPLE: Final = 400
-#: The number kept of all other queues together, and the minimum for each.
+#: Limits on the kept Workloads of a requested Workload's queue: in total, and behind it (they may start earlier).
+KEPT_QUEUE_MAX: Final = 1500
+_KEPT_BEHIND: Final = 150
+#: The number of Workloads kept of a longer queue, from which later starts are extrapolated.
+SAMPLE_SIZE: Final = 400
+#: The number of Workloads kept of all other queues together, and the minimum for each.
 KEPT_MAX: Final = 1000
-_LEAST: Final = 5
-_KEPT: Final = frozenset(
+_KEPT_MIN: Final = 5
+_KEPT_KINDS: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.LOCAL_QUEUE),
         *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
     }
 )
-_OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")
+_KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTrees:
-    """The ClusterQueue of each LocalQueue, and the root of each ClusterQueue's tree."""
+    """The ClusterQueue of each LocalQueue, and the cohort tree of each ClusterQueue."""
 
     cluster_queues: Mapping[str, str]
     trees: Mapping[str, str]
 
     def tree_of(self, local_queue: str) -> str | None:
-        """Return the tree of a LocalQueue by namespace and name; None without a ClusterQueue."""
+        """Return the cohort tree of a LocalQueue, given by namespace and name; None without a ClusterQueue."""
         return self.trees.get(self.cluster_queues.get(local_queue, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaOnlyState:
-    """The reduced content of a state."""
+    """The queues and unfinished Workloads that are kept of a state."""
 
     objects: Mapping[Key, Obj]
-    #: Its unfinished Workloads.
+    #: The kept unfinished Workloads, by namespace and name.
     workloads: Mapping[str, Obj]
-    #: The last kept Workload of each queue.
+    #: The last kept Workload of each ClusterQueue.
     last: Mapping[str, str]
 
 
@@ -60,14 +60,14 @@ class PendingOrder:
     """The pending Workloads by ClusterQueue, in queue order, and the Workloads with quota."""
 
     waiting: Mapping[str, Sequence[WorkloadView]]
-    #: In the order of their reservations.
+    #: The Workloads with quota, in the order of their reservations.
     holding: Sequence[WorkloadView]
-    #: By Workload, its ClusterQueue, and the number of Workloads ahead of it.
-    places: Mapping[str, tuple[str, int]]
+    #: By Workload, its ClusterQueue and its queue position, counted from 0.
+    positions: Mapping[str, tuple[str, int]]
 
 
 def trees_of(state: State) -> Snapshot:
-    """Return the trees of ClusterQueues and Cohorts, without Workloads."""
+    """Return a snapshot of the ClusterQueues and Cohorts of a state, without Workloads."""
     snapshot = Snapshot()
     for cohort in state.of_kind(scheme.COHORT):
         snapshot.put_cohort(cohort_view(cohort))
@@ -78,18 +78,18 @@ def trees_of(state: State) -> Snapshot:
 
 
 def queues_of(state: State) -> QueueTrees:
-    """Return the structure of a state's queues."""
+    """Return the relation of LocalQueues, ClusterQueues and cohort trees in a state."""
     snapshot = trees_of(state)
     trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
-    local = {
+    cluster_queue_by_local = {
         f"{obj['metadata']['namespace']}/{obj['metadata']['name']}": obj["spec"]["clusterQueue"]
         for obj in state.of_kind(scheme.LOCAL_QUEUE)
     }
-    return QueueTrees(local, trees)
+    return QueueTrees(cluster_queue_by_local, trees)
 
 
-def lines_of(state: State, queues: QueueTrees) -> PendingOrder:
-    """Return the pending Workloads and those with quota."""
+def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
+    """Return the pending Workloads of a state in queue order, and its Workloads with quota."""
     waiting: dict[str, list[WorkloadView]] = {}
     holding: list[WorkloadView] = []
     for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
@@ -99,66 +99,68 @@ def lines_of(state: State, queues: QueueTrees) -> PendingOrder:
             holding.append(view)
         elif view.admissible:
             waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
-    for line in waiting.values():
-        line.sort(key=_in_line)
+    for views in waiting.values():
+        views.sort(key=_queue_order_key)
     holding.sort(key=lambda view: (view.reserved_at or 0, view.key))
-    places = {view.key: (queue, place) for queue, line in waiting.items() for place, view in enumerate(line)}
-    return PendingOrder(waiting, holding, places)
+    positions = {view.key: (queue, position) for queue, views in waiting.items() for position, view in enumerate(views)}
+    return PendingOrder(waiting, holding, positions)
 
 
 def reduce_to_quota(
-    state: State, queues: QueueTrees, lines: PendingOrder, asked: Collection[str] | None
+    state: State, queues: QueueTrees, pending_order: PendingOrder, requested: Collection[str] | None
 ) -> QuotaOnlyState:
-    """Reduce a state to the trees of pending Workloads, given by namespace and name; None keeps all trees."""
-    own = {lines.places[name][0] for name in asked or () if name in lines.places}
-    trees = {tree for queue, tree in queues.trees.items() if asked is None or queue in own}
-    kept = [view for view in lines.holding if queues.trees.get(view.cluster_queue) in trees]
-    of_trees = [queue for queue in lines.waiting if queues.trees.get(queue) in trees]
-    last = {}
-    for queue in of_trees:
-        most = max(_LEAST, KEPT_MAX // len(of_trees))
-        if queue in own:
-            most = max(most, _needed(queue, lines, asked or ()))
-        line = lines.waiting[queue][:most]
-        last[queue] = line[-1].key
-        kept += line
-    objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT}
+    """Reduce a state to the cohort trees of the requested Workloads, by namespace and name; None keeps all trees."""
+    requested_queues = {pending_order.positions[name][0] for name in requested or () if name in pending_order.positions}
+    trees = {tree for queue, tree in queues.trees.items() if requested is None or queue in requested_queues}
+    kept_views = [view for view in pending_order.holding if queues.trees.get(view.cluster_queue) in trees]
+    kept_queues = [queue for queue in pending_order.waiting if queues.trees.get(queue) in trees]
+    last_by_queue = {}
+    for queue in kept_queues:
+        kept_count = max(_KEPT_MIN, KEPT_MAX // len(kept_queues))
+        if queue in requested_queues:
+            kept_count = max(kept_count, _kept_count(queue, pending_order, requested or ()))
+        views = pending_order.waiting[queue][:kept_count]
+        last_by_queue[queue] = views[-1].key
+        kept_views += views
+    objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT_KINDS}
     for cluster_queue in state.of_kind(scheme.CLUSTER_QUEUE):
         name = cluster_queue["metadata"]["name"]
         if queues.trees[name] in trees:
-            objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _without_checks(cluster_queue)
-    found = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept}
-    return QuotaOnlyState(objects, found, last)
+            objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _remove_admission_checks(cluster_queue)
+    workloads = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept_views}
+    return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
-def _needed(queue: str, lines: PendingOrder, asked: Collection[str]) -> int:
-    """Return how many Workloads of a queue to keep: all up to the requested ones and some behind, or a sample."""
-    places = [lines.places[name][1] for name in asked if lines.places.get(name, ("", 0))[0] == queue]
-    most = max(places) + _BEHIND
-    return most if most <= LINE_MAX else SAMPLE
+def _kept_count(queue: str, pending_order: PendingOrder, requested: Collection[str]) -> int:
+    """Return the number of Workloads to keep of a queue: up to the requested ones and some more, or a sample."""
+    positions = [
+        pending_order.positions[name][1] for name in requested if pending_order.positions.get(name, ("", 0))[0] == queue
+    ]
+    count = max(positions) + _KEPT_BEHIND
+    return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 
 
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
-    """Return a Workload without an owner and with a run time; None: it never ends."""
-    metadata = {field: value for field, value in workload["metadata"].items() if field in _OF_METADATA}
+    """Return a copy of a Workload without an owner and with a run time (None: it never ends)."""
+    metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
     if runtime is not None:
         metadata["annotations"] = {well_known.RUNTIME: duration_text(runtime)}
     return {**workload, "metadata": metadata}
 
 
-def _in_line(view: WorkloadView) -> tuple[int, int, str]:
-    """Return the sort key of the queue order."""
+def _queue_order_key(view: WorkloadView) -> tuple[int, int, str]:
+    """Return the key that sorts Workloads in queue order."""
     return -view.priority, view.queued, view.uid
 
 
-def _without_checks(queue: Obj) -> Obj:
-    left_out = ("admissionChecks", "admissionChecksStrategy")
-    spec: dict[str, Any] = {field: value for field, value in queue["spec"].items() if field not in left_out}
+def _remove_admission_checks(queue: Obj) -> Obj:
+    removed_fields = ("admissionChecks", "admissionChecksStrategy")
+    spec: dict[str, Any] = {field: value for field, value in queue["spec"].items() if field not in removed_fields}
     return {**queue, "spec": spec}
 
 
-def state_with(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
-    """Return a state of these objects at the same instant."""
+def make_state(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
+    """Return a state at the same instant with the given objects and Workloads."""
     objects = {
         **kept,
         **{Key(scheme.WORKLOAD, o["metadata"]["namespace"], o["metadata"]["name"]): o for o in workloads},

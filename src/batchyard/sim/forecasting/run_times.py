@@ -1,16 +1,16 @@
-"""Estimates of run times: from the manifests, else from the history of similar Workloads, else unknown.
+"""Estimates of run times: from manifests, else from the history of similar Workloads, else unknown.
 
-Manifests give it by annotation, or by the sleeping time of their containers. The history is searched in this order, of
-each group the last 300 that started:
-- those of the queue with the same name apart from numbers and with the same requests;
-- those of the queue with that name;
-- those of the queue with the same requests;
-- all of the queue;
+Manifests give a run time by annotation, or by the sleeping time of their containers. The history is searched in these
+groups, and in each of them the last 300 started Workloads:
+- Workloads of the LocalQueue with the same name, apart from numbers, and the same requests;
+- Workloads of the LocalQueue with the same name;
+- Workloads of the LocalQueue with the same requests;
+- all Workloads of the LocalQueue;
 - all Workloads.
 
 `maximumExecutionTimeSeconds` and `activeDeadlineSeconds` bound every estimate. A run lasts from the admission to the
-end, so that history includes the time until pods run. Estimates from manifests are lengthened by the median by which
-ended runs exceeded theirs.
+end, so that it includes the start of the pods. Estimates from manifests are lengthened by the median time by which
+ended runs exceeded their manifests.
 """
 
 import re
@@ -38,7 +38,7 @@ from batchyard.kubelet.simulated.durations import (
     sleeping_time,
 )
 from batchyard.scheduling.workload.lifecycle import is_finished
-from batchyard.sim.forecasting.arrivals import BlockBootstrap, chance, weights
+from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, random_weights
 from batchyard.sim.state import State
 
 # --- kaplan meier ---
@@ -46,105 +46,107 @@ from batchyard.sim.state import State
 # Kaplan-Meier estimate of durations, from work that has ended and work that is still running.
 #
 # Running work is censored at its age: its duration is known to be longer. Beyond the last observed end, work of age t
-# reaches k times t with probability 1/k, as for work of which only the age is known. The exponent of 1/k may differ,
-# according to the work that ran past all observed ends (`power`).
+# reaches k times t with probability 1/k, as for work of which only the age is known. The exponent of 1/k depends on the
+# ages of work that ran longer than all observed ends (`power`).
 #
 # Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Observations, 1958.
 
 
 #: Longer than any forecast.
-_LONGEST: Final = 10 * 365 * 24 * HOUR
+_DURATION_MAX: Final = 10 * 365 * 24 * HOUR
 _LOG_MAX: Final = 40.0
 _POWER_MIN: Final = 0.01
 
 
 class SurvivalFunction:
-    """The survival function of durations, as its steps at the observed ends."""
+    """The survival function of durations: the fraction that lasts longer than each observed end."""
 
-    __slots__ = ("_beyond", "_ends", "_left", "ended")
+    __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions", "ended")
 
     def __init__(
         self,
         ended: Iterable[Duration],
-        going_on: Iterable[Duration] = (),
-        weights: tuple[Iterable[float], Iterable[float]] | None = None,
+        running: Iterable[Duration] = (),
+        random_weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
         """Estimate from the durations of ended work, the ages of running work, and the weights of both."""
-        deaths: dict[Duration, float] = {}
-        of_ended, of_going_on = (repeat(1.0), repeat(1.0)) if weights is None else weights
+        weight_by_end: dict[Duration, float] = {}
+        ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
         self.ended = 0
-        for duration, weight in zip(ended, of_ended, strict=False):
-            deaths[duration] = deaths.get(duration, 0.0) + weight
+        for duration, weight in zip(ended, ended_weights, strict=False):
+            weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
             self.ended += 1
-        censored = sorted(zip(going_on, of_going_on, strict=False))
-        ages, lost = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
-        self._ends = sorted(deaths)
-        self._left: list[float] = []  #  the share that lasts longer than each of the ends
-        at_risk, left = lost[-1] + sum(deaths.values()), 1.0
-        gone = 0.0
+        censored = sorted(zip(running, running_weights, strict=False))
+        ages, censored_weights = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
+        self._ends = sorted(weight_by_end)
+        self._survival_fractions: list[float] = []  #  the fraction that lasts longer than each of the ends
+        total_weight, fraction = censored_weights[-1] + sum(weight_by_end.values()), 1.0
+        ended_weight = 0.0
         for end in self._ends:
-            still = at_risk - gone - lost[bisect_left(ages, end)]
-            gone += deaths[end]
-            # After the last end the share is exactly 0, regardless of rounding errors.
-            left *= 1 - deaths[end] / still if still > deaths[end] * (1 + 1e-9) else 0.0
-            self._left.append(left)
-        last = max(1, self._ends[-1]) if self._ends else 1
-        self._beyond = sum(weight * log(age / last) for age, weight in censored if age > last) if self._ends else 0.0
+            at_risk_now = total_weight - ended_weight - censored_weights[bisect_left(ages, end)]
+            ended_weight += weight_by_end[end]
+            # After the last end the fraction is exactly 0, regardless of rounding errors.
+            fraction *= 1 - weight_by_end[end] / at_risk_now if at_risk_now > weight_by_end[end] * (1 + 1e-9) else 0.0
+            self._survival_fractions.append(fraction)
+        last_end = max(1, self._ends[-1]) if self._ends else 1
+        self._log_beyond_last_end = (
+            sum(weight * log(age / last_end) for age, weight in censored if age > last_end) if self._ends else 0.0
+        )
 
-    def power(self, *chances: float) -> float:
-        """Return the exponent of the tail in one fork, from random numbers between 0 and 1.
+    def power(self, *random_fractions: float) -> float:
+        """Return a random exponent of the tail for one fork, from random numbers between 0 and 1.
 
-        No end in the tail was observed, so that the exponent is uncertain, and the same throughout a fork. It is drawn
-        from the
-        posterior of a gamma prior of mean one. The prior weighs as much as one end for each random number, and the
-        posterior
-        follows from the ages beyond the last end.
+        The exponent is uncertain, because no end in the tail was observed. It is drawn from the posterior of a gamma
+        prior with mean one, given the ages beyond the last end. Each random number adds the weight of one observed end
+        to the prior.
         """
-        return max(-sum(map(log, chances)) / (len(chances) + self._beyond), _POWER_MIN)
+        return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
     def left_after(self, age: Duration) -> float:
-        """Return the share that lasts longer than `age`."""
-        place = bisect_right(self._ends, age)
-        return self._left[place - 1] if place else 1.0
+        """Return the fraction of the durations that is longer than an age."""
+        position = bisect_right(self._ends, age)
+        return self._survival_fractions[position - 1] if position else 1.0
 
     def longer_than(self, duration: Duration) -> tuple[float, float]:
-        """Return the shares that last longer than `duration`, and at least `duration`."""
-        place = bisect_left(self._ends, duration)
-        return self.left_after(duration), self._left[place - 1] if place else 1.0
+        """Return the fractions of the durations that are longer than a duration, and at least as long."""
+        position = bisect_left(self._ends, duration)
+        return self.left_after(duration), self._survival_fractions[position - 1] if position else 1.0
 
-    def draw(self, chance: float, age: Duration = 0, power: float = 1.0) -> Duration:
-        """Return the total duration that a share `chance` (0 < c < 1) of everything of age `age` exceeds.
+    def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
+        """Return the duration, including the age, that a fraction of all work of a given age exceeds.
 
-        The duration includes the age.
+        `chance` is the fraction, between 0 and 1.
         """
-        known = self.left_after(age)
-        wanted = known * chance
+        fraction_at_age = self.left_after(age)
+        target_fraction = fraction_at_age * random_fraction
         first = bisect_right(self._ends, age)
-        for place in range(first, len(self._ends)):
-            if self._left[place] <= wanted:
-                return self._ends[place]
-        oldest = max(age, self._ends[-1] if self._ends else 0, 1)
-        least = self._left[-1] if first < len(self._ends) else known
-        share = min(1.0, wanted / least) if least else chance
-        return round(min(oldest * exp(min(-log(share) / power, _LOG_MAX)), max(oldest, _LONGEST)))
+        for position in range(first, len(self._ends)):
+            if self._survival_fractions[position] <= target_fraction:
+                return self._ends[position]
+        tail_start = max(age, self._ends[-1] if self._ends else 0, 1)
+        last_fraction = self._survival_fractions[-1] if first < len(self._ends) else fraction_at_age
+        tail_fraction = min(1.0, target_fraction / last_fraction) if last_fraction else random_fraction
+        return round(
+            min(tail_start * exp(min(-log(tail_fraction) / tail_exponent, _LOG_MAX)), max(tail_start, _DURATION_MAX))
+        )
 
 
-#: The size of a history: only the latest starts, because workloads change over time.
-RECENT: Final = 300
-#: The minimum of ended runs in a history.
+#: The maximum size of a history; only the latest starts count, because run times change over the months.
+HISTORY_MAX: Final = 300
+#: The minimum number of ended runs in a history.
 ENDED_MIN: Final = 5
-#: The minimum of a probability.
-_LEAST: Final = 1e-9
-_OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+#: The smallest probability that is drawn.
+_FRACTION_MIN: Final = 1e-9
+_KIND_BY_OWNER: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _NUMBERS: Final = re.compile(r"\d+")
 #: Matches the name of a Workload, which Kueue derives from the name of its job.
-_OF_JOB: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
-_Group: TypeAlias = tuple[str, ...]
+_JOB_NAME: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
+_GroupKey: TypeAlias = tuple[str, ...]
 
 
 class Basis(StrEnum):
-    """The source of a run time."""
+    """The source of a run time: manifest, history, or unknown."""
 
     MANIFEST = "manifest"
     HISTORY = "history"
@@ -153,28 +155,28 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated run time of a Workload, from its admission on."""
+    """The estimated run time of a Workload, counted from its admission."""
 
     basis: Basis
     runtime: Duration = 0
     history: "RunHistory | None" = None
     bound: Duration | None = None
 
-    def draw(self, chance: float, age: Duration) -> Duration | None:
-        """Return a random total run time for a run of age `age`; None if it is unknown."""
+    def draw(self, random_fraction: float, age: Duration) -> Duration | None:
+        """Return a run time that a fraction `chance` of similar runs of a given age exceeds; None if it is unknown."""
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
-            return self.bounded(self.history.survival.draw(chance, age), age)
+            return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
         return None if self.bound is None else max(age, self.bound)
 
-    def bounded(self, drawn: Duration, age: Duration) -> Duration:
-        """Limit a random run time to the time that the Workload may run."""
+    def limit_run_time(self, drawn: Duration, age: Duration) -> Duration:
+        """Return a random run time, limited to the maximum run time of the Workload."""
         return drawn if self.bound is None else max(age, min(drawn, self.bound))
 
 
-class _Run(NamedTuple):
-    """An observed run: its start, its duration so far, and whether it has ended."""
+class _ObservedRun(NamedTuple):
+    """An observed run of a Workload: its start, its duration so far, and whether it has ended."""
 
     started: Instant
     age: Duration
@@ -182,62 +184,74 @@ class _Run(NamedTuple):
 
 
 class RunHistory:
-    """Similar runs in the order of their starts, and those of a wider group with a small weight.
+    """The runs of similar Workloads, in the order of their starts, and a wider group of runs with a small weight.
 
-    A few runs contain little about rare events such as runs that last for days; the wider group does.
+    The wider group adds rare events, such as runs that last for days, of which a few similar runs show little.
     """
 
-    def __init__(self, name: str, runs: Sequence[_Run], wider: Sequence[_Run] = ()) -> None:
+    def __init__(self, name: str, runs: Sequence[_ObservedRun], wider_runs: Sequence[_ObservedRun] = ()) -> None:
         self._name = name
         self._runs = runs
-        self._wider = wider
-        self._share = min(1.0, ENDED_MIN / len(wider)) if wider else 0.0
+        self._wider_runs = wider_runs
+        self._wider_weight = min(1.0, ENDED_MIN / len(wider_runs)) if wider_runs else 0.0
         #: The number of ended runs.
         self.ended = sum(run.has_ended for run in runs)
-        self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider))
+        self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider_runs))
 
-    def forked(self, seed: int) -> "HistoryDraws":
-        """Return the run times that the history gives in a fork of this seed."""
-        counts = (weights(len(self._runs), seed, "history", self._name), weights(len(self._wider), seed, "wider"))
-        return HistoryDraws(self._name, self._survival(*counts), self._shares, seed)
+    def draws_for_fork(self, seed: int) -> "HistoryDraws":
+        """Return a generator of random run times from this history, for one fork."""
+        weights_by_group = (
+            random_weights(len(self._runs), seed, "history", self._name),
+            random_weights(len(self._wider_runs), seed, "wider"),
+        )
+        return HistoryDraws(self._name, self._survival(*weights_by_group), self._fraction_intervals, seed)
 
-    def _survival(self, counts: Sequence[float], of_wider: Sequence[float]) -> SurvivalFunction:
-        rows = [*zip(self._runs, counts, strict=True)]
-        rows += [(run, each * self._share) for run, each in zip(self._wider, of_wider, strict=True)]
-        return _weighed(rows)
+    def _survival(self, run_weights: Sequence[float], wider_weights: Sequence[float]) -> SurvivalFunction:
+        rows = [*zip(self._runs, run_weights, strict=True)]
+        rows += [(run, each * self._wider_weight) for run, each in zip(self._wider_runs, wider_weights, strict=True)]
+        return _fit_survival(rows)
 
     @cached_property
-    def _shares(self) -> Sequence[tuple[float, float]]:
-        """Return for each run the interval of quantiles that it stands for; the longest is at 0."""
-        alone = _weighed([(run, 1.0) for run in self._runs])
-        found = [alone.longer_than(run.age) for run in self._runs]
-        return [shares if run.has_ended else (0.0, shares[0]) for run, shares in zip(self._runs, found, strict=True)]
+    def _fraction_intervals(self) -> Sequence[tuple[float, float]]:
+        """Return the interval of survival fractions that each run stands for; the longest run is at 0."""
+        own_survival = _fit_survival([(run, 1.0) for run in self._runs])
+        fractions = [own_survival.longer_than(run.age) for run in self._runs]
+        return [
+            interval if run.has_ended else (0.0, interval[0])
+            for run, interval in zip(self._runs, fractions, strict=True)
+        ]
 
 
-def _weighed(rows: Sequence[tuple[_Run, float]]) -> SurvivalFunction:
-    ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
-    counts = ([each for _, each in ended], [each for _, each in going_on])
-    return SurvivalFunction((age for age, _ in ended), (age for age, _ in going_on), counts)
+def _fit_survival(weighted_runs: Sequence[tuple[_ObservedRun, float]]) -> SurvivalFunction:
+    ended, running = (
+        [(run.age, each) for run, each in weighted_runs if run.has_ended is has_ended] for has_ended in (True, False)
+    )
+    end_weights = ([each for _, each in ended], [each for _, each in running])
+    return SurvivalFunction((age for age, _ in ended), (age for age, _ in running), end_weights)
 
 
 class HistoryDraws:
-    """The run times of one history in one fork, drawn in stretches, from the history as reweighted by that fork."""
+    """A generator of random run times for one fork, drawn in blocks from a history with the fork's weights."""
 
-    def __init__(self, name: str, survival: SurvivalFunction, shares: Sequence[tuple[float, float]], seed: int) -> None:
+    def __init__(
+        self, name: str, survival: SurvivalFunction, fraction_intervals: Sequence[tuple[float, float]], seed: int
+    ) -> None:
         self._survival = survival
-        self._shares = shares
-        self._places = BlockBootstrap(len(shares), seed, "runs", name)
+        self._fraction_intervals = fraction_intervals
+        self._positions = BlockBootstrap(len(fraction_intervals), seed, "runs", name)
         self._name = name
         self._seed = seed
-        self._power = survival.power(chance(seed, "power", name), chance(seed, "power too", name))
+        self._tail_exponent = survival.power(
+            random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
+        )
         self._drawn = 0
 
     def next(self, age: Duration) -> Duration:
-        """Return the total length of the next run, of age `age`."""
-        least, most = self._shares[self._places.next()]
-        within = chance(self._seed, "length", self._name, str(self._drawn))
+        """Return the next random total run time, for a run of a given age."""
+        lower, upper = self._fraction_intervals[self._positions.next()]
+        random_part = random_fraction(self._seed, "length", self._name, str(self._drawn))
         self._drawn += 1
-        return self._survival.draw(max(least + (most - least) * within, _LEAST), age, self._power)
+        return self._survival.draw(max(lower + (upper - lower) * random_part, _FRACTION_MIN), age, self._tail_exponent)
 
 
 class RunTimeEstimator:
@@ -246,49 +260,56 @@ class RunTimeEstimator:
     def __init__(self, state: State) -> None:
         self._state = state
         self._cluster = state.cluster
-        self._runs: dict[_Group, list[_Run]] = {}
-        self._recent: dict[_Group, Sequence[_Run]] = {}
-        self._histories: dict[_Group, RunHistory] = {}
-        longer: list[Duration] = []
+        self._runs: dict[_GroupKey, list[_ObservedRun]] = {}
+        self._latest_by_group: dict[_GroupKey, Sequence[_ObservedRun]] = {}
+        self._histories: dict[_GroupKey, RunHistory] = {}
+        overruns: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
             age = age_of(workload, state.at)
             if age is not None:
-                longer += self._note(workload, age)
-        self._lag = sorted(longer)[len(longer) // 2] if longer else 0
+                overruns += self._record_run(workload, age)
+        self._median_overrun = sorted(overruns)[len(overruns) // 2] if overruns else 0
 
     def estimate(self, workload: Obj) -> Estimate:
-        """Return the estimate of a Workload."""
+        """Return the estimated run time of a Workload."""
         runtime = explicit_runtime(workload, self._state.objects, self._cluster)
         if runtime is not None:
-            return Estimate(Basis.MANIFEST, runtime + self._lag)
+            return Estimate(Basis.MANIFEST, runtime + self._median_overrun)
         bound = _bound(workload, self._state.objects)
         groups = _groups(workload)
-        for place, group in enumerate(groups):
-            history = self._history(group, groups[place + 1 :])
+        for position, group in enumerate(groups):
+            history = self._history(group, groups[position + 1 :])
             if history.ended >= ENDED_MIN:
                 return Estimate(Basis.HISTORY, 0, history, bound)
         return Estimate(Basis.UNKNOWN, 0, None, bound)
 
-    def _history(self, group: _Group, wider: Sequence[_Group]) -> RunHistory:
-        known = self._histories.get(group)
-        if known is None:
-            own = self._last(group)
-            beside = next((found for each in wider if len(found := self._last(each)) > len(own)), ())
-            known = self._histories[group] = RunHistory(repr(group), own, beside)
-        return known
+    def _history(self, group: _GroupKey, wider_groups: Sequence[_GroupKey]) -> RunHistory:
+        history = self._histories.get(group)
+        if history is None:
+            group_runs = self._latest_runs(group)
+            wider_runs = next(
+                (
+                    wider_group_runs
+                    for each in wider_groups
+                    if len(wider_group_runs := self._latest_runs(each)) > len(group_runs)
+                ),
+                (),
+            )
+            history = self._histories[group] = RunHistory(repr(group), group_runs, wider_runs)
+        return history
 
-    def _last(self, group: _Group) -> Sequence[_Run]:
-        """Return the runs of a group that started last, in order."""
-        known = self._recent.get(group)
-        if known is None:
-            known = self._recent[group] = nlargest(RECENT, self._runs.get(group, ()))[::-1]
-        return known
+    def _latest_runs(self, group: _GroupKey) -> Sequence[_ObservedRun]:
+        """Return the runs of a group that started last, in the order of their starts."""
+        latest = self._latest_by_group.get(group)
+        if latest is None:
+            latest = self._latest_by_group[group] = nlargest(HISTORY_MAX, self._runs.get(group, ()))[::-1]
+        return latest
 
-    def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Record a run; return by how much it exceeded the run time of its manifests, if that is known."""
+    def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
+        """Record a run; return a list with the time by which it exceeded its manifests, or an empty list."""
         admitted, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
-        assert admitted is not None, "a Workload with an age was admitted"
-        run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
+        assert admitted is not None, "a Workload that has run has the condition Admitted"
+        run = _ObservedRun(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
         runtime = explicit_runtime(workload, self._state.objects, self._cluster) if has_ended else None
@@ -296,7 +317,7 @@ class RunTimeEstimator:
 
 
 def age_of(workload: Obj, now: Instant) -> Duration | None:
-    """Return how long a Workload has run, or ran; None if it is not admitted."""
+    """Return how long a Workload has run since its admission, up to its end; None if it is not admitted."""
     admitted = find_condition(workload, "Admitted")
     if admitted is None or admitted["status"] != "True":
         return None
@@ -306,43 +327,45 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 
 
 def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
-    """Return the run time of a Workload by its manifests or the Cluster; None if they give none."""
+    """Return the run time that the manifests or the Cluster give for a Workload; None without one."""
     runtime = annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if runtime is not None or owner is None:
         return runtime
-    of_pod, other = annotated_runtime(owner), _by_cluster(owner, cluster)
+    pod_runtime, default_time = annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
-        return _of_job(owner["spec"], of_pod, other)
+        return _run_time_of_job(owner["spec"], pod_runtime, default_time)
     rows = owner["spec"].get("replicatedJobs") or ()
-    found = [_of_job(row["template"]["spec"], of_pod, other) for row in rows]
-    times = [each for each in found if each is not None]
-    return max(times) if times and len(times) == len(found) else None
+    job_times = [_run_time_of_job(row["template"]["spec"], pod_runtime, default_time) for row in rows]
+    known_times = [each for each in job_times if each is not None]
+    return max(known_times) if known_times and len(known_times) == len(job_times) else None
 
 
 def rounds_of(owner: Obj) -> int:
-    """Return how many pods run one after the other in a Job with more completions than parallelism."""
+    """Return how many rounds of pods a Job needs: its completions divided by its parallelism; 1 for a JobSet."""
     return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
-def _by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
-    """Return the Cluster's run time for the pods of a job without one."""
+def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
+    """Return the run time that the Cluster gives for the pods of a job, by name or by default."""
     metadata = owner["metadata"]
-    named = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
-    return default_runtime(cluster) if named is None else named
+    named_time = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
+    return default_runtime(cluster) if named_time is None else named_time
 
 
-def _of_job(spec: Mapping[str, object], of_pod: Duration | None, other: Duration | None) -> Duration | None:
-    """Return the run time of a Job from that of its pods, else from their sleeping time, else from `other`."""
+def _run_time_of_job(
+    spec: Mapping[str, object], pod_runtime: Duration | None, default_time: Duration | None
+) -> Duration | None:
+    """Return the run time of a Job from the run time of its pods, their sleeping time, or a default."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
-    if of_pod is None:
-        line = (tuple(container.get(field) or ()) for field in ("command", "args"))
-        of_pod = sleeping_time(container.get("image") or "", *line)
-    of_pod = other if of_pod is None else of_pod
-    if of_pod is None or of_pod >= FOR_EVER:
+    if pod_runtime is None:
+        command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
+        pod_runtime = sleeping_time(container.get("image") or "", *command_line)
+    pod_runtime = default_time if pod_runtime is None else pod_runtime
+    if pod_runtime is None or pod_runtime >= FOR_EVER:
         return None
-    return of_pod * _rounds(spec)
+    return pod_runtime * _rounds(spec)
 
 
 def _rounds(spec: Mapping[str, object]) -> int:
@@ -353,47 +376,53 @@ def _rounds(spec: Mapping[str, object]) -> int:
 
 
 def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
-    """Return the limit of a Workload's run time."""
+    """Return the maximum run time of a Workload; None without a limit."""
     owner = owner_of(workload, objects)
     limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
     limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
-    found = [limit for limit in limits if limit is not None]
-    return min(found) * SECOND if found else None
+    known_limits = [limit for limit in limits if limit is not None]
+    return min(known_limits) * SECOND if known_limits else None
 
 
 def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
-    """Return the Job or JobSet of a Workload, if it exists."""
+    """Return the Job or JobSet that owns a Workload; None if there is none."""
     owner = controller_of(workload)
-    kind = None if owner is None else _OWNERS.get(owner["kind"])
+    kind = None if owner is None else _KIND_BY_OWNER.get(owner["kind"])
     if owner is None or kind is None:
         return None
     return objects.get(Key(kind, workload["metadata"].get("namespace") or "", owner["name"]))
 
 
-def _groups(workload: Obj) -> Sequence[_Group]:
-    """Return the groups of similar Workloads, the closest first."""
+def _groups(workload: Obj) -> Sequence[_GroupKey]:
+    """Return the keys of the groups of similar Workloads, the most similar group first."""
     view = workload_view(workload)
-    of_job = _OF_JOB.fullmatch(view.name)
-    stem = _NUMBERS.sub("#", of_job[1] if of_job else view.name)
-    asked = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
-    return (view.queue, "named", stem, asked), (view.queue, "named", stem), (view.queue, asked), (view.queue,), ()
+    name_match = _JOB_NAME.fullmatch(view.name)
+    stem = _NUMBERS.sub("#", name_match[1] if name_match else view.name)
+    requests_text = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
+    return (
+        (view.queue, "named", stem, requests_text),
+        (view.queue, "named", stem),
+        (view.queue, requests_text),
+        (view.queue,),
+        (),
+    )
 
 
 # --- annotated run times ---
 #
-# A state with an explicit run time for everything, for worlds that start from clusters with real work.
+# Explicit run times for all work of a state, for worlds that start from clusters with real work.
 #
-# A simulated pod without a run time takes a minute, unlike a real one. Therefore jobs and Workloads without one get the
-# median by their history. Those of unknown run time never end, and neither do pods that belong to no job.
+# A simulated pod without a run time takes a minute, unlike a real pod. Therefore jobs and Workloads without a run time
+# get the median of their history. Work of unknown run time never ends, and neither do pods without a job.
 
 
 #: Longer than any forecast.
 NEVER_ENDS: Final = 10 * 365 * 24 * HOUR
-_OF_JOBS: Final = frozenset({"Job", "JobSet"})
+_JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with all run times, and the running Workloads whose run time is unknown."""
+    """Return the state with run times for all work, and the names of running Workloads with unknown run time."""
     runtimes, unknown = RunTimeEstimator(state), list[str]()
     changed: dict[Key, Obj] = {}
     cluster = state.cluster
@@ -401,26 +430,28 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
         view = workload_view(workload)
         if view.finished or explicit_runtime(workload, state.objects, cluster) is not None:
             continue
-        drawn = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
-        if drawn is None and view.quota_reserved:
+        runtime = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
+        if runtime is None and view.quota_reserved:
             unknown.append(view.key)
         owner = owner_of(workload, state.objects)
-        what = workload if owner is None else owner
-        changed[key_of(what)] = _saying(what, NEVER_ENDS if drawn is None else max(1, drawn // rounds_of(what)))
-    changed |= {key_of(pod): _saying(pod, NEVER_ENDS) for pod in _of_no_job(state)}
+        annotated_object = workload if owner is None else owner
+        changed[key_of(annotated_object)] = _annotate_runtime(
+            annotated_object, NEVER_ENDS if runtime is None else max(1, runtime // rounds_of(annotated_object))
+        )
+    changed |= {key_of(pod): _annotate_runtime(pod, NEVER_ENDS) for pod in _pods_without_job(state)}
     return State(state.at, state.revision, {**state.objects, **changed}, state.applied), sorted(unknown)
 
 
-def _of_no_job(state: State) -> Iterable[Obj]:
+def _pods_without_job(state: State) -> Iterable[Obj]:
     """Yield the pods that belong to no job and have no run time."""
     for pod in state.of_kind(scheme.POD):
         owner = controller_of(pod)
-        if is_terminal(pod) or (owner is not None and owner["kind"] in _OF_JOBS):
+        if is_terminal(pod) or (owner is not None and owner["kind"] in _JOB_KINDS):
             continue
         if annotation(pod, well_known.RUNTIME) is None:
             yield pod
 
 
-def _saying(obj: Obj, runtime: Duration) -> Obj:
+def _annotate_runtime(obj: Obj, runtime: Duration) -> Obj:
     annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(runtime)}
     return with_metadata(obj, annotations=annotations)

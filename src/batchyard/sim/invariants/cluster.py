@@ -1,6 +1,6 @@
-"""Machines and nodes: no machine exceeds the cloud's capacity, a reservation, or the project's quota.
+"""Invariants of machines, nodes and pods: cloud capacity, node resources, bindings, slices, and idle nodes.
 
-Capacity may be reduced below the usage; then no further machines may be provided.
+The capacity of the cloud may be reduced below the usage; then no further machines may be provided.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from batchyard.cloud.catalog.prices import hosts_of_slice, machine_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 
-_NONE = ("", FAILED)
+_ABSENT_PHASES = ("", FAILED)
 
 
 class CloudIsNeverOversold(Invariant):
@@ -25,67 +25,67 @@ class CloudIsNeverOversold(Invariant):
 
     name = "cloud_is_never_oversold"
 
-    def __init__(self, scene: WorldView) -> None:
-        super().__init__(scene)
-        self._given: dict[Key, None] = {}
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
+        self._provided_machines: dict[Key, None] = {}
         self._changed = False
 
-    def look(self, event: WatchEvent) -> None:
-        """Record new machines, and changes of the capacity."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Record machines that were provided, and changes of the cloud's capacity."""
         self._changed = self._changed or event.key.kind == scheme.CLUSTER
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED:
-            was_none = event.old is None or phase_of(event.old) in _NONE
-            if was_none and phase_of(event.obj) not in _NONE:
-                self._given[event.key] = None
+            was_absent = event.old is None or phase_of(event.old) in _ABSENT_PHASES
+            if was_absent and phase_of(event.obj) not in _ABSENT_PHASES:
+                self._provided_machines[event.key] = None
 
-    def settle(self) -> None:
-        """Check that the new machines fit the capacity."""
-        given, changed = list(self._given), self._changed
-        self._given, self._changed = {}, False
-        if not given or changed:
+    def end_instant(self) -> None:
+        """Check that the new machines fit the cloud's capacity, the reservations and the quotas."""
+        new_keys, changed = list(self._provided_machines), self._changed
+        self._provided_machines, self._changed = {}, False
+        if not new_keys or changed:
             return
-        world = self.scene.world
+        world = self.world_view.world
         cluster = world.objects(scheme.CLUSTER)[0]
-        machines = [obj for obj in world.objects(scheme.INSTANCE) if _is_taken(obj)]
-        touched = [obj for obj in machines if key_of(obj) in given]
-        for what in self._beyond_capacity(cluster, machines, touched):
-            self.violate(what, *given)
-        for what in self._beyond_quota(cluster, machines, touched):
-            self.violate(what, *given)
+        machines = [obj for obj in world.objects(scheme.INSTANCE) if _is_in_use(obj)]
+        new_machines = [obj for obj in machines if key_of(obj) in new_keys]
+        for description in self._beyond_capacity(cluster, machines, new_machines):
+            self.violate(description, *new_keys)
+        for description in self._beyond_quota(cluster, machines, new_machines):
+            self.violate(description, *new_keys)
 
-    def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], touched: Sequence[Obj]) -> Iterator[str]:
-        """Yield the rows of capacity and reservations that are exceeded."""
+    def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
+        """Yield a text for each exceeded capacity entry and each exceeded reservation of the Cluster."""
         for row in cluster["spec"].get("capacity") or ():
-            taken = sum(self._is_of(row, obj) for obj in machines)
-            if taken > row["count"] and any(self._is_of(row, obj) for obj in touched):
-                yield f"{taken} machines of {row} are taken"
+            in_use = sum(self._uses_capacity_entry(row, obj) for obj in machines)
+            if in_use > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
+                yield f"{in_use} machines exist for the capacity entry {row}, more than its count"
         for row in cluster["spec"].get("reservations") or ():
-            taken = sum(self._reservation(obj) == row["name"] for obj in machines)
-            if taken > row["count"] and any(self._reservation(obj) == row["name"] for obj in touched):
-                yield f"{taken} machines of reservation {row['name']} are taken, of {row['count']}"
+            in_use = sum(self._reservation(obj) == row["name"] for obj in machines)
+            if in_use > row["count"] and any(self._reservation(obj) == row["name"] for obj in new_machines):
+                yield f"reservation {row['name']} has {row['count']} machines, but {in_use} are in use"
 
-    def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], touched: Sequence[Obj]) -> Iterator[str]:
-        """Yield the quotas of the project that are exceeded."""
+    def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
+        """Yield a text for each exceeded quota of the cloud project."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
-            taken = sum(self._counted(name, obj, cluster) for obj in machines)
-            if taken > quota["limit"] and any(self._counted(name, obj, cluster) for obj in touched):
-                yield f"{taken} of {name} are taken, the limit is {quota['limit']}"
+            in_use = sum(self._quota_usage(name, obj, cluster) for obj in machines)
+            if in_use > quota["limit"] and any(self._quota_usage(name, obj, cluster) for obj in new_machines):
+                yield f"the cloud quota {name} is exceeded: {in_use} in use, the limit is {quota['limit']}"
 
-    def _is_of(self, row: Obj, instance: Obj) -> bool:
+    def _uses_capacity_entry(self, row: Obj, instance: Obj) -> bool:
         spec = instance["spec"]
-        same_model = row.get("provisioning") in {None, spec.get("provisioning", "standard")}
-        same = (row["machineType"], row["zone"]) == (spec["machineType"], spec["zone"])
-        return same and same_model and self._reservation(instance) is None
+        is_same_model = row.get("provisioning") in {None, spec.get("provisioning", "standard")}
+        is_same_type = (row["machineType"], row["zone"]) == (spec["machineType"], spec["zone"])
+        return is_same_type and is_same_model and self._reservation(instance) is None
 
     def _pool(self, instance: Obj) -> Obj | None:
-        return self.scene.world.client.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
+        return self.world_view.world.client.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
 
     def _reservation(self, instance: Obj) -> str | None:
         pool = self._pool(instance)
         return None if pool is None else pool["spec"].get("reservation")
 
-    def _counted(self, quota: str, instance: Obj, cluster: Obj) -> int:
+    def _quota_usage(self, quota: str, instance: Obj, cluster: Obj) -> int:
         pool, catalog = self._pool(instance), catalog_of(cluster)
         kind = instance["spec"]["machineType"]
         machine = catalog.machine(kind) if pool is None else machine_of(pool, catalog)
@@ -94,13 +94,13 @@ class CloudIsNeverOversold(Invariant):
         return machine.cpu_milli // 1000 if quota == "cpus" else int(quota == kind)
 
 
-def _is_taken(instance: Obj) -> bool:
-    return phase_of(instance) not in _NONE and not (phase_of(instance) == CRASHED and is_leaving(instance))
+def _is_in_use(instance: Obj) -> bool:
+    return phase_of(instance) not in _ABSENT_PHASES and not (phase_of(instance) == CRASHED and is_leaving(instance))
 
 
 # --- nodes are never overfull ---
 #
-# The requests of a node's pods that have not ended never exceed its allocatable resources.
+# The total requests of the unfinished pods on a node never exceed its allocatable resources.
 
 
 class NodesAreNeverOverfull(Invariant):
@@ -108,42 +108,44 @@ class NodesAreNeverOverfull(Invariant):
 
     name = "nodes_are_never_overfull"
 
-    def __init__(self, scene: WorldView) -> None:
-        super().__init__(scene)
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
         self._changed = False
 
-    def look(self, event: WatchEvent) -> None:
-        """Note changes of pods and nodes."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Record whether a pod or node changed."""
         self._changed = self._changed or event.key.kind in {scheme.POD, scheme.NODE}
 
-    def settle(self) -> None:
-        """Sum the requests on each node and compare."""
+    def end_instant(self) -> None:
+        """Check that the total requests on each node fit its allocatable resources."""
         if not self._changed:
             return
         self._changed = False
-        world = self.scene.world
-        for name, pods in placed(pod_view(obj) for obj in world.objects(scheme.POD)).items():
+        world = self.world_view.world
+        for name, pods in pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD)).items():
             node = world.client.get(Key(scheme.NODE, "", name))
             if node is None:
                 continue
             has = node_view(node).allocatable
-            for resource, amount in requested(pods).items():
+            for resource, amount in sum_requests(pods).items():
                 if amount > has.get(resource, 0):
-                    what = f"{amount} of {resource} are requested on {name}, which has {has.get(resource, 0)}"
-                    self.violate(what, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
+                    description = (
+                        f"pods on node {name} request {amount} {resource} of {has.get(resource, 0)} allocatable"
+                    )
+                    self.violate(description, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
 
 
-def placed(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
-    """Return the pods that have not ended, by node."""
-    found: dict[str, list[PodView]] = {}
+def pods_by_node(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
+    """Return the unfinished pods on nodes, by node name."""
+    pods_by_name: dict[str, list[PodView]] = {}
     for pod in pods:
         if pod.node_name and not pod.is_terminal:
-            found.setdefault(pod.node_name, []).append(pod)
-    return found
+            pods_by_name.setdefault(pod.node_name, []).append(pod)
+    return pods_by_name
 
 
-def requested(pods: Iterable[PodView]) -> dict[str, int]:
-    """Return the total requests of pods."""
+def sum_requests(pods: Iterable[PodView]) -> dict[str, int]:
+    """Return the total requests of several pods, by resource."""
     total: dict[str, int] = {}
     for pod in pods:
         for resource, amount in pod.requests:
@@ -155,103 +157,105 @@ def requested(pods: Iterable[PodView]) -> dict[str, int]:
 #
 # A pod is bound only to a node that matches its selector, whose taints it tolerates, and that is not cordoned.
 #
-# A change of the node in the same instant may have come too late for the scheduler.
+# A node that changes in the same instant counts in all its versions, because the scheduler may not know the last one.
 
 
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
 class PodsSuitTheirNodes(Invariant):
-    """Bound pods match the selector, taints and cordon of their node."""
+    """Pods are bound only to nodes that match their selector, that they tolerate, and that are not cordoned."""
 
     name = "pods_suit_their_nodes"
 
-    def __init__(self, scene: WorldView) -> None:
-        super().__init__(scene)
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
         #: The versions of each node in this instant, the current one last.
-        self._nodes: dict[str, list[NodeView]] = {}
+        self._node_versions: dict[str, list[NodeView]] = {}
 
-    def look(self, event: WatchEvent) -> None:
-        """Check new bindings."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Check each new binding of a pod to a node."""
         if event.key.kind == scheme.NODE and event.type is not EventType.DELETED:
-            self._nodes.setdefault(event.key.name, []).append(node_view(event.obj))
+            self._node_versions.setdefault(event.key.name, []).append(node_view(event.obj))
         if event.key.kind != scheme.POD or event.type is EventType.DELETED:
             return
         pod = pod_view(event.obj)
         if pod.node_name and (event.old is None or not pod_view(event.old).node_name):
-            known = self._nodes.get(pod.node_name, ())
-            faults = [unsuitable(pod, node) for node in known]
-            if known and all(faults):
-                self.violate(f"{pod.key} was bound to {pod.node_name}: {faults[-1]}", event.key)
+            node_versions = self._node_versions.get(pod.node_name, ())
+            faults = [binding_obstacle(pod, node) for node in node_versions]
+            if node_versions and all(faults):
+                self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {faults[-1]}", event.key)
 
-    def settle(self) -> None:
-        """Keep only the current version of each node."""
-        for views in self._nodes.values():
+    def end_instant(self) -> None:
+        """Forget all versions of each node except the current one."""
+        for views in self._node_versions.values():
             del views[:-1]
 
 
-def unsuitable(pod: PodView, node: NodeView) -> str:
-    """Return why a pod may not run on a node, regardless of other pods; empty if it may."""
-    missed = [key for key, value in pod.node_selector if node.labels.get(key) != value]
-    if missed:
-        return f"its label {missed[0]} is {node.labels.get(missed[0])}"
+def binding_obstacle(pod: PodView, node: NodeView) -> str:
+    """Return why a pod may not run on a node, regardless of other pods; '' if the pod may."""
+    mismatched_keys = [key for key, value in pod.node_selector if node.labels.get(key) != value]
+    if mismatched_keys:
+        return f"the pod's nodeSelector does not match the node's label {mismatched_keys[0]}"
     if node.unschedulable and not any(t.key in {"", well_known.UNSCHEDULABLE} for t in pod.tolerations):
-        return "it is cordoned"
+        return "the node is cordoned"
     repelling = [taint for taint in node.taints if taint.effect in _REPELLING]
-    bad = [taint.key for taint in repelling if not any(t.tolerates(taint) for t in pod.tolerations)]
-    return f"its taint {bad[0]} is not tolerated" if bad else ""
+    untolerated = [taint.key for taint in repelling if not any(t.tolerates(taint) for t in pod.tolerations)]
+    return f"the pod does not tolerate the node's taint {untolerated[0]}" if untolerated else ""
 
 
 # --- slices are whole ---
 #
-# A slice of several machines exists as a whole or not at all. If one machine crashes, the others stop too.
+# All machines of a TPU slice exist, or none does. If one machine crashes, all machines of the slice stop.
 
 
-#: The time that writes with conflicts may take to stop a slice.
-_SOON: Final = MINUTE
+#: The time after a crash in which a slice has to stop, because writes may be retried after conflicts.
+_STOP_TIME_MAX: Final = MINUTE
 
 
 class SlicesAreWhole(Invariant):
-    """The machines of a slice run together or not at all."""
+    """All machines of a multi-host TPU slice run, or none runs."""
 
     name = "slices_are_whole"
 
-    def settle(self) -> None:
-        """Check that no machine of a slice runs after another was lost."""
-        now = self.scene.world.kernel.now()
+    def end_instant(self) -> None:
+        """Check that no machine of a slice still runs some time after another machine crashed."""
+        now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
-            lost = [obj for obj in machines if phase_of(obj) == CRASHED and since(obj) + _SOON < now]
-            if lost and any(phase_of(obj) == RUNNING for obj in machines):
-                self.violate(f"half of {pool} runs", *map(_key, machines))
+            crashed = [obj for obj in machines if phase_of(obj) == CRASHED and since(obj) + _STOP_TIME_MAX < now]
+            if crashed and any(phase_of(obj) == RUNNING for obj in machines):
+                self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
-        """Check that in the end all machines of a slice run, or none exists."""
+        """Check that at the end of the run all machines of each slice run, or none exists."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
             running = sum(phase_of(obj) == RUNNING for obj in machines)
             failed = sum(phase_of(obj) == FAILED for obj in machines)
             if (running, len(machines) - failed) not in {(0, 0), (hosts, hosts)}:
-                self.violate(f"{running} of {len(machines)} machines of {pool} run, of {hosts}", *map(_key, machines))
+                self.violate(
+                    f"{running} machines of slice {pool} run, but it has {hosts} hosts", *map(_machine_key, machines)
+                )
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
-        """Return the pools that are slices of several machines: name, number of hosts, and the remaining machines."""
-        world = self.scene.world
+        """Return the multi-host slices: the pool's name, the number of hosts, and the machines that are not leaving."""
+        world = self.world_view.world
         clusters = world.objects(scheme.CLUSTER)
-        found = []
+        slices = []
         for pool in world.objects(scheme.NODE_POOL) if clusters else ():
             hosts, name = hosts_of_slice(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
             if hosts > 1:
-                here = [obj for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == name]
-                found.append((name, hosts, [obj for obj in here if not is_leaving(obj)]))
-        return found
+                pool_machines = [obj for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == name]
+                slices.append((name, hosts, [obj for obj in pool_machines if not is_leaving(obj)]))
+        return slices
 
 
-def _key(obj: Obj) -> Key:
+def _machine_key(obj: Obj) -> Key:
     return Key(scheme.INSTANCE, "", obj["metadata"]["name"])
 
 
 # --- requests are whole ---
 #
-# Queued provisioning provides all machines of a request at once, or none.
+# Queued provisioning provides all machines of a ResizeRequest at once, or none.
 
 
 class RequestsAreWhole(Invariant):
@@ -259,34 +263,34 @@ class RequestsAreWhole(Invariant):
 
     name = "requests_are_whole"
 
-    def __init__(self, scene: WorldView) -> None:
-        super().__init__(scene)
-        self._made: dict[str, int] = {}
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
+        self._created_machines: dict[str, int] = {}
         self._changed: dict[str, None] = {}
 
-    def look(self, event: WatchEvent) -> None:
-        """Count the machines that are created for requests."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Count the machines that are created for each ResizeRequest."""
         if event.key.kind == scheme.RESIZE_REQUEST:
             self._changed[event.key.name] = None
             if event.type is EventType.ADDED:
-                self._made.pop(event.key.name, None)
+                self._created_machines.pop(event.key.name, None)
         if event.key.kind == scheme.INSTANCE and event.type is EventType.ADDED:
             request = event.obj["spec"].get("resizeRequest")
             if request is not None:
-                self._made[request] = self._made.get(request, 0) + 1
+                self._created_machines[request] = self._created_machines.get(request, 0) + 1
                 self._changed[request] = None
 
-    def settle(self) -> None:
-        """Check that a request has all of its machines, or none."""
+    def end_instant(self) -> None:
+        """Check that each changed ResizeRequest has all of its machines, or none."""
         for name in self._changed:
-            request = self.scene.world.client.get(Key(scheme.RESIZE_REQUEST, "", name))
-            made = self._made.get(name, 0)
+            request = self.world_view.world.client.get(Key(scheme.RESIZE_REQUEST, "", name))
+            created = self._created_machines.get(name, 0)
             if request is None:
                 continue
-            wanted, state = request["spec"]["count"], (request.get("status") or {}).get("state")
-            if made not in {0, wanted} or (state == "SUCCEEDED" and made != wanted):
-                what = f"{made} of {wanted} machines were made for {name}, which is {state}"
-                self.violate(what, Key(scheme.RESIZE_REQUEST, "", name))
+            requested_count, state = request["spec"]["count"], (request.get("status") or {}).get("state")
+            if created not in {0, requested_count} or (state == "SUCCEEDED" and created != requested_count):
+                description = f"ResizeRequest {name} ({state}) has {created} of {requested_count} machines"
+                self.violate(description, Key(scheme.RESIZE_REQUEST, "", name))
         self._changed.clear()
 
 
@@ -294,28 +298,28 @@ class RequestsAreWhole(Invariant):
 #
 # With JobSet's exclusive topology, pods of two Jobs are never in the same domain.
 #
-# Jobs of different priority may share a domain while the lower one terminates.
+# Jobs of different priorities may be in one domain while the pods of the lower priority terminate.
 
 
 class ExclusiveDomains(Invariant):
-    """A domain holds pods of at most one exclusive Job for each priority."""
+    """A topology domain has pods of at most one Job with exclusive topology for each priority."""
 
     name = "exclusive_domains"
 
-    def __init__(self, scene: WorldView) -> None:
-        super().__init__(scene)
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
         self._changed = False
 
-    def look(self, event: WatchEvent) -> None:
-        """Note changes of pods."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Record whether a pod changed."""
         self._changed = self._changed or event.key.kind == scheme.POD
 
-    def settle(self) -> None:
-        """Check that each domain has pods of one Job only."""
+    def end_instant(self) -> None:
+        """Check that each topology domain has pods of one exclusive Job only."""
         if not self._changed:
             return
         self._changed = False
-        world = self.scene.world
+        world = self.world_view.world
         jobs: dict[tuple[str, str, int], dict[str, Key]] = {}
         for obj in world.objects(scheme.POD):
             topology, pod = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY), pod_view(obj)
@@ -324,9 +328,11 @@ class ExclusiveDomains(Invariant):
                 domain = topology, label(node, topology) or "", pod.priority
                 key = Key(scheme.POD, pod.namespace, pod.name)
                 jobs.setdefault(domain, {})[label(obj, well_known.JOB_KEY) or ""] = key
-        for domain, found in jobs.items():
-            if len(found) > 1:
-                self.violate(f"{len(found)} Jobs are in one domain, {domain[1]}", *found.values())
+        for domain, pod_keys in jobs.items():
+            if len(pod_keys) > 1:
+                self.violate(
+                    f"{len(pod_keys)} Jobs with exclusive topology are in one domain, {domain[1]}", *pod_keys.values()
+                )
 
 
 # --- idle nodes are released ---
@@ -335,14 +341,14 @@ class ExclusiveDomains(Invariant):
 
 
 class IdleNodesAreReleased(Invariant):
-    """An autoscaled pool at rest has no idle nodes above its minimum."""
+    """Without scheduled events, an autoscaled pool has no idle nodes above its minimum."""
 
     name = "idle_nodes_are_released"
 
     def finish(self) -> None:
-        """Check every autoscaled pool."""
-        world = self.scene.world
-        busy = placed(pod_view(obj) for obj in world.objects(scheme.POD))
+        """Check the idle nodes of every autoscaled pool at the end of the run."""
+        world = self.world_view.world
+        pods_on_nodes = pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD))
         for pool in world.objects(scheme.NODE_POOL) if self.is_at_rest else ():
             bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
             if bounds is None:
@@ -351,15 +357,19 @@ class IdleNodesAreReleased(Invariant):
             for instance in world.objects(scheme.INSTANCE):
                 if instance["spec"]["pool"] == name:
                     zones.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
-            for found in zones.values():
-                idle = [node for node in found if node not in busy]
-                if idle and len(found) > _least(bounds, pool["spec"].get("tpuTopology") is not None, zones):
-                    self.violate(f"{', '.join(idle)} of {name} are idle", Key(scheme.NODE, "", idle[0]))
+            for node_names in zones.values():
+                idle = [node for node in node_names if node not in pods_on_nodes]
+                if idle and len(node_names) > _minimum_of_zone(
+                    bounds, pool["spec"].get("tpuTopology") is not None, zones
+                ):
+                    self.violate(
+                        f"idle nodes of pool {name} were not removed: {', '.join(idle)}", Key(scheme.NODE, "", idle[0])
+                    )
 
 
-def _least(bounds: Mapping[str, int], atomic: bool, zones: Mapping[str, list[str]]) -> int:
-    """Return the minimum of a zone: all of its nodes while the pool is not above its total minimum."""
-    everywhere = sum(map(len, zones.values()))
-    if atomic:
+def _minimum_of_zone(bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
+    """Return the minimum of nodes in a zone: all of them unless the pool exceeds its total minimum."""
+    total = sum(map(len, zones.values()))
+    if is_slice:
         return 0
-    return everywhere if everywhere <= bounds.get("totalMin", 0) else bounds.get("min", 0)
+    return total if total <= bounds.get("totalMin", 0) else bounds.get("min", 0)

@@ -1,4 +1,4 @@
-"""The interface of invariants: an invariant checks each change, and the world at the end of each instant."""
+"""The base class of invariants, the world that they check, and the violations and object histories that they report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -20,25 +20,25 @@ _FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
 class ObjectHistory:
-    """The latest changes of every object."""
+    """The latest changes of each object, as short texts."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, list[str]] = {}
 
     def record(self, event: WatchEvent, at: Duration) -> None:
-        """Add a change."""
-        changes = "; ".join(_changes(event))
+        """Add the change of a watch event to the history of its object."""
+        changes = "; ".join(_change_texts(event))
         if changes:
             lines = self._lines.setdefault(event.key, [])
             lines.append(f"{seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
             del lines[:-_LINES_MAX]
 
-    def of(self, *keys: Key) -> tuple[str, ...]:
+    def lines_of(self, *keys: Key) -> tuple[str, ...]:
         """Return the histories of some objects, one after the other."""
         return tuple(line for key in keys for line in self._lines.get(key, ()))
 
 
-def _changes(event: WatchEvent) -> Iterator[str]:
+def _change_texts(event: WatchEvent) -> Iterator[str]:
     if event.old is None or event.type == "DELETED":
         yield event.type.lower()
         return
@@ -52,75 +52,77 @@ def _changes(event: WatchEvent) -> Iterator[str]:
         if new.get(field) != old.get(field):
             yield f"{field} {new.get(field)}"
     for condition in new.get("conditions") or ():
-        if _differs(find_condition(event.old, condition["type"]), condition):
+        if _has_changed(find_condition(event.old, condition["type"]), condition):
             cause = f"{condition.get('reason', '')}: {condition.get('message', '')}"
             yield f"{condition['type']}={condition['status']} ({cause})"
 
 
-def _differs(old: Obj | None, new: Obj) -> bool:
+def _has_changed(old: Obj | None, new: Obj) -> bool:
     return old is None or (old["status"], old.get("reason")) != (new["status"], new.get("reason"))
 
 
 class InvariantViolation(NamedTuple):
-    """A violated invariant: its name, the time, a description, and the histories of the objects."""
+    """A violation of an invariant: invariant name, time, description, and the histories of the objects involved."""
 
-    law: str
+    invariant: str
     at: Duration
-    what: str
-    story: tuple[str, ...]
+    description: str
+    history: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return the description and the histories, line by line."""
-        return "\n    ".join([f"{seconds(self.at):g}s {self.law}: {self.what}", *self.story])
+        """Return the description of the violation, with the object histories on the following lines."""
+        return "\n    ".join([f"{seconds(self.at):g}s {self.invariant}: {self.description}", *self.history])
 
 
 class WorldView:
-    """The world that invariants check, and their violations."""
+    """The simulated world that invariants check, the state by its objects, and the violations found."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.ledger = ObjectLedger()
-        self.stories = ObjectHistory()
+        self.states = ObjectLedger()
+        self.histories = ObjectHistory()
         self.violations: list[InvariantViolation] = []
 
-    def violate(self, law: "Invariant", what: str, *keys: Key) -> None:
-        """Record a violation, with the histories of these objects."""
-        self.violations.append(InvariantViolation(law.name, self.world.now(), what, self.stories.of(*keys)))
+    def violate(self, invariant: "Invariant", description: str, *keys: Key) -> None:
+        """Record a violation of an invariant, with the histories of the objects involved."""
+        self.violations.append(
+            InvariantViolation(invariant.name, self.world.now(), description, self.histories.lines_of(*keys))
+        )
 
 
 class Invariant:
-    """One invariant. Each method is a point in time for checks; most invariants need one or two of them."""
+    """A property of the platform that always holds. Each method is called at another point of time, to check it."""
 
     name = ""
 
-    def __init__(self, scene: WorldView) -> None:
-        self.scene = scene
+    def __init__(self, world_view: WorldView) -> None:
+        self.world_view = world_view
 
     @property
-    def ledger(self) -> ObjectLedger:
-        """Return the state by the objects alone."""
-        return self.scene.ledger
+    def states(self) -> ObjectLedger:
+        """Return the queues, quotas and Workloads as the stored objects define them."""
+        return self.world_view.states
 
     @property
     def is_at_rest(self) -> bool:
         """Whether no more events are scheduled in the world."""
-        return not self.scene.world.kernel.pending()
+        return not self.world_view.world.kernel.pending()
 
-    def begin(self, batch: Sequence[WatchEvent]) -> None:
-        """Check before a delivery; the ledger does not contain any of its changes."""
+    def before_batch(self, batch: Sequence[WatchEvent]) -> None:
+        """Check before a batch of watch events; the object states contain none of its changes."""
 
-    def look(self, event: WatchEvent) -> None:
-        """Check one change; the ledger does not contain it yet."""
+    def check_event(self, event: WatchEvent) -> None:
+        """Check one watch event; the object states do not contain its change yet."""
 
-    def end(self, batch: Sequence[WatchEvent]) -> None:
-        """Check after a delivery; the ledger contains all of its changes."""
+    def after_batch(self, batch: Sequence[WatchEvent]) -> None:
+        """Check after a batch of watch events; the object states contain all of its changes."""
 
-    def settle(self) -> None:
-        """Check at the end of an instant."""
+    def end_instant(self) -> None:
+        """Check the world at the end of an instant."""
 
     def finish(self) -> None:
-        """Check at the end of the run."""
+        """Check the world at the end of the run."""
 
-    def violate(self, what: str, *keys: Key) -> None:
-        """Record a violation."""
-        self.scene.violate(self, what, *keys)
+    def violate(self, description: str, *keys: Key) -> None:
+        """Record a violation of this invariant by some objects."""
+        self.world_view.violate(self, description, *keys)

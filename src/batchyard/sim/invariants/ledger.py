@@ -1,6 +1,6 @@
-"""The state by the objects alone: queues, Cohorts and flavors, and the quota that Workloads hold by their status.
+"""Object states for invariants: queues, Cohorts, flavors, and the quota that Workloads hold according to their status.
 
-It is maintained from watch events and independent of the scheduler.
+The states are maintained from watch events alone, independently of the scheduler.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,12 +26,12 @@ from batchyard.api.views.workload import (
 )
 from batchyard.interfaces.client import EventType, WatchEvent
 
-# --- definition ---
+# --- quota definition ---
 #
-# Quota by its definition, computed slowly: every value is derived from the limits and the holders.
+# Quota of the cohort trees, computed slowly and directly from its definition.
 #
-# It shares no code with the scheduler's arithmetic, so that the two can be compared. Nodes are named `queue/NAME` and
-# `cohort/NAME`. Source: the definition in Kueue's pkg/cache/scheduler/resource_node.go.
+# The computation shares no code with the scheduler, so that both results can be compared. Nodes are named `queue/NAME`
+# and `cohort/NAME`. Source: the definition in Kueue's pkg/cache/scheduler/resource_node.go.
 
 
 #: A flavor and a resource.
@@ -41,7 +41,7 @@ Amounts: TypeAlias = Mapping[Pair, int]
 
 @dataclass(slots=True)
 class Node:
-    """A ClusterQueue or Cohort in the tree."""
+    """A ClusterQueue or Cohort in a cohort tree."""
 
     name: str
     parent: str = ""
@@ -50,7 +50,7 @@ class Node:
 
 
 class QuotaDefinition:
-    """The quota forest of ClusterQueues and Cohorts, with the holders of quota."""
+    """The quota of all ClusterQueues and Cohorts by definition, with the Workloads that hold it."""
 
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
         self.nodes: dict[str, Node] = {}
@@ -75,7 +75,7 @@ class QuotaDefinition:
                 self.nodes.setdefault(node.parent, Node(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
-        """Whether a Cohort's parents lead into a cycle."""
+        """Report whether the parents of a Cohort form a cycle."""
         seen: list[str] = []
         while cohort and cohort not in seen:
             seen.append(cohort)
@@ -83,28 +83,28 @@ class QuotaDefinition:
         return bool(cohort)
 
     def pairs(self, node: str) -> list[Pair]:
-        """Return every flavor and resource with quota or usage in a node's tree."""
+        """Return the flavors and resources that have quota or usage in the cohort tree of a node."""
         root = self.path(node)[0]
-        found: dict[Pair, None] = {}
+        pairs: dict[Pair, None] = {}
         for name in self.below(root):
-            found.update(dict.fromkeys(self.nodes[name].quotas))
+            pairs.update(dict.fromkeys(self.nodes[name].quotas))
             for amounts in self.holders.get(name, {}).values():
-                found.update(dict.fromkeys(amounts))
-        return sorted(found)
+                pairs.update(dict.fromkeys(amounts))
+        return sorted(pairs)
 
     def path(self, node: str) -> list[str]:
-        """Return the path from the root to the node."""
-        above = self.nodes[node].parent
-        return [*self.path(above), node] if above else [node]
+        """Return the names of the nodes from the root of the tree to a node."""
+        parent = self.nodes[node].parent
+        return [*self.path(parent), node] if parent else [node]
 
     def below(self, node: str) -> Iterator[str]:
-        """Yield the node and its descendants."""
+        """Yield the names of a node and all its descendants."""
         yield node
         for child in self.nodes[node].children:
             yield from self.below(child)
 
     def subtree(self, node: str, pair: Pair) -> int:
-        """Return the subtree quota of a node: its nominal quota, and what its children lend."""
+        """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
         known = self._subtrees.get((node, pair))
         if known is not None:
             return known
@@ -114,20 +114,20 @@ class QuotaDefinition:
         return own
 
     def local(self, node: str, pair: Pair) -> int:
-        """Return the guaranteed quota of a node, which is never lent."""
+        """Return the guaranteed quota of a node: the part that its lending limit never lends."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree(node, pair) - quota.lending_limit)
 
     def used(self, node: str, pair: Pair) -> int:
-        """Return the usage: of a ClusterQueue by its Workloads, of a Cohort by its children beyond local quota."""
-        held = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
+        """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
+        own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
-        return held + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
+        return own_usage + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
 
     def available(self, node: str, pair: Pair) -> int:
-        """Return what a node can still use; negative if quota was reduced below the usage."""
+        """Return the amount that a node can still use; negative if quota was reduced below the usage."""
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
             return self.subtree(node, pair) - used
@@ -139,22 +139,22 @@ class QuotaDefinition:
         return max(0, local - used) + from_parent
 
     def potential(self, node: str, pair: Pair) -> int:
-        """Return what a node could use in an otherwise empty tree."""
+        """Return the amount that a node could use if no Workload in the tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
             return self.subtree(node, pair)
-        most = self.local(node, pair) + self.potential(parent, pair)
+        maximum = self.local(node, pair) + self.potential(parent, pair)
         if quota is not None and quota.borrowing_limit is not None:
-            most = min(most, self.subtree(node, pair) + quota.borrowing_limit)
-        return most
+            maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
+        return maximum
 
     def is_borrowing(self, node: str, pair: Pair) -> bool:
-        """Whether a node uses more than its subtree quota."""
+        """Report whether a node uses more than its subtree quota."""
         return self.used(node, pair) > self.subtree(node, pair)
 
 
 class ObjectLedger:
-    """Queues, Cohorts, flavors and Workloads by name, and the quota forest computed from them."""
+    """Views of queues, Cohorts, flavors and Workloads by name, and the quota computed from them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ClusterQueueView] = {}
@@ -177,12 +177,12 @@ class ObjectLedger:
         }
 
     def record(self, event: WatchEvent) -> None:
-        """Apply a watch event."""
+        """Apply a watch event to the object states."""
         key = str(event.key)
-        found = self._tables.get(event.key.kind)
-        if found is None:
+        table_and_view = self._tables.get(event.key.kind)
+        if table_and_view is None:
             return
-        table, view = found
+        table, view = table_and_view
         if event.type is EventType.DELETED:
             table.pop(key, None)
         else:
@@ -198,7 +198,7 @@ class ObjectLedger:
 
     @property
     def quota(self) -> QuotaDefinition:
-        """Return the quota forest with all holders."""
+        """Return the quota of all cohort trees with the Workloads that hold it."""
         if self._quota is None:
             self._quota = QuotaDefinition(list(self.queues.values()), list(self.cohorts.values()))
             for key in self.workloads:
@@ -211,7 +211,7 @@ class ObjectLedger:
         return self.queues.get(local.cluster_queue) if local is not None else None
 
     def _hold(self, key: str) -> None:
-        """Replace the amounts that a Workload holds in the quota forest."""
+        """Update the amounts that a Workload holds in the cohort trees."""
         if self._quota is None:
             return
         for holders in self._quota.holders.values():
@@ -222,12 +222,12 @@ class ObjectLedger:
 
 
 def holds_quota(view: WorkloadView) -> bool:
-    """Whether a Workload holds quota by its status; finished and deactivated ones hold none."""
+    """Report whether a Workload holds quota: it has a reservation, and is neither finished nor deactivated."""
     return view.quota_reserved and view.active and not view.finished
 
 
 def amounts_of(view: WorkloadView) -> Amounts:
-    """Return the amounts that a Workload holds by its status."""
+    """Return the amounts in the admission status of a Workload, by flavor and resource."""
     total: dict[Pair, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
@@ -237,20 +237,20 @@ def amounts_of(view: WorkloadView) -> Amounts:
 
 
 def changes_quota(event: WatchEvent) -> bool:
-    """Whether a change affects the quota forest itself."""
-    if event.key.kind not in _FOREST:
+    """Report whether a watch event changes the spec of a ClusterQueue or Cohort, or deletes one."""
+    if event.key.kind not in _QUOTA_KINDS:
         return False
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
 def is_reserved_by(event: WatchEvent) -> bool:
-    """Whether a change reserves quota for a Workload."""
+    """Report whether a watch event reserves quota for a Workload."""
     before = workload_view(event.old) if event.old is not None else None
     return workload_view(event.obj).quota_reserved and not (before is not None and before.quota_reserved)
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
-    """Whether a change preempts a Workload that holds quota."""
+    """Report whether a watch event preempts a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
     before, after = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
@@ -260,4 +260,4 @@ def is_preempted_by(event: WatchEvent) -> bool:
     return is_new and workload_view(event.obj).quota_reserved
 
 
-_FOREST: Final = (scheme.CLUSTER_QUEUE, scheme.COHORT)
+_QUOTA_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.COHORT)

@@ -43,7 +43,7 @@ def test_load_option_applies_to_traces_only(batchyard: Batchyard, tmp_path: Path
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
     assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
     assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
-    assert "'0' is not a load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
+    assert "'0' is not a valid load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
 
 
 def test_manifests_run_on_nodes_of_trace(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from batchyard.sim.compare.comparison import (
     headline,
     repeat_figure,
 )
-from batchyard.sim.compare.figures import jain
+from batchyard.sim.compare.figures import jain_index
 from batchyard.sim.compare.inputs import Variant, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs
@@ -44,7 +44,7 @@ def test_curve_has_mean_peak_and_means_per_part() -> None:
     curve = Curve(0)
     curve.add(4, 10)
     curve.add(-2, 20)
-    assert curve.summed(40) == (2.0, 4)
+    assert curve.mean_and_peak(40) == (2.0, 4)
     assert list(curve.means(40, 4)) == [0, 4, 2, 2]
     assert list(curve.means(20, 1)) == [2.0]
 
@@ -57,10 +57,10 @@ def test_curves_are_summed() -> None:
 
 
 def test_jain_index_is_one_for_equal_shares() -> None:
-    assert jain([2.0, 2.0]) == 1
-    assert jain([1.0, 0.0, 0.0, 0.0]) == 0.25
-    assert jain([1.0, 3.0]) == 0.8
-    assert (jain([]), jain([0.0])) == (None, None)
+    assert jain_index([2.0, 2.0]) == 1
+    assert jain_index([1.0, 0.0, 0.0, 0.0]) == 0.25
+    assert jain_index([1.0, 3.0]) == 0.8
+    assert (jain_index([]), jain_index([0.0])) == (None, None)
 
 
 def test_repeat_figure_has_student_confidence_interval() -> None:
@@ -107,12 +107,12 @@ def test_equal_configurations_make_no_difference() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "stated"),
     [
-        ([workload("x", 30)], [], "Workload team/x at 0s is in a, and not in b"),
-        ([], [workload("x", 30)], "Workload team/x at 0s is in b, and not in a"),
+        ([workload("x", 30)], [], "Workload team/x at 0s is in a, but not in b"),
+        ([], [workload("x", 30)], "Workload team/x at 0s is in b, but not in a"),
         (
             [workload("x", 30)],
             [workload("x", 40)],
-            "metadata.annotations.batchyard.dev/runtime: Workload team/x at 0s differs in",
+            "metadata.annotations.batchyard.dev/runtime: this field of Workload team/x at 0s differs",
         ),
         ([], [], "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
     ],
@@ -123,14 +123,14 @@ def test_different_workloads_are_rejected(a: list[Obj], b: list[Obj], stated: st
 
 
 def test_workloads_beside_separate_load_are_rejected() -> None:
-    with pytest.raises(InvalidScenario, match="move it to the load, or leave out --trace"):
+    with pytest.raises(InvalidScenario, match="move this object to the load of --trace, or omit --trace"):
         compared([*queue(1), *LOAD], queue(1), LOAD)
 
 
 def test_different_horizons_are_rejected() -> None:
     settings = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "s"}}
     ends = {**settings, "spec": {"horizon": "1m"}}
-    with pytest.raises(InvalidScenario, match="they end at different times; give --until"):
+    with pytest.raises(InvalidScenario, match="both scenarios end at different times; give --until"):
         compared([*queue(1), ends], queue(1), LOAD)
     pair = read_pair(Variant("a", [*queue(1), ends]), Variant("b", queue(1)), LOAD, 10 * SECOND)
     assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).lasts == 10
@@ -183,5 +183,5 @@ def test_trace_pods_queue_by_quality_of_service(tmp_path: Path) -> None:
 
 def test_trace_requires_local_queue_in_both_configurations(tmp_path: Path) -> None:
     sides = [Variant("a", queue(1)), Variant("b", queue(1))]
-    with pytest.raises(InvalidScenario, match="both need a LocalQueue trace/default"):
+    with pytest.raises(InvalidScenario, match="the configurations have no LocalQueue trace/default"):
         as_jobs(traced(tmp_path), load_of("1"), sides)

@@ -70,24 +70,33 @@ def test_random_faults_end_at_until() -> None:
 @pytest.mark.parametrize(
     ("fault", "stated"),
     [
-        ("{fail: {pool: p}}", "spec.faults[0]: exactly one of at and every says when"),
+        ("{fail: {pool: p}}", "spec.faults[0]: exactly one of at and every must be set"),
         ("{at: 1m, every: {mean: 1h}, restart: true}", "spec.faults[0]: exactly one of at and every"),
-        ("{every: {mean: 0s}, restart: true}", "spec.faults[0].every.mean: the mean must be greater than 0"),
-        ("{at: 1m}", "spec.faults[0]: no fault is named; name one of fail, reclaimSpot"),
-        ("{at: 1m, restart: true, fail: {pool: p}}", "spec.faults[0]: fail, restart are too many"),
-        ("{at: 1m, fail: {count: 2}}", "spec.faults[0].fail: no target is named; name one of node, pool"),
-        ("{at: 1m, fail: {node: n, pool: p}}", "spec.faults[0].fail: node, pool are too many"),
+        ("{every: {mean: 0s}, restart: true}", "spec.faults[0].every.mean: must be a duration greater than 0"),
+        ("{at: 1m}", "spec.faults[0]: no kind of fault is set; set one of fail, reclaimSpot"),
+        ("{at: 1m, restart: true, fail: {pool: p}}", "spec.faults[0]: fail, restart cannot be combined in one fault"),
+        ("{at: 1m, fail: {count: 2}}", "spec.faults[0].fail: no target is set; set one of node, pool"),
+        ("{at: 1m, fail: {node: n, pool: p}}", "spec.faults[0].fail: node, pool cannot be combined in one fault"),
         ("{at: 1m, conflicts: {percent: 100, for: 1m}}", "spec.faults[0].conflicts.percent"),
         ("{at: 1m, fial: {node: n}}", "spec.faults[0].fial"),
-        ("{at: 1m, restart: false}", "spec.faults[0].restart: false would do nothing; write true"),
+        ("{at: 1m, restart: false}", "spec.faults[0].restart: must be true, not false; write true"),
         ("{at: 1m, fail: {node: ''}}", 'spec.faults[0].fail.node: Invalid value: "": must not be empty'),
-        ("{at: 1m, fail: {slice: tpu, count: 2}}", "spec.faults[0].fail.count: a slice determines by itself how many"),
-        ("{at: 1m, fail: {jobSet: a/b/c}}", "spec.faults[0].fail.jobSet: 'a/b/c' is not a name; write it as"),
-        ("{at: 1m, fail: {pod: /b}}", "spec.faults[0].fail.pod: '/b' is not a name"),
-        ("{at: 1m, conflicts: {percent: 9, for: 0s}}", "spec.faults[0].conflicts.for: it would be over at once"),
-        ("{every: {mean: 1h, until: 0s}, restart: true}", "spec.faults[0].every.until: it would end before"),
-        ("{at: 1m, drain: {node: n}}", "spec.faults[0]: without a Cluster the fault has no target; add a"),
-        ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: without a Cluster"),
+        ("{at: 1m, fail: {slice: tpu, count: 2}}", "spec.faults[0].fail.count: count must be 1 with slice"),
+        ("{at: 1m, fail: {jobSet: a/b/c}}", "spec.faults[0].fail.jobSet: 'a/b/c' is not a valid name; write"),
+        ("{at: 1m, fail: {pod: /b}}", "spec.faults[0].fail.pod: '/b' is not a valid name"),
+        (
+            "{at: 1m, conflicts: {percent: 9, for: 0s}}",
+            "spec.faults[0].conflicts.for: must be a duration greater than 0",
+        ),
+        (
+            "{every: {mean: 1h, until: 0s}, restart: true}",
+            "spec.faults[0].every.until: must be a duration greater than 0",
+        ),
+        (
+            "{at: 1m, drain: {node: n}}",
+            "spec.faults[0]: the fault has no target, because the scenario has no Cluster; add a",
+        ),
+        ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: the fault has no target"),
     ],
 )
 def test_invalid_fault_is_reported_with_path(fault: str, stated: str) -> None:
@@ -125,10 +134,13 @@ def fault_in_cluster(fault: str, autoscaling: str = "{}") -> str:
     ("fault", "stated"),
     [
         ("fail: {pool: gpu}", "fail.pool: unknown node pool 'gpu'; did you mean 'cpu'?"),
-        ("fail: {slice: tpus}", "fail.slice: unknown node pool 'tpus'; name one that the Cluster has, such as 'cheap'"),
+        (
+            "fail: {slice: tpus}",
+            "fail.slice: unknown node pool 'tpus'; use a node pool of the Cluster, such as 'cheap'",
+        ),
         (
             "reclaimSpot: {pool: cpu}",
-            "reclaimSpot.pool: the machines of 'cpu' are standard; only Spot machines are reclaimed",
+            "reclaimSpot.pool: the machines of pool 'cpu' are standard, but only Spot machines can be reclaimed",
         ),
         (
             "stockout: {machine: e2-standard4, for: 1m}",

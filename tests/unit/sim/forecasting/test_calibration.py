@@ -10,7 +10,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
-from batchyard.sim.forecasting.arrivals import chance
+from batchyard.sim.forecasting.arrivals import random_fraction
 from batchyard.sim.forecasting.calibration import (
     LEVELS,
     PENDING_FOR,
@@ -19,11 +19,11 @@ from batchyard.sim.forecasting.calibration import (
     ForecastRecord,
     StartOutcome,
     Waits,
-    in_order,
     moved_by,
     outcome_of,
     remembering,
     settled,
+    sort_waits,
     tracks_of,
 )
 
@@ -32,7 +32,7 @@ WAITS: StartOutcome = StartOutcome()
 
 
 def normal(seed: int, *names: str) -> float:
-    return NormalDist().inv_cdf(chance(seed, *names))
+    return NormalDist().inv_cdf(random_fraction(seed, *names))
 
 
 def spread(median: float, width: float) -> Waits:
@@ -59,7 +59,7 @@ def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[
         calibration = settled(calibration, now, lambda s, now=now: outcome_at(starts[int(s.uid)], now))  # type: ignore[misc]
         found = moved_by(calibration, SORTS, raw)
         calibration = remembering(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
-        reported.append((in_order(found), wait))
+        reported.append((sort_waits(found), wait))
     return reported
 
 
@@ -153,7 +153,7 @@ def test_few_forks_and_horizons_are_corrected_separately() -> None:
 
 def test_corrected_waits_are_sorted_and_unreached_levels_stay_none() -> None:
     known = settled(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
-    found = in_order(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
+    found = sort_waits(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
     known_waits = [wait for wait in found if wait is not None]
     assert (known_waits, found[-1]) == (sorted(known_waits), None)
 

@@ -24,8 +24,8 @@ def test_quota_increase_warns_of_workloads_admitted_at_once() -> None:
 def test_quota_decrease_warns_of_workloads_that_no_longer_fit() -> None:
     (reported,) = warnings(state(THERE, 10), queue(1)[1])
     over, who = reported.split(": ")
-    assert over == "ClusterQueue cq would use 1 cpu of flavor f more than it then may"
-    assert who == "team/b would no longer fit; no other Workload is admitted there"
+    assert over == "ClusterQueue cq would use 1 cpu of flavor f more than its quota allows"
+    assert who == "team/b would no longer fit; it admits no other Workload"
 
 
 def test_hold_and_drain_warns_of_evicted_workloads() -> None:

@@ -90,8 +90,12 @@ def test_wider_group_is_used_beyond_longest_run_of_small_group() -> None:
 def test_forks_draw_different_but_deterministic_histories() -> None:
     found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
     assert found.history is not None
-    drawn = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
-    again = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
+    drawn = [
+        [lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.draws_for_fork(seed)]
+    ]
+    again = [
+        [lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.draws_for_fork(seed)]
+    ]
     assert drawn == again
     assert {2 * SECOND, 10 * SECOND} <= {length for fork in drawn for length in fork}
     assert len({tuple(fork) for fork in drawn}) > 5

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from statistics import fmean, pvariance
 
-from batchyard.sim.forecasting.arrivals import BlockBootstrap, chance, weights
+from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, random_weights
 
 #: A history of good days and bad days, of ten runs each.
 DAYS = [float(place // 10 % 2) for place in range(100)]
@@ -38,12 +38,12 @@ def test_bootstrap_of_one_place_returns_it() -> None:
 
 def test_block_bootstrap_keeps_variance_of_days() -> None:
     in_stretches = [fmean(DAYS[place] for place in drawn(seed)) for seed in range(300)]
-    alone = [fmean(DAYS[int(100 * chance(seed, str(each)))] for each in range(20)) for seed in range(300)]
+    alone = [fmean(DAYS[int(100 * random_fraction(seed, str(each)))] for each in range(20)) for seed in range(300)]
     assert pvariance(in_stretches) > 2 * pvariance(alone)
 
 
 def test_weights_average_one_and_are_constant_within_block() -> None:
-    found = [weights(100, seed, "test") for seed in range(300)]
+    found = [random_weights(100, seed, "test") for seed in range(300)]
     assert 0.95 < fmean(map(fmean, found)) < 1.05
     assert all(each[0] == each[9] != each[10] for each in found)
-    assert weights(0, 1, "test") == []
+    assert random_weights(0, 1, "test") == []

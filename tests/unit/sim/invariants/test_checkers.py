@@ -72,7 +72,7 @@ def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
 def broken(inspection: InvariantChecker, world: World) -> list[str]:
     """The violated invariants, each once, in order."""
     world.run_until(None)
-    return list(dict.fromkeys(violation.law for violation in inspection.finish()))
+    return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))
 
 
 def change(world: World, name: str, status: Mapping[str, Any]) -> None:
@@ -215,29 +215,34 @@ def watched(*events: WatchEvent) -> list[str]:
     """The violations of the watch invariant by events after those of a small world."""
     _, inspection = running()
     inspection._observe(events)
-    return [violation.what for violation in inspection.violations if violation.law == "watch_has_no_gap"]
+    return [violation.description for violation in inspection.violations if violation.invariant == "watch_has_no_gap"]
 
 
 def test_gap_in_watch_is_detected() -> None:
     world, _ = running()
     obj = make.namespace("gap")
     event = WatchEvent(EventType.ADDED, Key(scheme.NAMESPACE, "", "gap"), obj, None, world.store.revision + 2)
-    assert watched(event) == [f"revision {world.store.revision + 2} follows {world.store.revision}"]
+    assert watched(event) == [
+        f"revision {world.store.revision + 2} was delivered directly after revision {world.store.revision}"
+    ]
 
 
 def test_modification_of_unknown_object_is_detected() -> None:
     world, _ = running()
     obj, key = make.namespace("gap"), Key(scheme.NAMESPACE, "", "gap")
     event = WatchEvent(EventType.MODIFIED, key, obj, obj, world.store.revision + 1)
-    assert watched(event) == ["gap has another old object than the last event", "gap was modified"]
+    assert watched(event) == [
+        "the old object of gap is not the object of its previous event",
+        "gap got an event MODIFIED, which does not match its previous event",
+    ]
 
 
 def test_violation_text_includes_history_of_objects() -> None:
     world, inspection = running(workload("old", count=6), workload("late", count=2))
     admit(world, "late", main=2)
     broken(inspection, world)
-    text = str(next(v for v in inspection.violations if v.law == "quota_never_oversubscribed"))
-    assert text.startswith("5s quota_never_oversubscribed: team/late was given 2000 of spot/cpu in queue/ours")
+    text = str(next(v for v in inspection.violations if v.invariant == "quota_never_oversubscribed"))
+    assert text.startswith("5s quota_never_oversubscribed: team/late reserved 2000 of spot/cpu in queue/ours")
     assert "0.001s Workload team/late: added" in text
 
 

@@ -62,7 +62,7 @@ def broken(world: World, inspection: InvariantChecker) -> list[str]:
     """The violated invariants, each once."""
     world.run_until(None)
     assert world.refused == []
-    return list(dict.fromkeys(violation.law for violation in inspection.finish()))
+    return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))
 
 
 def pod(name: str, node: str = "", requests: Mapping[str, Any] | None = None, **metadata: Any) -> Obj:

@@ -222,7 +222,7 @@ def test_queue_reports_head_and_lent_quota() -> None:
     found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
     reported = why(found, "cq", scheme.CLUSTER_QUEUE, "")
     assert (reported["state"], reported["binding"]["limit"]) == ("Active", "nominal")
-    assert "at the head team/wl" in reported["summary"]
+    assert "the first is team/wl" in reported["summary"]
     assert reported["quotas"][0]["lent"] == "3"
     assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 
