@@ -56,7 +56,7 @@ def backup(folder: Path, number: int, answers: Answers, sync: str) -> None:
             try:
                 back_up(folder / JOURNAL, file)
             except JournalError as error:
-                if "there is no such journal" not in str(error):
+                if "does not exist; pass the data directory" not in str(error):
                     answers.faults.append(f"round {number}: {error}")
 
     keeper = threading.Thread(target=keep)

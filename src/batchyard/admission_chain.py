@@ -1,7 +1,7 @@
-"""Admission chain: defaulting, admission plugins, webhooks, in order.
+"""Admission chain of the platform: defaulting, mutating plugins, validating plugins and quota checks, in this order.
 
-The order is that of Kubernetes: mutating plugins, then validating plugins, then quota.
-Source: pkg/kubeapiserver/options/plugins.go; docs/admission.md lists the plugins.
+The order is that of Kubernetes. docs/admission.md lists the plugins.
+Source: pkg/kubeapiserver/options/plugins.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namesp
 
 
 class AdmissionChain:
-    """The plugins of a platform, with the quota usage that they observe. It must observe every change in order."""
+    """The admission plugins of a platform, with the quota usage; `observe` must receive every change in order."""
 
     def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
         self._with_nodes = with_nodes
@@ -49,76 +49,78 @@ class AdmissionChain:
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
-        """Record a change."""
+        """Update the quota usage with a change of an object."""
         self._quotas.observe(event)
 
     def rules(self) -> AdmissionHooks:
-        """The admission rules for created, updated and deleted objects."""
-        return AdmissionHooks(self._preparations(), {scheme.NAMESPACE: check_deletion}, self._checks())
+        """Return the admission hooks for created, updated and deleted objects."""
+        return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: check_deletion}, self._check_hooks())
 
-    def _preparations(self) -> Mapping[str, Prepare]:
-        further: Mapping[str, Prepare] = {
-            scheme.POD: self._prepared_pod,
-            scheme.JOB: self._prepared_job,
-            scheme.JOB_SET: self._prepared_job_set,
+    def _prepare_hooks(self) -> Mapping[str, Prepare]:
+        mutate_by_kind: Mapping[str, Prepare] = {
+            scheme.POD: self._prepare_pod,
+            scheme.JOB: self._prepare_job,
+            scheme.JOB_SET: self._prepare_job_set,
         }
-        prepared: dict[str, Prepare] = {kind: partial(self._prepared, further.get(kind)) for kind in _NAMESPACED}
+        prepare_by_kind: dict[str, Prepare] = {
+            kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED
+        }
         if self._with_api:
-            prepared |= {ANY_OTHER: self._prepare_custom_object, scheme.PRIORITY_CLASS: _prepared_class}
-            prepared[scheme.NAMESPACE] = _prepared_namespace
-        return prepared
+            prepare_by_kind |= {ANY_OTHER: self._prepare_custom_object, scheme.PRIORITY_CLASS: _prepare_priority_class}
+            prepare_by_kind[scheme.NAMESPACE] = _prepare_namespace
+        return prepare_by_kind
 
-    def _checks(self) -> Mapping[str, Check]:
+    def _check_hooks(self) -> Mapping[str, Check]:
         checks: dict[str, Check] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_changed}
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         if self._with_api:
-            checks |= {scheme.PRIORITY_CLASS: _check_class, scheme.NAMESPACE: _check_namespace}
+            checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
         return checks
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         check_pod_change(new, old, reader.get)
         self._quotas.check_changed(new, old, reader)
 
-    def _prepared(self, further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
-        """Prepare an object of a namespaced kind."""
+    def _prepare_namespaced(self, mutate: Prepare | None, obj: Obj, reader: Reader) -> Obj:
+        """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
         check_namespace(obj, reader.get)
-        done = obj if further is None else further(obj, reader)
-        self._quotas.check_new(done, reader)
-        return done
+        mutated = obj if mutate is None else mutate(obj, reader)
+        self._quotas.check_new(mutated, reader)
+        return mutated
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
-        """Prepare an object of a user-defined kind: only the object shows whether the kind is namespaced."""
-        return self._prepared(None, obj, reader) if obj["metadata"].get("namespace") else obj
+        """Prepare a new object of a user-defined kind; an object without a namespace is cluster-scoped."""
+        return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
-    def _prepared_pod(self, pod: Obj, reader: Reader) -> Obj:
-        ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
-        done = with_limit_defaults(pod_defaults(pod), ranges) if ranges else pod
+    def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
+        limit_ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
+        mutated = with_limit_defaults(pod_defaults(pod), limit_ranges) if limit_ranges else pod
         if self._with_api:
-            volume = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
-            done = with_service_account(done, reader.get, volume)
-        classes = reader.list(scheme.PRIORITY_CLASS)
-        done = with_work_finalizer(admit_pod(done, reader.get, default_class(classes)), reader)
-        done = admit_queued_pod(mutate_pod(done, reader)) if self._with_nodes else with_priority(done)
-        if ranges:
-            check_limits(done, ranges)
+            volume_name = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
+            mutated = with_service_account(mutated, reader.get, volume_name)
+        priority_classes = reader.list(scheme.PRIORITY_CLASS)
+        mutated = with_work_finalizer(admit_pod(mutated, reader.get, default_class(priority_classes)), reader)
+        mutated = admit_queued_pod(mutate_pod(mutated, reader)) if self._with_nodes else with_priority(mutated)
+        if limit_ranges:
+            check_limits(mutated, limit_ranges)
         if self._with_nodes:
-            validate_pod(done, reader)
-        check_pod(done, reader.get)
-        return done
+            validate_pod(mutated, reader)
+        check_pod(mutated, reader.get)
+        return mutated
 
-    def _prepared_job(self, job: Obj, reader: Reader) -> Obj:
-        return with_selector(self._prepared_job_set(job, reader))
+    def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
+        return with_selector(self._prepare_job_set(job, reader))
 
-    def _prepared_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
+    def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
+        return queue_job(_drop_status(job_set), reader.get, self._managed_namespaces)
 
 
-def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:
+def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
     check_default(priority_class, default_class(reader.list(scheme.PRIORITY_CLASS)))
     return priority_class
 
 
-def _prepared_namespace(namespace: Obj, _reader: Reader) -> Obj:
+def _prepare_namespace(namespace: Obj, _reader: Reader) -> Obj:
     check_labels(namespace)
     return taken_up(namespace)
 
@@ -131,10 +133,10 @@ def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
     check_queue_kept(new, old, reader.get)
 
 
-def _check_class(new: Obj, _old: Obj, reader: Reader) -> None:
+def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
     check_default(new, default_class(reader.list(scheme.PRIORITY_CLASS)))
 
 
-def _without_status(obj: Obj) -> Obj:
-    """A new object without the status that its manifest may contain."""
+def _drop_status(obj: Obj) -> Obj:
+    """Return a new object without the status that its manifest may contain."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

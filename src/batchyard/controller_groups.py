@@ -1,4 +1,4 @@
-"""Controller groups: which run in a process, and what each reads and writes. Chosen as by kube-controller-manager."""
+"""Controller groups: the groups that a process can run, and the kinds that each group reads and writes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -31,18 +31,18 @@ ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines.
 REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
 
-_QUEUES: Final = (
+_QUEUE_KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
     *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.RUNTIME_CLASS),
 )
-_OF_JOBS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
-_CAPACITY: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
+_JOB_KINDS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
+_CAPACITY_KINDS: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
 #: The kinds that each group reads.
-_SEEN: Final[Mapping[str, Sequence[str]]] = {
-    ADMISSION: (*_QUEUES, *_OF_JOBS),
+_KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
+    ADMISSION: (*_QUEUE_KINDS, *_JOB_KINDS),
     PROVISIONING: (
         *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
-        *_CAPACITY,
+        *_CAPACITY_KINDS,
     ),
     JOBSET: (scheme.JOB_SET, scheme.JOB, scheme.SERVICE, scheme.POD, scheme.NODE),
     HOTSWAP: (scheme.NODE, scheme.POD),
@@ -60,7 +60,7 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
     AUTOSCALER: (
         *(scheme.CLUSTER, scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.NODE),
         *(scheme.POD, scheme.POD_DISRUPTION_BUDGET, scheme.NAMESPACE, scheme.CONFIG_MAP),
-        *_CAPACITY,
+        *_CAPACITY_KINDS,
     ),
     COSTS: (
         *(scheme.NAMESPACE, scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.JOB_SET, scheme.JOB, scheme.POD, scheme.NODE),
@@ -74,12 +74,12 @@ CREATE, PATCH, DELETE, STATUS = "create", "patch", "delete", "status"
 #: Sets blockOwnerDeletion in owner references to the object. Source: the admission plugin
 #: OwnerReferencesPermissionEnforcement, which requires the right to update the owner's `finalizers`.
 FINALIZERS: Final = "finalizers"
-_LIFE: Final = (CREATE, DELETE)
-_ALL: Final = (CREATE, PATCH, STATUS, DELETE)
+_CREATE_DELETE: Final = (CREATE, DELETE)
+_ALL_VERBS: Final = (CREATE, PATCH, STATUS, DELETE)
 #: The verbs that each group uses on each kind, besides Events. The list is complete.
-_WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+_VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     ADMISSION: {
-        scheme.WORKLOAD: _ALL,
+        scheme.WORKLOAD: _ALL_VERBS,
         scheme.JOB: (PATCH, STATUS, FINALIZERS),
         scheme.JOB_SET: (PATCH, FINALIZERS),
         scheme.CLUSTER_QUEUE: (PATCH, STATUS),
@@ -89,12 +89,12 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     PROVISIONING: {
         scheme.WORKLOAD: (STATUS, FINALIZERS),
         scheme.ADMISSION_CHECK: (STATUS,),
-        scheme.PROVISIONING_REQUEST: (*_LIFE, FINALIZERS),
+        scheme.PROVISIONING_REQUEST: (*_CREATE_DELETE, FINALIZERS),
         scheme.POD_TEMPLATE: (CREATE, PATCH, DELETE),
     },
     JOBSET: {
         scheme.JOB_SET: (STATUS, DELETE, FINALIZERS),
-        scheme.JOB: _ALL,
+        scheme.JOB: _ALL_VERBS,
         scheme.SERVICE: (CREATE,),
         scheme.POD: (STATUS, DELETE),
     },
@@ -103,7 +103,7 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     PLACEMENT: {scheme.POD: (PATCH, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
     NODES: {scheme.NODE: (PATCH, STATUS), scheme.POD: (STATUS, DELETE)},
     AUTOSCALER: {
-        **dict.fromkeys((scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST), _LIFE),
+        **dict.fromkeys((scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST), _CREATE_DELETE),
         scheme.CONFIG_MAP: (CREATE, PATCH),
         scheme.NODE: (PATCH,),
         scheme.POD: (STATUS, DELETE),
@@ -125,34 +125,35 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
-def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """The groups that a list selects: `*` all, `name` one, `-name` all but one; ValueError for an unknown name.
+def chosen(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
+    """Return the groups that a list such as `*,-costs` selects; raise ValueError for an unknown name.
 
-    The first word about a group counts. Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
+    `*` selects all groups, `name` adds one and `-name` excludes one. The first item about a group decides.
+    Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word != "*" and word.removeprefix("-") not in among:
-            raise ValueError(f"{word!r} is not in the list of known controllers: {', '.join(among)}")
-    return tuple(group for group in among if _is_chosen(group, words))
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    for item in items:
+        if item != "*" and item.removeprefix("-") not in known_groups:
+            raise ValueError(f"{item!r} is not in the list of known controllers: {', '.join(known_groups)}")
+    return tuple(group for group in known_groups if _is_selected(group, items))
 
 
 def kinds_seen(groups: Sequence[str]) -> tuple[str, ...]:
-    """The kinds that the controllers of these groups read."""
-    return tuple(dict.fromkeys(kind for group in groups for kind in _SEEN[group]))
+    """Return the kinds that the controllers of the given groups read."""
+    return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
 
 
 def kinds_written(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """The verbs that the controllers of these groups use on each kind."""
-    done: dict[str, dict[str, None]] = {}
+    """Return the verbs that the controllers of the given groups use, by kind."""
+    verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:
-        for kind, verbs in _WRITTEN[group].items():
-            done.setdefault(kind, {}).update(dict.fromkeys(verbs))
-    return {kind: tuple(verbs) for kind, verbs in done.items()}
+        for kind, verbs in _VERBS_USED[group].items():
+            verbs_by_kind.setdefault(kind, {}).update(dict.fromkeys(verbs))
+    return {kind: tuple(verbs) for kind, verbs in verbs_by_kind.items()}
 
 
-def _is_chosen(group: str, words: Sequence[str]) -> bool:
-    for word in words:
-        if word in {group, f"-{group}"}:
-            return word == group
-    return "*" in words
+def _is_selected(group: str, items: Sequence[str]) -> bool:
+    for item in items:
+        if item in {group, f"-{group}"}:
+            return item == group
+    return "*" in items

@@ -1,4 +1,4 @@
-"""The composition root: wires the same controllers for every world, to different ports."""
+"""The composition root: connects the controllers to the interfaces of a live platform or of a simulation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ _CREATION: Final = RequeuingTimestamp.CREATION
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The interfaces that differ between worlds."""
+    """The interfaces whose implementations differ between the live platform, the operator and the simulator."""
 
     kernel: Kernel
     client: ObjectClient
@@ -68,7 +68,7 @@ class Ports:
     cloud: Sequence[Controller]
     events: EventSink
     on_loop: Callable[[PreemptionLoop], None]
-    #: The limit on real time for decisions; None if time is virtual.
+    #: Limits the share of real time for reconciling; None if time is simulated.
     pace: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
     defects: Defects = stop_at_defect
@@ -80,7 +80,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class PlatformSettings:
-    """The settings of a platform."""
+    """The configuration of a platform: Kueue settings, optional features, and the controller groups that run."""
 
     kueue: KueueSettings = SIMULATED
     #: Whether pods are scheduled to nodes; otherwise they run without one.
@@ -106,7 +106,7 @@ class PlatformSettings:
 
 @dataclass(frozen=True, slots=True)
 class WiredPlatform:
-    """A wired platform."""
+    """The runner of all controllers, with the scheduler cache, the explainer and the cost controller."""
 
     runner: Runner
     index: SchedulerCache
@@ -116,45 +116,49 @@ class WiredPlatform:
 
 
 def build_platform(ports: Ports, settings: PlatformSettings) -> WiredPlatform:
-    """Wire the controllers to the ports."""
-    waits = settings.kueue.pods_ready
-    by_creation = waits is not None and waits.requeuing_timestamp is _CREATION
-    index = SchedulerCache(view_by_creation if by_creation else workload_view, settings.requeue_batch_period)
-    scaling = ScalingIndex()
-    autoscaler = Autoscaler(scaling)
+    """Create the controllers, connect them to the ports, and return them with their runner."""
+    pods_ready_settings = settings.kueue.pods_ready
+    requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _CREATION
+    index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
+    scaling_index = ScalingIndex()
+    autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
-    nodes = _nodes(settings, placement, (autoscaler, ProvisioningRequests(scaling))) if settings.with_nodes else ()
-    grouped = _grouped(index, nodes, ports, settings)
-    controllers = [each for group, some in grouped if group in settings.controllers for each in some]
+    node_controllers = (
+        _node_controllers(settings, placement, (autoscaler, ProvisioningRequests(scaling_index)))
+        if settings.with_nodes
+        else ()
+    )
+    controllers_by_group = _group_controllers(index, node_controllers, ports, settings)
+    controllers = [each for group, members in controllers_by_group if group in settings.controllers for each in members]
     costs = next((each for each in controllers if isinstance(each, CostController)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
     ports.client.subscribe(ViewExpiry().observe)
-    capacity = NodeCapacityView(scaling, autoscaler, placement) if settings.with_nodes else None
-    return WiredPlatform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity), costs)
+    capacity_view = NodeCapacityView(scaling_index, autoscaler, placement) if settings.with_nodes else None
+    return WiredPlatform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity_view), costs)
 
 
-def _grouped(
+def _group_controllers(
     index: SchedulerCache, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: PlatformSettings
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """All controllers with their groups, in the order in which they observe changes."""
+    """Return all controllers by group, in the order in which they observe changes."""
     return (
-        (controller_groups.ADMISSION, _admission(index, ports, settings)),
+        (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
-            _of_ended(settings),
+            _ttl_controllers(settings),
         ),
         (controller_groups.NAMESPACES, (Namespaces(with_custom_kinds=settings.with_api),)),
         (controller_groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
         (controller_groups.DISRUPTION, (DisruptionBudgets(),)),
-        (controller_groups.API, _api(settings) if settings.with_api else ()),
+        (controller_groups.API, _api_controllers(settings) if settings.with_api else ()),
         *nodes,
         (controller_groups.RUNTIME, ports.runtime),
         (controller_groups.CLOUD, ports.cloud),
         (controller_groups.API, (EventExpiry(),) if settings.with_api else ()),
-        (controller_groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
+        (controller_groups.COSTS, _cost_controllers(ports, settings) if settings.with_costs else ()),
         (
             controller_groups.ADMISSION,
             (
@@ -165,52 +169,56 @@ def _grouped(
     )
 
 
-def _costs(ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
-    """The controllers of costs and budgets."""
+def _cost_controllers(ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controllers of costs and budgets."""
     costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
 
-def _api(settings: PlatformSettings) -> Sequence[Controller]:
-    """The controllers for clients of the API."""
-    roots = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
-    return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *roots)
+def _api_controllers(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controllers for clients of the API: custom kinds, ServiceAccounts, ClusterRoles, root certificates."""
+    root_certificates = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
+    return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *root_certificates)
 
 
-def _of_ended(settings: PlatformSettings) -> Sequence[Controller]:
-    """The TTL controller, for the job kinds whose controllers run here."""
+def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller that deletes finished Jobs and JobSets after their TTL."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
-def _admission(index: SchedulerCache, ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
-    """Kueue's controllers: the scheduler, and the jobs' integration."""
-    kueue, ready = settings.kueue, settings.kueue.pods_ready
-    gate = PodsReadyGate(ready) if ready is not None and ready.block_admission else None
-    scheduler = Scheduler(index, kueue.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
-    jobs = partial(
+def _admission_controllers(index: SchedulerCache, ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controllers of Kueue: the scheduler, Workload lifecycle, and the integrations of Jobs and JobSets."""
+    kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
+    pods_ready_gate = (
+        PodsReadyGate(pods_ready_settings)
+        if pods_ready_settings is not None and pods_ready_settings.block_admission
+        else None
+    )
+    scheduler = Scheduler(index, kueue.policy, ports.on_loop, pods_ready_gate, ports.cycles, weighs=settings.with_api)
+    job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,
-        wait_for_pods_ready=ready is not None,
+        wait_for_pods_ready=pods_ready_settings is not None,
         managed_namespaces=kueue.managed_namespaces,
     )
     return (
-        scheduler,  # first: it updates the index that others read
-        WorkloadLifecycle(ready),
+        scheduler,  # first, because it updates the cache that the others read
+        WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
-        jobs(JobIntegration()),
-        jobs(JobSetIntegration()),
+        job_reconciler(JobIntegration()),
+        job_reconciler(JobSetIntegration()),
     )
 
 
-def _nodes(
+def _node_controllers(
     settings: PlatformSettings, placement: Controller, scaling: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """The controllers of nodes."""
+    """Return the controllers of nodes by group: placement, node health, hotswap and autoscaling."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacement(),)),
         (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
-        (controller_groups.AUTOSCALER, scaling),  # the first updates the index
+        (controller_groups.AUTOSCALER, scaling),  # the first updates the index of the others
     )

@@ -120,7 +120,7 @@ def test_platform_ends_on_write_error_and_keeps_acknowledged_writes(tmp_path: Pa
         assert (code, answer["reason"]) == (500, "InternalError")
         assert running.process.wait(20) == 1
         assert running.process.stderr is not None
-        assert "the disk refuses to read or write it; look at the disk" in running.process.stderr.read()
+        assert "the disk cannot read or write the file; check the disk" in running.process.stderr.read()
     with Running(tmp_path, PLAIN) as again:
         items = ask(again.url, "GET", CONFIG_MAPS)[1]["items"]
     assert [item["metadata"]["name"] for item in items] == ["a"]

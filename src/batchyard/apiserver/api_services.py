@@ -1,4 +1,4 @@
-"""APIServices: the server that is responsible for a group and version.
+"""APIServices, which describe the served groups and versions, and the Service `kubernetes` of the API server.
 
 The platform provides one for each group and version that it serves. An APIService that references a Service is stored,
 but requests are not proxied to that Service: the platform serves only its own groups.
@@ -34,22 +34,26 @@ _INFO: Final = ServedKind(
     has_status=True,
     categories=("api-extensions",),
 )
-_TEXT: Final = {"type": "string"}
-_NUMBER: Final = {"type": "integer", "format": "int32"}
+_STRING_SCHEMA: Final = {"type": "string"}
+_INT32_SCHEMA: Final = {"type": "integer", "format": "int32"}
 _SPEC: Final = {
     "type": "object",
     "required": ["groupPriorityMinimum", "versionPriority"],
     "properties": {
-        "caBundle": _TEXT,
-        "group": _TEXT,
-        "groupPriorityMinimum": _NUMBER,
+        "caBundle": _STRING_SCHEMA,
+        "group": _STRING_SCHEMA,
+        "groupPriorityMinimum": _INT32_SCHEMA,
         "insecureSkipTLSVerify": {"type": "boolean"},
         "service": {
             "type": "object",
-            "properties": {"name": _TEXT, "namespace": _TEXT, "port": {**_NUMBER, "default": 443}},
+            "properties": {
+                "name": _STRING_SCHEMA,
+                "namespace": _STRING_SCHEMA,
+                "port": {**_INT32_SCHEMA, "default": 443},
+            },
         },
-        "version": _TEXT,
-        "versionPriority": _NUMBER,
+        "version": _STRING_SCHEMA,
+        "versionPriority": _INT32_SCHEMA,
     },
 }
 _STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVES: True}
@@ -63,31 +67,42 @@ _VERSION_PRIORITY: Final = 15
 
 
 class ApiServiceStrategy(CustomStrategy):
-    """The strategy of APIServices."""
+    """The resource strategy of APIServices: schema, time fields and table columns."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_VERSION])
 
-    def _times(self) -> TimeLocations:
+    def _time_locations(self) -> TimeLocations:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """Return the table columns."""
+        """Return the table columns of APIServices."""
         return Column("Name", format="name"), Column("Service"), Column("Available"), Column("Age")
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of an APIService."""
         service: Mapping[str, str] = stored["spec"].get("service") or {}
-        named = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
+        service_name = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
         condition = find_condition(stored, _AVAILABLE) or {}
-        return [stored["metadata"]["name"], named, str(condition.get("status", "Unknown")), cells.age(stored, now)]
+        return [
+            stored["metadata"]["name"],
+            service_name,
+            str(condition.get("status", "Unknown")),
+            cells.age(stored, now),
+        ]
 
 
 def api_service_resource() -> Resource:
-    """Return the resource of APIServices."""
+    """Return the served resource of APIServices."""
     strategy = ApiServiceStrategy()
     return Resource(
-        _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
+        _INFO,
+        strategy,
+        ("status",),
+        merge_schema=strategy.merge_schema,
+        is_native=True,
+        drops_unknown=True,
+        is_adoptable=True,
     )
 
 
@@ -95,14 +110,14 @@ def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str
     """Return an APIService for each served version of each group."""
     groups = versions_by_group(served)
     return [
-        _provided(group, version, _PRIORITY - rank, _VERSION_PRIORITY - place, now)
-        for rank, (group, versions) in enumerate(groups.items())
-        for place, version in enumerate(versions)
+        _build_provided_service(group, version, _PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
+        for group_index, (group, versions) in enumerate(groups.items())
+        for version_index, version in enumerate(versions)
     ]
 
 
 def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
-    """Set the Available condition from whether the platform serves the group and version; itself if unchanged."""
+    """Return an APIService with the Available condition: true if the platform serves its group and version."""
     is_served = service["metadata"]["name"] in names
     reason, message = (
         ("Local", "Local APIServices are always available")
@@ -110,12 +125,18 @@ def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> O
         else ("NotProxied", "batchyard passes no requests on to other servers")
     )
     status = service.get("status") or {}
-    known = status.get("conditions") or []
-    reported = with_condition(known, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
-    return service if reported is known else with_status(service, {**status, "conditions": reported})
+    old_conditions = status.get("conditions") or []
+    new_conditions = with_condition(
+        old_conditions, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now
+    )
+    return (
+        service if new_conditions is old_conditions else with_status(service, {**status, "conditions": new_conditions})
+    )
 
 
-def _provided(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:
+def _build_provided_service(
+    group: str, version: str, priority: int, version_priority: int, now: Instant
+) -> dict[str, Any]:
     name = f"{version}.{group}"
     spec = {"groupPriorityMinimum": priority, "version": version, "versionPriority": version_priority}
     service: Obj = {
@@ -135,22 +156,22 @@ def _provided(group: str, version: str, priority: int, version_priority: int, no
 # Source: Kubernetes's pkg/controlplane/controller/kubernetesservice.
 
 
-_NAME: Final = "kubernetes"
+_SERVICE_NAME: Final = "kubernetes"
 _KUBERNETES_SERVICE_LABELS: Final = {"component": "apiserver", "provider": "kubernetes"}
-_OF_SERVICE: Final = {"kubernetes.io/service-name": _NAME}
+_ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
 _PORT: Final = 443
 
 
 def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
-    """Return the Service of a server at an address, and its endpoints, to create.
+    """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
-    `among_pods` is its address in the pod network; '' if it does not listen there.
+    `among_pods` is the server's address in the pod network; '' if it does not listen there.
     """
     name = "https" if is_secure else "http"
-    reached = [{"name": name, "port": port, "protocol": "TCP"}]
+    endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _PORT, "protocol": "TCP", "targetPort": port}
     spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
-    family = f"IPv{ipaddress.ip_address(address).version}"
+    address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [
         {
@@ -159,17 +180,17 @@ def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "
         },
         {
             **_service_object("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),
-            "subsets": [{"addresses": [{"ip": address}], "ports": reached}],
+            "subsets": [{"addresses": [{"ip": address}], "ports": endpoint_ports}],
         },
         {
-            **_service_object("discovery.k8s.io/v1", "EndpointSlice", _OF_SERVICE),
-            "addressType": family,
+            **_service_object("discovery.k8s.io/v1", "EndpointSlice", _ENDPOINT_SLICE_LABELS),
+            "addressType": address_family,
             "endpoints": [endpoint],
-            "ports": reached,
+            "ports": endpoint_ports,
         },
     ]
 
 
 def _service_object(api_version: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
-    metadata = {"name": _NAME, "namespace": "default", "labels": labels}
+    metadata = {"name": _SERVICE_NAME, "namespace": "default", "labels": labels}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}

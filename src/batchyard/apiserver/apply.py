@@ -42,74 +42,74 @@ class Differences(NamedTuple):
     added: FieldSet = EMPTY
 
 
-_NONE: Final = Differences()
+_NO_DIFFERENCES: Final = Differences()
 _ABSENT: Final = object()
 
 
-def fields_of(value: Any, shape: MergeSchema) -> FieldSet:
-    """Return the fields of an applied value: all leaves, list items, and empty values."""
-    if isinstance(value, dict) and not shape.is_atomic:
-        result = {}
+def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
+    """Return the field set of an applied value: all leaves, list items, and empty values."""
+    if isinstance(value, dict) and not schema.is_atomic:
+        field_set = {}
         for name, child in value.items():
-            fields = fields_of(child, shape.below(name))
-            is_named = name in shape.inside.fields
+            fields = fields_of(child, schema.field_schema(name))
+            is_named = name in schema.members.fields
             if child is None or child == {} or not is_named:
                 fields = {MARK: {}, **fields}
             if fields:
-                result[f"f:{name}"] = fields
-        return result
-    if isinstance(value, list) and shape.keys is not None:
-        return {step: {MARK: {}, **fields_of(item, shape.item)} for step, item in items_of(value, shape).items()}
+                field_set[f"f:{name}"] = fields
+        return field_set
+    if isinstance(value, list) and schema.keys is not None:
+        return {step: {MARK: {}, **fields_of(item, schema.item)} for step, item in items_of(value, schema).items()}
     return LEAF
 
 
-def all_fields_of(value: Any, shape: MergeSchema) -> FieldSet:
-    """Return the fields of a new value, including the maps and lists on the path to each leaf."""
-    if isinstance(value, dict) and value and not shape.is_atomic:
+def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
+    """Return the field set of a new value, including the maps and lists on the path to each leaf."""
+    if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {MARK: {}}
-        inside = shape.inside
-        known, rest = inside.fields.get, inside.rest or FREE
+        members = schema.members
+        find_declared, undeclared = members.fields.get, members.undeclared or FREE
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
-            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, known(name) or rest)
+            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or undeclared)
         return fields
-    if isinstance(value, list) and shape.keys is not None:
-        within = {step: all_fields_of(item, shape.item) for step, item in items_of(value, shape).items()}
-        return {MARK: {}, **within}
+    if isinstance(value, list) and schema.keys is not None:
+        item_fields = {step: all_fields_of(item, schema.item) for step, item in items_of(value, schema).items()}
+        return {MARK: {}, **item_fields}
     return LEAF
 
 
-def differences(old: Any, new: Any, shape: MergeSchema) -> Differences:
+def differences(old: Any, new: Any, schema: MergeSchema) -> Differences:
     """Return the fields in which a new value differs from an old one."""
     if old is new or old == new:
-        return _NONE
-    if isinstance(old, dict) and isinstance(new, dict) and not shape.is_atomic:
-        return _gathered(old, new, shape, "f:")
-    if isinstance(old, list) and isinstance(new, list) and shape.keys is not None:
-        return _gathered(items_of(old, shape), items_of(new, shape), shape, "")
+        return _NO_DIFFERENCES
+    if isinstance(old, dict) and isinstance(new, dict) and not schema.is_atomic:
+        return _diff_members(old, new, schema, "f:")
+    if isinstance(old, list) and isinstance(new, list) and schema.keys is not None:
+        return _diff_members(items_of(old, schema), items_of(new, schema), schema, "")
     return Differences(modified=LEAF)
 
 
-def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: MergeSchema, prefix: str) -> Differences:
+def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> Differences:
     removed: dict[str, Any] = {}
     modified: dict[str, Any] = {}
     added: dict[str, Any] = {}
     for name, child in new.items():
-        was = old.get(name, _ABSENT)
-        if was is child:  # identical for most fields
+        old_child = old.get(name, _ABSENT)
+        if old_child is child:  # identical for most fields
             continue
-        step, inner = prefix + name, shape.below(name) if prefix else shape.item
-        if was is _ABSENT:
-            added[step] = all_fields_of(child, inner)
+        step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item
+        if old_child is _ABSENT:
+            added[step] = all_fields_of(child, child_schema)
             continue
-        found = differences(was, child, inner)
-        for gathered, part in zip((removed, modified, added), found, strict=True):
-            if part:
-                gathered[step] = part
+        nested = differences(old_child, child, child_schema)
+        for target, nested_fields in zip((removed, modified, added), nested, strict=True):
+            if nested_fields:
+                target[step] = nested_fields
     for name, child in old.items():
         if name not in new:
-            removed[prefix + name] = all_fields_of(child, shape.below(name) if prefix else shape.item)
+            removed[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
     return Differences(removed, modified, added)
 
 
@@ -131,9 +131,9 @@ _MANAGED_FIELDS_REMEMBERED_MAX: Final = 512
 #: The maximum size of a cached part in bytes, which bounds each cache to 16 MiB.
 _REMEMBERED_LENGTH_MAX: Final = 32 * 1024
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
-_ANCIENT: Final = "ancient-changes"
+_MERGED_ENTRY_MANAGER: Final = "ancient-changes"
 #: The manager of all fields that existed before the first apply, if the object has no managedFields.
-_BEFORE: Final = "before-first-apply"
+_BEFORE_FIRST_APPLY: Final = "before-first-apply"
 #: Fields without an owner: those that the server sets and those that identify the object.
 _UNOWNED_FIELDS: Final = of_fields_v1(
     {
@@ -175,32 +175,32 @@ class FieldManagerEntry(NamedTuple):
     time: str
     fields: FieldSet
     #: The fields as encoded in `fieldsV1`, if already known.
-    written: Mapping[str, Any] | None = None
+    fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: FieldSet) -> "FieldManagerEntry":
-        """Return the claim with other fields; itself if they are the same object."""
+        """Return the entry with other fields; itself if they are the same object."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The key of an entry. The API version belongs to it for updates but not for applies."""
+        """The key of the entry; it includes the API version for updates but not for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
     @property
     def title(self) -> str:
-        """The manager as conflict messages name it."""
+        """The description of the manager in conflict messages."""
         part = f' with subresource "{self.subresource}"' if self.subresource else ""
-        how = f" using {self.api_version}" if self.operation == UPDATE else ""
-        return f'"{self.name}"{part}{how}'
+        version = f" using {self.api_version}" if self.operation == UPDATE else ""
+        return f'"{self.name}"{part}{version}'
 
     def entry(self) -> dict[str, Any]:
-        """Return the claim as an entry of `managedFields`."""
+        """Return the entry in the JSON form of `managedFields`."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
-        written = _as_written(self.fields) if self.written is None else self.written
-        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": written}
+        fields_v1 = _encode_field_set(self.fields) if self.fields_v1 is None else self.fields_v1
+        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": fields_v1}
         return entry | ({"subresource": self.subresource} if self.subresource else {})
 
 
@@ -212,220 +212,248 @@ class ApplyResult(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Accessors for the forms of an object in each version of its kind."""
+    """Accessors for each version of a kind: its merge schema, conversion to it, and whether it is served."""
 
-    shape: Callable[[str], MergeSchema]
+    merge_schema: Callable[[str], MergeSchema]
     #: Converts an object to another version.
     convert: Callable[[Obj, str], Obj]
     is_served: Callable[[str], bool]
 
 
-def created(new: Obj, author: FieldManager, shape: MergeSchema) -> list[dict[str, Any]]:
-    """Return `managedFields` of a new object, in the author's version; empty if the object has no owned fields."""
-    metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
-    fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
+def created(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
+    """Return the `managedFields` of a new object, in the author's version; empty if it has no owned fields."""
+    metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
+    fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
-            fields[f"f:{name}"] = _part_v1(value, shape.below(name), is_marked=name not in ("spec", "status"))
+            fields[f"f:{name}"] = _top_level_to_fields_v1(
+                value, schema.field_schema(name), is_marked=name not in ("spec", "status")
+            )
     if not fields:
         return []
-    claim = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
-    return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+    manager_entry = FieldManagerEntry(
+        author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY
+    )
+    return [{**manager_entry.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
-    """Return the owned fields of new metadata."""
-    about = difference({"f:metadata": marshal.loads(encoded)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
-    return to_fields_v1(about)
+def _metadata_to_fields_v1(encoded: bytes) -> dict[str, Any]:
+    """Return the owned fields of a new object's metadata, as `fieldsV1`."""
+    owned = difference({"f:metadata": marshal.loads(encoded)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
+    return to_fields_v1(owned)
 
 
-def _part_v1(value: Any, shape: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
-    """Return the fields of a top-level part of a new object, each field cached by itself."""
-    if not isinstance(value, dict) or not value or shape.is_atomic:
-        return _fields_v1_of(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), shape)
+def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
+    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; nested fields are cached separately."""
+    if not isinstance(value, dict) or not value or schema.is_atomic:
+        return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {MARK: {}} if is_marked else {}
     for name in sorted(value):
         child = value[name]
         is_plain = not isinstance(child, dict | list)
         encoded = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
-        fields[f"f:{name}"] = {} if is_plain else _within_v1_of(encoded, shape.below(name))
+        fields[f"f:{name}"] = {} if is_plain else _nested_to_fields_v1(encoded, schema.field_schema(name))
     return fields
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _fields_v1_of(encoded: bytes, shape: MergeSchema) -> dict[str, Any]:
-    """Return the fields of a part that is encoded as a whole."""
-    return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - encoded by this module
+def _value_to_fields_v1(encoded: bytes, schema: MergeSchema) -> dict[str, Any]:
+    """Return the `fieldsV1` of a top-level field, whose value is encoded by `marshal`."""
+    return to_fields_v1(all_fields_of(marshal.loads(encoded), schema))  # noqa: S302 - encoded by this module
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _within_v1_of(encoded: bytes, shape: MergeSchema) -> dict[str, Any]:
-    """Return the fields below one field of a part."""
-    fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - encoded by this module
+def _nested_to_fields_v1(encoded: bytes, schema: MergeSchema) -> dict[str, Any]:
+    """Return the `fieldsV1` of one nested field, whose value is encoded by `marshal`."""
+    fields = all_fields_of(marshal.loads(encoded), schema)  # noqa: S302 - encoded by this module
     return {} if fields == LEAF else to_fields_v1(fields)
 
 
-def _as_written(fields: FieldSet) -> dict[str, Any]:
-    """Encode a set as `fieldsV1`; equal sets share one cached encoding."""
-    return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
+def _encode_field_set(fields: FieldSet) -> dict[str, Any]:
+    """Encode a field set as `fieldsV1`; equal sets share one cached encoding."""
+    return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _written_of(encoded: bytes) -> dict[str, Any]:
+def _marshalled_to_fields_v1(encoded: bytes) -> dict[str, Any]:
     return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
 
 
 def updated(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: Versions
 ) -> list[dict[str, Any]]:
-    """Return `managedFields` after an update; both objects are in the author's version."""
-    return _entries(_claims_after_update(old, new, _claims(entries, versions), author, versions))
+    """Return the `managedFields` after an update; both objects are in the author's version."""
+    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
 
 
 def applied(live: Obj | None, config: Obj, author: FieldManager, versions: Versions, *, force: bool) -> ApplyResult:
-    """Merge an applied configuration into the live object, or into none. Raises Refused on a conflict."""
-    shape = versions.shape(author.api_version)
-    old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
-    claims = _claims((live or {}).get("metadata", {}).get("managedFields") or (), versions)
-    if live is not None and not claims:
-        before = author._replace(manager=_BEFORE, subresource="")
-        claims = _claims_after_update(_bare(old), old, [], before, versions)
-    mine = FieldManagerEntry(
-        author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, shape)
+    """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
+    schema = versions.merge_schema(author.api_version)
+    old: Obj = (
+        {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _drop_managed_fields(live)
     )
-    last = next((claim for claim in claims if claim.identity == mine.identity), None)
-    others = [claim for claim in claims if claim is not last]
-    new = _pruned(merged(old, config, shape), last, [mine, *others], shape)
-    changes = _Changes(old, new, author.api_version, versions)
-    conflicts = [(other, found) for other in others if (found := changes.conflict(other))]
+    manager_entries = _decode_entries((live or {}).get("metadata", {}).get("managedFields") or (), versions)
+    if live is not None and not manager_entries:
+        first_author = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
+        manager_entries = _entries_after_update(_empty_object(old), old, [], first_author, versions)
+    own_entry = FieldManagerEntry(
+        author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
+    )
+    last_entry = next(
+        (manager_entry for manager_entry in manager_entries if manager_entry.identity == own_entry.identity), None
+    )
+    other_entries = [manager_entry for manager_entry in manager_entries if manager_entry is not last_entry]
+    new = _remove_abandoned_fields(merged(old, config, schema), last_entry, [own_entry, *other_entries], schema)
+    changes = _VersionedDifferences(old, new, author.api_version, versions)
+    conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
-        allowed = _allowed(old, shape) if author.manager == "kubectl" else EMPTY
-        conflicts = [(other, left) for other, found in conflicts if (left := difference(found, allowed))]
+        allowed = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
+        conflicts = [
+            (other, remaining) for other, conflicting in conflicts if (remaining := difference(conflicting, allowed))
+        ]
         if conflicts:
-            raise _conflict(conflicts)
-    if last is not None and old == new and last.fields == mine.fields:
-        mine = mine._replace(time=last.time)
-    return ApplyResult(new, _entries([*map(changes.left, others), mine]))
+            raise _conflict_error(conflicts)
+    if last_entry is not None and old == new and last_entry.fields == own_entry.fields:
+        own_entry = own_entry._replace(time=last_entry.time)
+    return ApplyResult(new, _encode_entries([*map(changes.without_lost_fields, other_entries), own_entry]))
 
 
-def _claims_after_update(
-    old: Obj, new: Obj, claims: Sequence[FieldManagerEntry], author: FieldManager, versions: Versions
+def _entries_after_update(
+    old: Obj, new: Obj, manager_entries: Sequence[FieldManagerEntry], author: FieldManager, versions: Versions
 ) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
-        old, new = _unmanaged(old), _unmanaged(new)
-    changes = _Changes(old, new, author.api_version, versions)
-    kept = [left for left in map(changes.left, claims) if left.fields]
-    taken = changes.taken()
-    if not taken:
-        return _capped(kept)
-    mine = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
-    before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
-    others = [claim for claim in kept if claim.identity != mine.identity]
-    return _capped([*others, mine.with_fields(union(before, taken))])
+        old, new = _drop_managed_fields(old), _drop_managed_fields(new)
+    changes = _VersionedDifferences(old, new, author.api_version, versions)
+    remaining_entries = [
+        remaining for remaining in map(changes.without_lost_fields, manager_entries) if remaining.fields
+    ]
+    owned = changes.fields_owned_by_author()
+    if not owned:
+        return _merge_oldest_updates(remaining_entries)
+    own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, owned)
+    own_fields = next(
+        (manager_entry.fields for manager_entry in remaining_entries if manager_entry.identity == own_entry.identity),
+        EMPTY,
+    )
+    other_entries = [
+        manager_entry for manager_entry in remaining_entries if manager_entry.identity != own_entry.identity
+    ]
+    return _merge_oldest_updates([*other_entries, own_entry.with_fields(union(own_fields, owned))])
 
 
-class _Changes:
-    """The differences between an old and a new object, in every version that a claim uses."""
+class _VersionedDifferences:
+    """The differences between an old and a new object, in every version that a `managedFields` entry uses."""
 
     def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
         self._old = old
         self._new = new
         self._versions = versions
-        self._of_author = differences(old, new, versions.shape(api_version))
-        self._found = {api_version: self._of_author}
+        self._author_differences = differences(old, new, versions.merge_schema(api_version))
+        self._differences = {api_version: self._author_differences}
         #: By version: the changed and removed fields, which their previous owners lose.
-        self._gone: dict[str, FieldSet] = {}
+        self._lost_fields: dict[str, FieldSet] = {}
 
-    def taken(self) -> FieldSet:
-        """Return the changed and added fields, which the author now owns."""
-        return difference(union(self._of_author.modified, self._of_author.added), _UNOWNED_FIELDS)
+    def fields_owned_by_author(self) -> FieldSet:
+        """Return the changed and added fields, which the author of the write now owns."""
+        return difference(union(self._author_differences.modified, self._author_differences.added), _UNOWNED_FIELDS)
 
-    def conflict(self, claim: FieldManagerEntry) -> FieldSet:
-        """Return the claimed fields that changed."""
-        found = self._in(claim.api_version)
-        return intersection(claim.fields, union(found.modified, found.added))
+    def conflicting_fields(self, manager_entry: FieldManagerEntry) -> FieldSet:
+        """Return the fields of an entry that the write changed or added."""
+        differences_of_version = self._differences_in(manager_entry.api_version)
+        return intersection(manager_entry.fields, union(differences_of_version.modified, differences_of_version.added))
 
-    def left(self, claim: FieldManagerEntry) -> FieldManagerEntry:
-        """Return the claim without the fields that changed or were removed."""
-        gone = self._gone.get(claim.api_version)
-        if gone is None:
-            found = self._in(claim.api_version)
-            gone = self._gone[claim.api_version] = union(union(found.modified, found.added), found.removed)
-        return claim.with_fields(difference(claim.fields, gone))
+    def without_lost_fields(self, manager_entry: FieldManagerEntry) -> FieldManagerEntry:
+        """Return an entry without the fields that the write changed, added or removed."""
+        lost_fields = self._lost_fields.get(manager_entry.api_version)
+        if lost_fields is None:
+            differences_of_version = self._differences_in(manager_entry.api_version)
+            lost_fields = self._lost_fields[manager_entry.api_version] = union(
+                union(differences_of_version.modified, differences_of_version.added), differences_of_version.removed
+            )
+        return manager_entry.with_fields(difference(manager_entry.fields, lost_fields))
 
-    def _in(self, api_version: str) -> Differences:
-        if api_version not in self._found:
+    def _differences_in(self, api_version: str) -> Differences:
+        if api_version not in self._differences:
             convert = self._versions.convert
-            shape = self._versions.shape(api_version)
-            found = differences(convert(self._old, api_version), convert(self._new, api_version), shape)
-            self._found[api_version] = found
-        return self._found[api_version]
+            schema = self._versions.merge_schema(api_version)
+            differences_of_version = differences(
+                convert(self._old, api_version), convert(self._new, api_version), schema
+            )
+            self._differences[api_version] = differences_of_version
+        return self._differences[api_version]
 
 
-def _pruned(
-    obj: dict[str, Any], last: FieldManagerEntry | None, claims: Sequence[FieldManagerEntry], shape: MergeSchema
+def _remove_abandoned_fields(
+    obj: dict[str, Any],
+    last_entry: FieldManagerEntry | None,
+    manager_entries: Sequence[FieldManagerEntry],
+    schema: MergeSchema,
 ) -> dict[str, Any]:
-    """Remove the fields that the author applied last but no longer does, unless another manager owns them."""
-    if last is None or last.api_version != claims[0].api_version:
+    """Remove the fields that the author applied last time but not now, unless another manager owns them."""
+    if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
-    known = with_named(last.fields, shape)
-    owned = union_of([with_named(claim.fields, shape) for claim in claims])
-    there = with_named(fields_of(obj, shape), shape)
-    bare = less(obj, known, shape) or {}
-    gone = difference(there, union(with_named(fields_of(bare, shape), shape), owned))
-    left = less(obj, gone, shape) or {}
-    dangling = difference(there, with_named(fields_of(left, shape), shape))
-    result: dict[str, Any] = less(obj, intersection(dangling, known), shape) or {}
+    last_fields = with_named(last_entry.fields, schema)
+    owned = union_of([with_named(manager_entry.fields, schema) for manager_entry in manager_entries])
+    present = with_named(fields_of(obj, schema), schema)
+    without_last_fields = less(obj, last_fields, schema) or {}
+    removable = difference(present, union(with_named(fields_of(without_last_fields, schema), schema), owned))
+    remaining = less(obj, removable, schema) or {}
+    removed_fields = difference(present, with_named(fields_of(remaining, schema), schema))
+    result: dict[str, Any] = less(obj, intersection(removed_fields, last_fields), schema) or {}
     return result
 
 
-def _applied_fields(config: Obj, shape: MergeSchema) -> FieldSet:
-    return difference(fields_of(config, shape), _UNOWNED_FIELDS)
+def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
+    return difference(fields_of(config, schema), _UNOWNED_FIELDS)
 
 
-def _allowed(live: Obj, shape: MergeSchema) -> FieldSet:
+def _unchanged_kubectl_fields(live: Obj, schema: MergeSchema) -> FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
     They do not conflict when kubectl migrates to server-side apply.
     """
     text = (live["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
-        last = msgspec.json.decode(text) if text else None
+        last_applied = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:
         return EMPTY
-    if not isinstance(last, dict) or last.get("apiVersion") != live["apiVersion"]:
+    if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live["apiVersion"]:
         return EMPTY
-    found = differences(last, live, shape)
-    return difference(difference(difference(fields_of(last, shape), found.modified), found.added), found.removed)
+    changes = differences(last_applied, live, schema)
+    return difference(
+        difference(difference(fields_of(last_applied, schema), changes.modified), changes.added), changes.removed
+    )
 
 
-def _conflict(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
+def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
     """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {claim.title}", "field": path}
-        for claim, fields in conflicts
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager_entry.title}", "field": path}
+        for manager_entry, fields in conflicts
         for path in paths(fields)
     ]
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         lines: list[str] = []
-        for claim, fields in conflicts:
-            lines += [f"conflicts with {claim.title}:", *(f"- {path}" for path in paths(fields))]
+        for manager_entry, fields in conflicts:
+            lines += [f"conflicts with {manager_entry.title}:", *(f"- {path}" for path in paths(fields))]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-# --- managedFields as they are written ---
+# --- managedFields in JSON form ---
 
 
-def _claims(entries: Sequence[ManagedFieldsJson], versions: Versions) -> list[FieldManagerEntry]:
-    """Return the claims, without those in versions that are no longer served."""
-    return [claim for claim in _read(entries) if versions.is_served(claim.api_version)]
+def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: Versions) -> list[FieldManagerEntry]:
+    """Decode `managedFields` entries, except those in versions that are no longer served."""
+    return [
+        manager_entry for manager_entry in _iterate_entries(entries) if versions.is_served(manager_entry.api_version)
+    ]
 
 
-def _read(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
+def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
     for entry in entries:
         fields = entry.get("fieldsV1")
         if isinstance(fields, dict):
@@ -446,66 +474,76 @@ def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
     return fields, to_fields_v1(fields)
 
 
-def _entries(claims: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
-    """Return the `managedFields` entries: applies first, then updates, each by time."""
-    ordered = sorted(claims, key=lambda claim: (claim.operation, claim.time, *claim.identity))
-    return [claim.entry() for claim in ordered if claim.fields]
+def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
+    """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
+    ordered = sorted(
+        manager_entries,
+        key=lambda manager_entry: (manager_entry.operation, manager_entry.time, *manager_entry.identity),
+    )
+    return [manager_entry.entry() for manager_entry in ordered if manager_entry.fields]
 
 
-def _capped(claims: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest updates into one claim if there are more than `UPDATERS_MAX`."""
+def _merge_oldest_updates(manager_entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
+    """Merge the oldest update entries into one if there are more than `UPDATERS_MAX`."""
     updaters = sorted(
-        (claim for claim in claims if claim.operation == UPDATE), key=lambda claim: (claim.time, claim.name)
+        (manager_entry for manager_entry in manager_entries if manager_entry.operation == UPDATE),
+        key=lambda manager_entry: (manager_entry.time, manager_entry.name),
     )
     surplus = len(updaters) - UPDATERS_MAX
     if surplus <= 0:
-        return claims
+        return manager_entries
     oldest = updaters[: surplus + 1]
-    bucket = oldest[-1]
-    fields = union_of([claim.fields for claim in oldest if claim.api_version == bucket.api_version])
-    appliers = [claim for claim in claims if claim.operation != UPDATE]
-    return [*appliers, *updaters[surplus + 1 :], bucket.with_fields(fields)._replace(name=_ANCIENT, subresource="")]
+    newest_merged = oldest[-1]
+    fields = union_of(
+        [manager_entry.fields for manager_entry in oldest if manager_entry.api_version == newest_merged.api_version]
+    )
+    apply_entries = [manager_entry for manager_entry in manager_entries if manager_entry.operation != UPDATE]
+    return [
+        *apply_entries,
+        *updaters[surplus + 1 :],
+        newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource=""),
+    ]
 
 
-def _unmanaged(obj: Obj) -> dict[str, Any]:
+def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
     """Return the object without `managedFields`."""
     metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
     return {**obj, "metadata": metadata}
 
 
-def _bare(obj: Obj) -> dict[str, Any]:
+def _empty_object(obj: Obj) -> dict[str, Any]:
     """Return the object with empty metadata, spec and status."""
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
-def check_config(config: Mapping[str, Any], shape: MergeSchema) -> None:
-    """Raise Refused if an applied configuration has undeclared fields or `managedFields`."""
+def check_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
+    """Raise StatusError if an applied configuration has undeclared fields or `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
     if metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    unknown = [f"{path}: field not declared in schema" for path in _undeclared(config, shape, "")]
-    if unknown:
+    problems = [f"{path}: field not declared in schema" for path in _undeclared_paths(config, schema, "")]
+    if problems:
         group, _, version = str(config.get("apiVersion")).rpartition("/")
         kind = f"{group}/{version}, Kind={config.get('kind')}"
-        named = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {kind}"
-        message = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in unknown)
-        raise bad_request(f"failed to create typed patch object ({named}): {message}")
+        object_name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {kind}"
+        message = problems[0] if len(problems) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in problems)
+        raise bad_request(f"failed to create typed patch object ({object_name}): {message}")
 
 
-def _undeclared(value: Any, shape: MergeSchema, path: str) -> Iterator[str]:
+def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, child in value.items():
-            if not shape.knows(name):
+            if not schema.allows_field(name):
                 yield f"{path}.{name}"
             else:
-                yield from _undeclared(child, shape.below(name), f"{path}.{name}")
+                yield from _undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
     elif isinstance(value, list):
-        if shape.keys is not None:
-            items_of(value, shape, unique=True)
+        if schema.keys is not None:
+            items_of(value, schema, unique=True)
         for item in value:
-            yield from _undeclared(item, shape.item, path)
+            yield from _undeclared_paths(item, schema.item, path)
 
 
 # --- versions ---
@@ -514,17 +552,17 @@ def _undeclared(value: Any, shape: MergeSchema, path: str) -> Iterator[str]:
 
 
 def versions_of(resource: Resource, namespace: str) -> Versions:
-    """Return the accessors for all versions of a resource."""
+    """Return the accessors for all versions of a resource's kind."""
     info, strategy = resource.info, resource.strategy
 
-    def shape(api_version: str) -> MergeSchema:
-        return resource.shape(info.version_of(api_version) or info.storage_version)
+    def merge_schema(api_version: str) -> MergeSchema:
+        return resource.merge_schema(info.version_of(api_version) or info.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:
-        found = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
-        return obj if found is None else strategy.show(found, api_version)
+        decoded = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
+        return obj if decoded is None else strategy.show(decoded, api_version)
 
-    return Versions(shape, convert, lambda api_version: bool(info.version_of(api_version)))
+    return Versions(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 
 
 # --- controller manager ---
@@ -534,18 +572,18 @@ def versions_of(resource: Resource, namespace: str) -> Versions:
 # the status and write it too often.
 
 
-_NAME: Final = "batchyard"
+_MANAGER_NAME: Final = "batchyard"
 
 
 class InProcessFieldManager:
-    """Field ownership for writes by controllers of this process."""
+    """Tracks field ownership for the writes of controllers in this process."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
     def claimed(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return the write; an update also takes ownership of the fields that it changes."""
+        """Return a controller's write; an update also takes ownership of the fields that it changes."""
         if not isinstance(write, Update):
             return write
         stored = get(key_of(write.obj))
@@ -554,6 +592,6 @@ class InProcessFieldManager:
         if stored is None or not entries or resource is None:
             return write
         new = {**write.obj, "status": stored["status"]} if "status" in stored else write.obj
-        author = FieldManager(_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
+        author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
         versions = versions_of(resource, stored["metadata"].get("namespace", ""))
         return replace(write, managed_fields=updated(stored, new, entries, author, versions))

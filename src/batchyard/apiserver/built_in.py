@@ -1,4 +1,4 @@
-"""The built-in kinds: the strategy that connects `batchyard.api` to the registry."""
+"""The resources of the built-in kinds: their strategy, and Go's decoding errors for values of a wrong type."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,45 @@ from batchyard.interfaces.client import Propagation
 # Source: Go's time package (Parse, ParseError), read element by element as it does; metav1.Time and metav1.MicroTime.
 
 
-_TWO: Final = r"\d\d"
+_TWO_DIGITS: Final = r"\d\d"
+#: The layout elements in order: Go's name and the pattern of each.
+_DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO_DIGITS), ("-", "-"), ("02", _TWO_DIGITS), ("T", "T"))
+_HOUR_AND_MINUTE: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO_DIGITS), (":", ":"))
+_ZONE: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
+_SECONDS: Final = (("05", _TWO_DIGITS + r"(?:[.,]\d+)?"), _ZONE)
+_SECONDS_WITH_MICROS: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{6}"), _ZONE)
+_SECOND_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS)
+_MICRO_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_WITH_MICROS)
+#: Name, minimum and maximum of bounded elements; the day is checked last.
+_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
+
+
+def time_fault(text: str, *, is_micro: bool) -> str | None:
+    """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
+    layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
+    remaining, values_by_element = text, dict[str, str]()
+    for name, pattern in layout:
+        match = re.compile(pattern, re.ASCII).match(remaining)
+        if match is None:
+            message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining)} as "{name}"'
+            return f"parsing time {_quote(text)} as {message}"
+        values_by_element[name] = match[0]
+        if name in _RANGES:
+            range_name, minimum, maximum = _RANGES[name]
+            if not minimum <= int(match[0][:2]) <= maximum:
+                return f"parsing time {_quote(text)}: {range_name} out of range"
+        remaining = remaining[match.end() :]
+    if remaining:
+        return f"parsing time {_quote(text)}: extra text: {_quote(remaining)}"
+    if not 1 <= int(values_by_element["02"]) <= days_in(int(values_by_element["2006"]), int(values_by_element["01"])):
+        return f"parsing time {_quote(text)}: day out of range"
+    return None
+
+
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
 # --- go errors ---
 #
 # Go decoding errors of Kubernetes' native kinds, for values whose type differs from their field's.
@@ -37,46 +75,8 @@ _TWO: Final = r"\d\d"
 # encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
 
 
-#: The layout elements in order: Go's name and the pattern of each.
-_DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO), ("-", "-"), ("02", _TWO), ("T", "T"))
-_CLOCK: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO), (":", ":"))
-_ZONE: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
-_SECONDS: Final = (("05", _TWO + r"(?:[.,]\d+)?"), _ZONE)
-_FINE_SECONDS: Final = (("05", _TWO), (".000000", r"[.,]\d{6}"), _ZONE)
-_SECOND_LAYOUT: Final = (*_DAY, *_CLOCK, *_SECONDS)
-_MICRO_LAYOUT: Final = (*_DAY, *_CLOCK, *_FINE_SECONDS)
-#: Name, minimum and maximum of bounded elements; the day is checked last.
-_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
-
-
-def time_fault(text: str, *, is_micro: bool) -> str | None:
-    """Return the error for a text; None if it matches the layout."""
-    layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
-    left, found = text, dict[str, str]()
-    for name, fits in layout:
-        match = re.compile(fits, re.ASCII).match(left)
-        if match is None:
-            message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quoted(left)} as "{name}"'
-            return f"parsing time {_quoted(text)} as {message}"
-        found[name] = match[0]
-        if name in _RANGES:
-            what, lowest, highest = _RANGES[name]
-            if not lowest <= int(match[0][:2]) <= highest:
-                return f"parsing time {_quoted(text)}: {what} out of range"
-        left = left[match.end() :]
-    if left:
-        return f"parsing time {_quoted(text)}: extra text: {_quoted(left)}"
-    if not 1 <= int(found["02"]) <= days_in(int(found["2006"]), int(found["01"])):
-        return f"parsing time {_quoted(text)}: day out of range"
-    return None
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
-
-
 _QUANTITY: Final = re.compile(r"[+-]?[0-9.]++[eEinumkKMGTP]*+[-+]?[0-9]*+", re.ASCII)
-_NO_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_NOT_A_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _GO_TYPES: Final[Mapping[str, str]] = {
     "string": "string",
     "bool": "bool",
@@ -86,69 +86,73 @@ _GO_TYPES: Final[Mapping[str, str]] = {
     "bytes": "[]uint8",
 }
 #: Types with their own UnmarshalJSON.
-_NAMED: Final = {
+_GO_TYPES_WITH_UNMARSHAL: Final = {
     "quantity": "resource.Quantity",
     "time": "v1.Time",
     "micro-time": "v1.MicroTime",
     "int-or-string": "intstr.IntOrString",
 }
-_TIMES: Final = frozenset({"time", "micro-time"})
-_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
-_TEXTS: Final = frozenset({"string", "bytes"})
+_TIME_TYPES: Final = frozenset({"time", "micro-time"})
+_INTEGER_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
+_STRING_TYPES: Final = frozenset({"string", "bytes"})
 
 
-def misfit(sent: Mapping[str, Any], of: TypeScope, type_name: str) -> str | None:
-    """Return the error for the first value of a wrong type in an object; None if all fit."""
-    return next(_in_object(sent, of, type_name, ()), None)
+def find_decoding_error(sent: Mapping[str, Any], scope: TypeScope, type_name: str) -> str | None:
+    """Return Go's decoding error for the first value of a wrong type in an object; None if all values fit."""
+    return next(_object_decoding_errors(sent, scope, type_name, ()), None)
 
 
-def _in_object(value: Mapping[str, Any], of: TypeScope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
-    fields = of.fields(type_name)
+def _object_decoding_errors(
+    value: Mapping[str, Any], scope: TypeScope, type_name: str, path: tuple[str, ...]
+) -> Iterator[str]:
+    fields = scope.fields(type_name)
     for name, child in value.items():
         if name in fields and child is not None:
-            yield from _in_field(child, fields[name], of, (*path, name), type_name)
+            yield from _field_decoding_errors(child, fields[name], scope, (*path, name), type_name)
 
 
-def _in_field(value: Any, field: Field, of: TypeScope, path: tuple[str, ...], struct: str) -> Iterator[str]:
-    """Yield the errors of a value in a field of a struct; elements of lists and maps belong to the same struct."""
+def _field_decoding_errors(
+    value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct: str
+) -> Iterator[str]:
+    """Yield the decoding errors of a value in a field; elements of lists and maps belong to the same struct."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
         for item in value:
-            yield from _in_field(item, field.element, of, path, struct)
+            yield from _field_decoding_errors(item, field.element, scope, path, struct)
     elif field.is_map and isinstance(value, Mapping):
         for item in value.values():
-            yield from _in_field(item, field.element, of, path, struct)
+            yield from _field_decoding_errors(item, field.element, scope, path, struct)
     elif field.is_object and isinstance(value, Mapping):
-        scope, type_name = of.scope_of(field.expression)
-        yield from _in_object(value, scope, type_name, path)
+        nested_scope, type_name = scope.scope_of(field.expression)
+        yield from _object_decoding_errors(value, nested_scope, type_name, path)
     elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
-        if not _fits(value, field):
-            where = f"Go struct field {_short(struct)}.{'.'.join(path)}"
-            yield f"json: cannot unmarshal {_describe_value(value, field)} into {where} of type {_go_type(field)}"
+        if not _has_go_type(value, field):
+            location = f"Go struct field {_last_name(struct)}.{'.'.join(path)}"
+            yield f"json: cannot unmarshal {_describe_value(value, field)} into {location} of type {_go_type(field)}"
     else:
-        yield from _of_its_own(value, field.expression)
+        yield from _custom_decoding_errors(value, field.expression)
 
 
-def _fits(value: Any, field: Field) -> bool:
+def _has_go_type(value: Any, field: Field) -> bool:
     expression = field.expression
-    if expression in _TEXTS:
+    if expression in _STRING_TYPES:
         return isinstance(value, str)
     if expression == "bool":
         return isinstance(value, bool)
-    bits = _BITS.get(expression)
+    bits = _INTEGER_BITS.get(expression)
     return bits is not None and type(value) is int and -(1 << bits) <= value < 1 << bits
 
 
-def _of_its_own(value: Any, expression: str) -> Iterator[str]:
-    """Yield the errors of types with their own UnmarshalJSON."""
+def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
+    """Yield the decoding errors of a value whose Go type has its own UnmarshalJSON."""
     if expression == "int-or-string" and not isinstance(value, str | int):
-        yield f"json: cannot unmarshal {_word(value)} into Go value of type int32"
-    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_text(value))):
-        yield _NO_QUANTITY
-    elif expression in _TIMES and not isinstance(value, str):
-        yield f"json: cannot unmarshal {_word(value)} into Go value of type string"
-    elif expression in _TIMES and (fault := time_fault(value, is_micro=expression == "micro-time")):
+        yield f"json: cannot unmarshal {_json_type(value)} into Go value of type int32"
+    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_as_text(value))):
+        yield _NOT_A_QUANTITY
+    elif expression in _TIME_TYPES and not isinstance(value, str):
+        yield f"json: cannot unmarshal {_json_type(value)} into Go value of type string"
+    elif expression in _TIME_TYPES and (fault := time_fault(value, is_micro=expression == "micro-time")):
         yield fault
 
 
@@ -156,21 +160,21 @@ def _is_quantity(text: str) -> bool:
     return len(text) <= LENGTH_MAX and _QUANTITY.fullmatch(text) is not None
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _text_of(value)
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else _to_json(value)
 
 
-def _text_of(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
 def _describe_value(value: Any, field: Field) -> str:
-    """Describe a value as the decoder does; numbers that do not fit an integer field with their text."""
+    """Describe a value as Go's decoder does; a number that does not fit an integer field includes its digits."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"number {_text_of(value)}" if is_number and field.expression in _BITS else _word(value)
+    return f"number {_to_json(value)}" if is_number and field.expression in _INTEGER_BITS else _json_type(value)
 
 
-def _word(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int | float):
@@ -179,34 +183,34 @@ def _word(value: Any) -> str:
 
 
 def _go_type(field: Field) -> str:
-    """Return the Go type of a field."""
+    """Return the Go type of a field, as decoding errors name it."""
     if field.is_list:
         return f"[]{_go_type(field.element)}"
     if field.expression == "{quantity}":
         return "v1.ResourceList"
     if field.is_map:
         return f"map[string]{_go_type(field.element)}"
-    known = _GO_TYPES.get(field.expression) or _NAMED.get(field.expression)
-    return known or f"v1.{_short(field.expression)}"
+    known = _GO_TYPES.get(field.expression) or _GO_TYPES_WITH_UNMARSHAL.get(field.expression)
+    return known or f"v1.{_last_name(field.expression)}"
 
 
-def _short(type_name: str) -> str:
+def _last_name(type_name: str) -> str:
     """Return a type name without its enclosing types."""
     return type_name.rpartition(".")[2]
 
 
 class BuiltIn:
-    """The strategy of one built-in kind."""
+    """The resource strategy of one built-in kind."""
 
     def __init__(self, constant: str) -> None:
         self._constant = constant
-        self._seconds = ShownTimesCache()
+        self._shown_times = ShownTimesCache()
         #: The paths of time fields, by version.
         self._times: dict[str, TimeLocations] = {}
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode an object into its storage version with defaults; or return its errors."""
-        return complete(sent, namespace, sound)
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode an object into its storage version with defaults, or return its errors."""
+        return complete(sent, namespace, valid_obj)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
@@ -217,14 +221,14 @@ class BuiltIn:
         times = self._times.get(api_version)
         if times is None:
             times = self._times[api_version] = self.times(api_version)
-        return self._seconds.in_whole_seconds(self.in_version(stored, api_version), times)
+        return self._shown_times.in_whole_seconds(self.in_version(stored, api_version), times)
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object without rounding times, for comparison."""
+        """Convert a stored object to a served version without rounding times, for comparison."""
         return conversion.from_storage(stored, api_version)
 
     def times(self, api_version: str) -> TimeLocations:
-        """Return the paths of time fields in a version."""
+        """Return the paths of time fields in a version of the kind."""
         return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:
@@ -240,7 +244,7 @@ class BuiltIn:
         return validation.validate_status(new, old)
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """Return the table columns, including those of `-o wide`."""
+        """Return the table columns of the kind, including those of `-o wide`."""
         return columns(self._constant, wide=True)
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
@@ -253,12 +257,12 @@ class BuiltIn:
 
 
 #: Source: Kubernetes's pkg/registry/batch/job/strategy.go.
-_ORPHANS: Final = (
+_ORPHAN_WARNING: Final = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
     "propagationPolicy=Orphan to suppress this warning"
 )
 #: Source: `ReturnDeletedObject` in Kubernetes's pkg/registry/core.
-_RETURN_DELETED: Final = frozenset(
+_KINDS_RETURNING_DELETED: Final = frozenset(
     {
         scheme.NAMESPACE,
         scheme.PERSISTENT_VOLUME,
@@ -278,19 +282,21 @@ def built_in_resources() -> list[Resource]:
 
 
 def _resource(info: ServedKind) -> Resource:
-    orphans, fields = info.constant == scheme.JOB, scope_for(info, info.storage_version)
-    is_native = fields.name == NATIVE
+    orphans_by_default, type_scope = info.constant == scheme.JOB, scope_for(info, info.storage_version)
+    is_native = type_scope.name == NATIVE
     return Resource(
         info,
         BuiltIn(info.constant),
         ("status",) if info.has_status else (),
-        shape=partial(shape_of_kind, info),
+        merge_schema=partial(shape_of_kind, info),
         is_native=is_native,
-        misfit=partial(misfit, of=fields, type_name=info.kind) if is_native else no_misfit,
+        find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=info.kind)
+        if is_native
+        else no_misfit,
         # kubelets create Nodes with a status
-        is_born_with_status=info.constant == scheme.NODE,
-        returns_deleted=info.constant in _RETURN_DELETED,
+        keeps_sent_status=info.constant == scheme.NODE,
+        returns_deleted=info.constant in _KINDS_RETURNING_DELETED,
         is_adoptable=info.constant == scheme.CLUSTER_ROLE,
-        propagation=Propagation.ORPHAN if orphans else Propagation.BACKGROUND,
-        propagation_warning=_ORPHANS if orphans else "",
+        propagation=Propagation.ORPHAN if orphans_by_default else Propagation.BACKGROUND,
+        propagation_warning=_ORPHAN_WARNING if orphans_by_default else "",
     )

@@ -36,9 +36,9 @@ _NO_MODEL: Final = "not found, or not visible to you"
 PAGE_STREAMS_MAX: Final = 50
 PAGE_STREAMS_PER_FLOW_MAX: Final = 10
 PAGE_STREAMS_FOR_OWNER: Final = 10
-#: The minimum interval between updates of a stream, and the interval for each open stream.
-_EVERY: Final = 200 * MILLISECOND
-_EACH: Final = 50 * MILLISECOND
+#: The minimum interval between updates of a stream, and its increase for each open stream.
+_UPDATE_INTERVAL_MIN: Final = 200 * MILLISECOND
+_UPDATE_INTERVAL_PER_STREAM: Final = 50 * MILLISECOND
 #: Kinds that change constantly and appear in no model.
 _IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
 _encode = msgspec.json.Encoder().encode
@@ -46,28 +46,28 @@ _LOG: Final = logging.getLogger("batchyard")
 
 
 class ListPermissions(Protocol):
-    """The list permissions of a user."""
+    """The permissions of a user to list objects."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
 class StaticFile(Protocol):
-    """A static file."""
+    """A static file of the dashboard."""
 
     @property
     def content(self) -> bytes:
-        """The content."""
+        """The content of the file."""
 
     @property
     def content_type(self) -> str:
-        """The media type."""
+        """The media type of the file."""
 
 
 class ModelProvider(Protocol):
-    """Computes models."""
+    """Computes the view models of the dashboard."""
 
-    def model(self, view: str, query: Mapping[str, str], sight: ListPermissions) -> dict[str, Any] | None:
+    def model(self, view: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
         """Return the model of a view; None if it does not exist or is hidden from the user."""
 
     def time(self) -> dict[str, Any]:
@@ -75,49 +75,49 @@ class ModelProvider(Protocol):
 
 
 class ModelFeed(Protocol):
-    """The feed of durable changes."""
+    """The feed that passes durable changes to the streams of the dashboard."""
 
     def join(self, watch: "ModelStream") -> None:
         """Feed a stream with all later changes."""
 
 
 class UserListPermissions:
-    """The list permissions of a user, from the current RBAC rules."""
+    """The permissions of a user to list objects, by the current RBAC rules."""
 
     def __init__(self, user: UserInfo, authorizer: Authorizer) -> None:
         self._user = user
         self._authorizer = authorizer
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Report whether the user may list a kind."""
+        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
         info = scheme.kind_info(kind)
-        asked = Attributes(self._user, "list", info.group, info.plural, namespace=namespace)
-        return self._authorizer.decide(asked).allowed
+        attributes = Attributes(self._user, "list", info.group, info.plural, namespace=namespace)
+        return self._authorizer.decide(attributes).allowed
 
 
 class StaticFileHandler:
-    """The handler of static files."""
+    """The handler of requests for the dashboard's static files."""
 
     def __init__(self, find: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
-        self._find = find
+        self._find_file = find
         self._headers = tuple(headers)
 
     def answer(self, request: ApiRequest) -> Response:
-        """Return the file at a path."""
+        """Return the static file at the path of a request."""
         if request.path == FILES:
             return Response(307, "", content_type=TEXT, headers=(("location", f"{FILES}/"),))
-        found = self._find(request.path.removeprefix(f"{FILES}/"))
-        if found is None:
+        file = self._find_file(request.path.removeprefix(f"{FILES}/"))
+        if file is None:
             return NO_SUCH_PATH
-        return Response(200, found.content, content_type=found.content_type, headers=self._headers)
+        return Response(200, file.content, content_type=file.content_type, headers=self._headers)
 
 
 class ModelHandler:
-    """The handler of view models."""
+    """The handler of requests for the dashboard's view models."""
 
-    def __init__(self, pages: ModelProvider, authorizer: Authorizer, feed: ModelFeed, timers: Kernel) -> None:
-        """`timers` run on the wall clock, independent of the platform's time."""
-        self._pages = pages
+    def __init__(self, models: ModelProvider, authorizer: Authorizer, feed: ModelFeed, timers: Kernel) -> None:
+        """Create the handler. `timers` run on the wall clock, independent of the platform's time."""
+        self._models = models
         self._authorizer = authorizer
         self._feed = feed
         self._timers = timers
@@ -125,82 +125,82 @@ class ModelHandler:
         self._open_streams: dict[ModelStream, str] = {}
 
     def answer(self, request: ApiRequest) -> "Response | ModelStream":
-        """Return a model, or a stream of its changes."""
+        """Return a view model, or with `watch` a stream of its changes."""
         view, query = request.path.removeprefix(MODELS), dict(request.query)
-        sight = UserListPermissions(request.user, self._authorizer)
+        permissions = UserListPermissions(request.user, self._authorizer)
 
-        def make() -> dict[str, Any] | None:
-            return self._pages.model(view, query, sight)
+        def compute_model() -> dict[str, Any] | None:
+            return self._models.model(view, query, permissions)
 
-        made = make()
-        if made is None:
+        model = compute_model()
+        if model is None:
             raise StatusError(404, "NotFound", _NO_MODEL)
         if not request.flag("watch"):
-            return Response(200, {**self._pages.time(), "model": made}, headers=_HEADERS)
-        self._check_room(request.user)
-        stream = ModelStream(make, self._pages.time, self._timers, self._open_streams, flow_of(request.user))
-        stream.begin(made)
+            return Response(200, {**self._models.time(), "model": model}, headers=_HEADERS)
+        self._check_stream_limits(request.user)
+        stream = ModelStream(compute_model, self._models.time, self._timers, self._open_streams, flow_of(request.user))
+        stream.begin(model)
         self._feed.join(stream)
         return stream
 
-    def _check_room(self, user: UserInfo) -> None:
-        """Raise Refused if too many streams are open, for the user's flow or for all users but the owner."""
+    def _check_stream_limits(self, user: UserInfo) -> None:
+        """Raise StatusError if too many streams are open, for the user's flow or for all but the owner."""
         if is_exempt(user):
-            most = PAGE_STREAMS_MAX
+            streams_max = PAGE_STREAMS_MAX
         else:
-            most = PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER
+            streams_max = PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER
             flow = flow_of(user)
             if sum(1 for each in self._open_streams.values() if each == flow) >= PAGE_STREAMS_PER_FLOW_MAX:
-                raise _too_many(f"{PAGE_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
-        if len(self._open_streams) >= most:
-            raise _too_many(f"{len(self._open_streams)} dashboard streams are open")
+                raise _too_many_streams(f"{PAGE_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
+        if len(self._open_streams) >= streams_max:
+            raise _too_many_streams(f"{len(self._open_streams)} dashboard streams are open")
 
 
-def _too_many(problem: str) -> StatusError:
-    return StatusError(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
+def _too_many_streams(problem: str) -> StatusError:
+    return StatusError(429, "TooManyRequests", f"{problem}; close one, or try again later", {"retryAfterSeconds": 1})
 
 
 _HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
 
 
 class ModelStream:
-    """A model and its changes: lines of JSON with the changed parts."""
+    """A watch of one view model: lines of JSON with the changed parts."""
 
     content_type: Final = JSON
     times_out: Final = True
 
     def __init__(
         self,
-        make: Callable[[], dict[str, Any] | None],
+        compute_model: Callable[[], dict[str, Any] | None],
         time: Callable[[], dict[str, Any]],
         timers: Kernel,
         open_streams: "dict[ModelStream, str]",
         flow: str,
     ) -> None:
-        self._make = make
+        self._compute_model = compute_model
         self._time = time
         self._timers = timers
         self._open_streams = open_streams
         self._open_streams[self] = flow
         #: The parts as last sent.
-        self._sent: dict[str, bytes] = {}
-        self._waiting: list[bytes] = []
+        self._sent_parts: dict[str, bytes] = {}
+        self._buffered: list[bytes] = []
         self._is_stale = False
-        self._ticket: int | None = None
+        self._update_ticket: int | None = None
         self.is_over = False
         #: Called when lines are available.
         self.on_news: Callable[[], None] = _noop
 
     def begin(self, model: dict[str, Any]) -> None:
-        """Send the whole model."""
+        """Send the complete model."""
         self._send(model)
 
     def take(self) -> list[bytes]:
-        """Take the buffered lines."""
-        taken, self._waiting = self._waiting, []
-        if self._is_stale and self._ticket is None and not self.is_over:
-            self._look_later()
-        return taken
+        """Return and remove the buffered lines."""
+        lines, self._buffered = self._buffered, []
+        if self._is_stale and self._update_ticket is None and not self.is_over:
+            self._schedule_update()
+        return lines
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Mark the model as stale after relevant changes."""
@@ -208,37 +208,37 @@ class ModelStream:
             self.touch()
 
     def touch(self) -> None:
-        """Schedule an update, unless the client has not read the last one yet."""
+        """Schedule an update of the model, unless the client has not read the last one yet."""
         if self.is_over:
             return
         self._is_stale = True
-        if self._ticket is None and not self._waiting:
-            self._look_later()
+        if self._update_ticket is None and not self._buffered:
+            self._schedule_update()
 
     def mark(self) -> None:
         """Send the time as a keep-alive."""
-        self._waiting.append(_encode(self._time()) + b"\n")
+        self._buffered.append(_encode(self._time()) + b"\n")
         self.on_news()
 
     def end(self) -> None:
         """End the stream after the buffered lines."""
         self.is_over = True
         self._open_streams.pop(self, None)
-        if self._ticket is not None:
-            self._timers.cancel(self._ticket)
-            self._ticket = None
+        if self._update_ticket is not None:
+            self._timers.cancel(self._update_ticket)
+            self._update_ticket = None
         self.on_news()
 
-    def _look_later(self) -> None:
-        wait: Duration = max(_EVERY, _EACH * len(self._open_streams))
-        self._ticket = self._timers.call_at(self._timers.now() + wait, self._look)
+    def _schedule_update(self) -> None:
+        wait: Duration = max(_UPDATE_INTERVAL_MIN, _UPDATE_INTERVAL_PER_STREAM * len(self._open_streams))
+        self._update_ticket = self._timers.call_at(self._timers.now() + wait, self._update)
 
-    def _look(self) -> None:
-        self._ticket, self._is_stale = None, False
+    def _update(self) -> None:
+        self._update_ticket, self._is_stale = None, False
         try:
-            model = self._make()
+            model = self._compute_model()
         except Exception:  # noqa: BLE001 - ends only this stream; its client reconnects
-            _LOG.exception("dashboard model failed")
+            _LOG.exception("cannot compute a dashboard model; its stream ends")
             model = None
         if model is None:
             self.end()
@@ -246,14 +246,14 @@ class ModelStream:
             self.on_news()
 
     def _send(self, model: dict[str, Any]) -> bool:
-        """Send the changed parts; return whether there were any."""
+        """Send the changed parts of a model; return whether there were any."""
         parts = {name: _encode(part) for name, part in model.items()}
-        changed = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent.get(name) != part}
-        gone = [name for name in self._sent if name not in parts]
-        self._sent = parts
-        if changed or gone:
-            self._waiting.append(_encode({**self._time(), "set": changed, "gone": gone}) + b"\n")
-        return bool(changed or gone)
+        changed = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
+        removed = [name for name in self._sent_parts if name not in parts]
+        self._sent_parts = parts
+        if changed or removed:
+            self._buffered.append(_encode({**self._time(), "set": changed, "gone": removed}) + b"\n")
+        return bool(changed or removed)
 
 
 def _noop() -> None:

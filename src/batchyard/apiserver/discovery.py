@@ -21,8 +21,8 @@ VERSION: Final = {
     "platform": "linux/amd64",
     **dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler"), ""),
 }
-_VERBS_OF_ONE: Final = [verb for verb in VERBS if verb != "deletecollection"]
-_PART_VERBS: Final = ["get", "patch", "update"]
+_SINGLE_OBJECT_VERBS: Final = [verb for verb in VERBS if verb != "deletecollection"]
+_SUBRESOURCE_VERBS: Final = ["get", "patch", "update"]
 #: Kubernetes' own groups come first, in its order, which determines that of `kubectl get all`.
 _FIRST_GROUPS: Final = (
     "",
@@ -49,35 +49,35 @@ class Discovery:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._edition = -1
-        self._documents: dict[str, Mapping[str, Any]] = {}
+        self._build_documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """Return the document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
+        """Return the discovery document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
-            self._documents = _documents(self._resources.all())
-        place = path.strip("/")
-        return self._documents.get(f"{place}?aggregated" if is_aggregated else place)
+            self._build_documents = _build_documents(self._resources.all())
+        path_key = path.strip("/")
+        return self._build_documents.get(f"{path_key}?aggregated" if is_aggregated else path_key)
 
 
-def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
+def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
     groups = versions_by_group(resources)
-    named = [_group(name, versions) for name, versions in groups.items() if name]
+    group_documents = [_group_document(name, versions) for name, versions in groups.items() if name]
     documents: dict[str, Mapping[str, Any]] = {
         "version": VERSION,
         "api": {"kind": "APIVersions", "versions": groups.get("", []), "serverAddressByClientCIDRs": []},
-        "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": named},
-        "api?aggregated": _aggregated(resources, {"": groups.get("", [])}),
-        "apis?aggregated": _aggregated(resources, {name: groups[name] for name in groups if name}),
+        "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": group_documents},
+        "api?aggregated": _aggregated_document(resources, {"": groups.get("", [])}),
+        "apis?aggregated": _aggregated_document(resources, {name: groups[name] for name in groups if name}),
     }
     for name, versions in groups.items():
         if name:
-            documents[f"apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+            documents[f"apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group_document(name, versions)}
         for version in versions:
-            place = f"apis/{name}/{version}" if name else f"api/{version}"
-            documents[place] = _list(name, version, _within(resources, name, version))
-    places = {place.partition("?")[0] for place in documents} | {*HEALTH, "openapi/v2", "openapi/v3"}
-    return {**documents, "": {"paths": [f"/{place}" for place in sorted(places)]}}
+            path = f"apis/{name}/{version}" if name else f"api/{version}"
+            documents[path] = _resource_list(name, version, _resources_in(resources, name, version))
+    paths = {path.partition("?")[0] for path in documents} | {*HEALTH, "openapi/v2", "openapi/v3"}
+    return {**documents, "": {"paths": [f"/{path}" for path in sorted(paths)]}}
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
@@ -85,40 +85,48 @@ def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):
         groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))
-    return {name: sorted(groups[name], key=version_priority, reverse=True) for name in sorted(groups, key=_place)}
+    return {name: sorted(groups[name], key=version_priority, reverse=True) for name in sorted(groups, key=_group_order)}
 
 
-def _place(group: str) -> tuple[int, str]:
+def _group_order(group: str) -> tuple[int, str]:
     return _FIRST_GROUPS.index(group) if group in _FIRST_GROUPS else len(_FIRST_GROUPS), group
 
 
-def _within(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
-    found = [each for each in resources if each.info.group == group and version in each.info.versions]
-    return sorted(found, key=lambda each: each.info.plural)
+def _resources_in(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
+    selected = [each for each in resources if each.info.group == group and version in each.info.versions]
+    return sorted(selected, key=lambda each: each.info.plural)
 
 
-def _group(name: str, of: Sequence[str]) -> dict[str, Any]:
-    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in of]
+def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in version_names]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
+    entries: list[dict[str, Any]] = []
     for resource in resources:
         info = resource.info
-        named = {"namespaced": info.namespaced, "kind": info.kind}
-        short = _other_names(info)
-        found.append({"name": info.plural, "singularName": info.singular, **named, "verbs": _verbs(resource), **short})
-        found += [
-            {"name": f"{info.plural}/{part}", "singularName": "", **named, "verbs": _PART_VERBS}
+        common_fields = {"namespaced": info.namespaced, "kind": info.kind}
+        name_fields = _short_names_and_categories(info)
+        entries.append(
+            {
+                "name": info.plural,
+                "singularName": info.singular,
+                **common_fields,
+                "verbs": _verbs(resource),
+                **name_fields,
+            }
+        )
+        entries += [
+            {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
         ]
-        found += [
+        entries += [
             {
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
                 "namespaced": info.namespaced,
-                **_other_place(answer, group, version),
+                **_differing_version(answer, group, version),
                 "kind": answer.kind,
                 "verbs": answer.verbs,
             }
@@ -126,24 +134,24 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
             if part
         ]
     group_version = f"{group}/{version}" if group else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
-def _other_place(answer: EndpointHandlers, group: str, version: str) -> dict[str, str]:
-    """Return group and version of an answer's kind, if they differ from those of the resource."""
+def _differing_version(answer: EndpointHandlers, group: str, version: str) -> dict[str, str]:
+    """Return the group and version of a subresource's kind, if they differ from those of its resource."""
     is_same = (answer.group, answer.version) == (group, version)
     return {} if is_same else {"group": answer.group, "version": answer.version}
 
 
-def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the aggregated discovery document of some groups."""
+def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the aggregated discovery document of the given groups."""
     items = [
         {
             "metadata": {"name": name} if name else {},
             "versions": [
                 {
                     "version": version,
-                    "resources": [_discovery_entry(each, version) for each in _within(resources, name, version)],
+                    "resources": [_discovery_entry(each, version) for each in _resources_in(resources, name, version)],
                     "freshness": "Current",
                 }
                 for version in versions
@@ -155,18 +163,18 @@ def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str
 
 
 def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
-    """Return a resource as in aggregated discovery."""
+    """Return the entry of a resource in aggregated discovery."""
     info = resource.info
     kind = {"group": info.group, "version": version, "kind": info.kind}
-    reported: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "resource": info.plural,
         "responseKind": kind,
         "scope": "Namespaced" if info.namespaced else "Cluster",
         "singularResource": info.singular,
         "verbs": _verbs(resource),
-        **_other_names(info),
+        **_short_names_and_categories(info),
     }
-    parts = [{"subresource": part, "responseKind": kind, "verbs": _PART_VERBS} for part in resource.subresources]
+    parts = [{"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources]
     parts += [
         {
             "subresource": part,
@@ -176,18 +184,18 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         for part, answer in resource.answers.items()
         if part
     ]
-    return {**reported, "subresources": parts} if parts else reported
+    return {**entry, "subresources": parts} if parts else entry
 
 
 def _verbs(resource: Resource) -> list[str]:
-    """Return the verbs of a resource."""
+    """Return the verbs that a resource supports."""
     answer = resource.answers.get("")
     if answer is None:
-        return VERBS if resource.deletes_together else _VERBS_OF_ONE
+        return VERBS if resource.supports_deletecollection else _SINGLE_OBJECT_VERBS
     return [*answer.verbs, *(["list"] if "get" in answer.verbs else [])]
 
 
-def _other_names(info: ServedKind) -> dict[str, list[str]]:
+def _short_names_and_categories(info: ServedKind) -> dict[str, list[str]]:
     """Return the short names and categories of a kind."""
     names = {"shortNames": list(info.short_names), "categories": list(info.categories)}
-    return {field: found for field, found in names.items() if found}
+    return {field: values for field, values in names.items() if values}

@@ -19,84 +19,84 @@ EMPTY: Final[FieldSet] = {}
 
 
 def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
-    """Return the set that `fieldsV1` encodes. In `fieldsV1`, a member without members below it has no mark."""
-    found: dict[str, Any] = {}
-    for step, within in fields.items():
-        if isinstance(within, Mapping):
-            found[step] = {} if step == MARK else of_fields_v1(within) or LEAF
-    return found
+    """Decode `fieldsV1` into a field set, which marks each leaf with `.`; `fieldsV1` omits that mark."""
+    field_set: dict[str, Any] = {}
+    for step, nested in fields.items():
+        if isinstance(nested, Mapping):
+            field_set[step] = {} if step == MARK else of_fields_v1(nested) or LEAF
+    return field_set
 
 
 def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
-    """Encode a set as `fieldsV1`."""
-    written: dict[str, Any] = {}
+    """Encode a field set as `fieldsV1`."""
+    encoded: dict[str, Any] = {}
     for step in sorted(fields):
-        within = fields[step]
-        written[step] = {} if within is LEAF or within == LEAF else to_fields_v1(within)
-    return written
+        nested = fields[step]
+        encoded[step] = {} if nested is LEAF or nested == LEAF else to_fields_v1(nested)
+    return encoded
 
 
-def union(some: FieldSet, others: FieldSet) -> FieldSet:
-    """Return the paths in either set."""
-    if not some or not others:
-        return some or others
-    result = dict(some)
-    for step, within in others.items():
-        result[step] = union(result[step], within) if step in result else within
+def union(first: FieldSet, second: FieldSet) -> FieldSet:
+    """Return the field set with the paths in either of two sets."""
+    if not first or not second:
+        return first or second
+    result = dict(first)
+    for step, nested in second.items():
+        result[step] = union(result[step], nested) if step in result else nested
     return result
 
 
 def union_of(sets: Sequence[FieldSet]) -> FieldSet:
-    """Return the paths in any of the sets."""
+    """Return the field set with the paths in any of several sets."""
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
     by_step: dict[str, list[FieldSet]] = {}
     for each in sets:
-        for step, within in each.items():
-            by_step.setdefault(step, []).append(within)
-    return {step: union_of(all_within) for step, all_within in by_step.items()}
+        for step, nested in each.items():
+            by_step.setdefault(step, []).append(nested)
+    return {step: union_of(nested_sets) for step, nested_sets in by_step.items()}
 
 
-def difference(some: FieldSet, others: FieldSet) -> FieldSet:
-    """Return the paths in the first set only; the same object if nothing was removed."""
+def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
+    """Return the paths in the first field set only; the same object if nothing was removed."""
     result: dict[str, Any] | None = None
-    for step, without in others.items():
-        within = some.get(step)
-        if within is None:
+    for step, nested_subtrahend in subtrahend.items():
+        nested = minuend.get(step)
+        if nested is None:
             continue
-        left = difference(within, without) if step != MARK else EMPTY
-        if left is within and left:
+        remaining = difference(nested, nested_subtrahend) if step != MARK else EMPTY
+        if remaining is nested and remaining:
             continue
         if result is None:
-            result = dict(some)
-        if left:
-            result[step] = left
+            result = dict(minuend)
+        if remaining:
+            result[step] = remaining
         else:
             del result[step]
-    return some if result is None else result
+    return minuend if result is None else result
 
 
-def intersection(some: FieldSet, others: FieldSet) -> FieldSet:
-    """Return the paths in both sets."""
+def intersection(first: FieldSet, second: FieldSet) -> FieldSet:
+    """Return the field set with the paths in both of two sets."""
     result: dict[str, Any] = {}
-    for step, within in some.items():
-        if step == MARK and step in others:
-            result[step] = within
-        elif step in others and (shared := intersection(within, others[step])):
+    for step, nested in first.items():
+        if step == MARK and step in second:
+            result[step] = nested
+        elif step in second and (shared := intersection(nested, second[step])):
             result[step] = shared
     return result
 
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
-    """Yield the paths of a set in the notation of messages: `.spec.containers[name="a"].image`."""
+    """Yield the paths of a field set in the notation of messages: `.spec.containers[name="a"].image`."""
     if MARK in fields:
         yield path
-    for step, within in sorted(fields.items()):
+    for step, nested in sorted(fields.items()):
         if step != MARK:
-            yield from paths(within, path + _step_text(step))
+            yield from paths(nested, path + _format_step(step))
 
 
-def _step_text(step: str) -> str:
+def _format_step(step: str) -> str:
     kind, _, text = step.partition(":")
     if kind == "f":
         return f".{text}"
@@ -114,109 +114,119 @@ def _json(value: Any) -> str:
 
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-_REMEMBERED_MAX: Final = 1024
+_CACHED_STEPS_MAX: Final = 1024
 #: Maximum length in characters of a key value whose path element is cached.
-_NAME_MAX: Final = 256
+_CACHED_NAME_LENGTH_MAX: Final = 256
 
 
-def merged(live: Any, applied: Any, shape: MergeSchema) -> Any:
-    """Merge an applied value into a live one."""
-    if isinstance(live, dict) and isinstance(applied, dict) and not shape.is_atomic:
+def merged(live: Any, applied: Any, schema: MergeSchema) -> Any:
+    """Merge an applied value into a live one, by their merge schema."""
+    if isinstance(live, dict) and isinstance(applied, dict) and not schema.is_atomic:
         changed = {
-            name: merged(live[name], child, shape.below(name)) if name in live else child
+            name: merged(live[name], child, schema.field_schema(name)) if name in live else child
             for name, child in applied.items()
         }
         return {**live, **changed}
-    if isinstance(live, list) and isinstance(applied, list) and shape.keys is not None:
-        return _list_merged(items_of(live, shape), items_of(applied, shape, unique=True), shape.item)
+    if isinstance(live, list) and isinstance(applied, list) and schema.keys is not None:
+        return _merge_lists(items_of(live, schema), items_of(applied, schema, unique=True), schema.item)
     return applied
 
 
-def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: MergeSchema) -> list[Any]:
+def _merge_lists(live: Mapping[str, Any], applied: Mapping[str, Any], schema: MergeSchema) -> list[Any]:
     """Merge two lists: shared and new items take the applied order, other live items keep their position.
 
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
     result = []
-    waiting, shared = deque(applied), deque(step for step in applied if step in live)
+    remaining_steps, shared_steps = deque(applied), deque(step for step in applied if step in live)
     for step, item in live.items():
         if step not in applied:
             result.append(item)
-        elif shared and step == shared[0]:
-            while (first := waiting.popleft()) != step:
-                result.append(applied[first])
-            result.append(merged(item, applied[step], shape))
-            shared.popleft()
-    return [*result, *(merged(live[step], applied[step], shape) if step in live else applied[step] for step in waiting)]
+        elif shared_steps and step == shared_steps[0]:
+            while (step_before := remaining_steps.popleft()) != step:
+                result.append(applied[step_before])
+            result.append(merged(item, applied[step], schema))
+            shared_steps.popleft()
+    return [
+        *result,
+        *(merged(live[step], applied[step], schema) if step in live else applied[step] for step in remaining_steps),
+    ]
 
 
-def less(value: Any, fields: FieldSet, shape: MergeSchema) -> Any:
-    """Return a value without the fields of a set; None if nothing remains."""
-    if isinstance(value, dict) and not shape.is_atomic:
-        kept = {}
+def less(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
+    """Return a value without the fields of a field set; None if nothing remains."""
+    if isinstance(value, dict) and not schema.is_atomic:
+        kept_members = {}
         for name, child in value.items():
-            within = fields.get(f"f:{name}", EMPTY)
-            if MARK not in within and (left := less(child, within, shape.below(name)) if within else child) is not None:
-                kept[name] = left
-        return kept or None
-    if isinstance(value, list) and shape.keys is not None:
-        return _items_less(value, fields, shape) or None
+            nested = fields.get(f"f:{name}", EMPTY)
+            if (
+                MARK not in nested
+                and (remaining := less(child, nested, schema.field_schema(name)) if nested else child) is not None
+            ):
+                kept_members[name] = remaining
+        return kept_members or None
+    if isinstance(value, list) and schema.keys is not None:
+        return _remove_item_fields(value, fields, schema) or None
     return value
 
 
-def _items_less(value: Sequence[Any], fields: FieldSet, shape: MergeSchema) -> list[Any]:
-    kept = []
+def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSchema) -> list[Any]:
+    kept_members = []
     for item in value:
-        within = fields.get(step_of(item, shape), EMPTY)
-        if MARK not in within:
-            kept.append(less(item, within, shape.item) if within else item)
-    return kept
+        nested = fields.get(step_of(item, schema), EMPTY)
+        if MARK not in nested:
+            kept_members.append(less(item, nested, schema.item) if nested else item)
+    return kept_members
 
 
-def with_named(fields: FieldSet, shape: MergeSchema) -> FieldSet:
-    """Add the declared fields on the path to each member to a set."""
+def with_named(fields: FieldSet, schema: MergeSchema) -> FieldSet:
+    """Add to a field set the declared fields on the path to each of its members."""
     result: dict[str, Any] = {}
-    for step, within in fields.items():
+    for step, nested in fields.items():
         if step == MARK:
-            result[step] = within
+            result[step] = nested
             continue
         name = step.removeprefix("f:")
-        inner = shape.below(name) if name != step else shape.item
-        is_named = name != step and name in shape.inside.fields
-        result[step] = {**with_named(within, inner), **(LEAF if is_named else EMPTY)}
+        inner = schema.field_schema(name) if name != step else schema.item
+        is_named = name != step and name in schema.members.fields
+        result[step] = {**with_named(nested, inner), **(LEAF if is_named else EMPTY)}
     return result
 
 
-def items_of(items: Sequence[Any], shape: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
-    """Return list items by path element. Of duplicates the first is kept; Refused if `unique` is set."""
-    found: dict[str, Any] = {}
+def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
+    """Return list items by path element; a duplicate is dropped, or with `unique` raises StatusError."""
+    items_by_step: dict[str, Any] = {}
     for item in items:
-        step = step_of(item, shape)
-        if unique and step in found:
+        step = step_of(item, schema)
+        if unique and step in items_by_step:
             raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")
-        found.setdefault(step, item)
-    return found
+        items_by_step.setdefault(step, item)
+    return items_by_step
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
-def _step_named(key: str, name: str) -> str:
-    """Return the path element of a list item with a single string key; cached, since few values are common."""
+@lru_cache(maxsize=_CACHED_STEPS_MAX)
+def _single_key_step(key: str, name: str) -> str:
+    """Return the path element of a list item with a single string key; cached, since a few values are frequent."""
     return f"k:{_encode({key: name}).decode()}"
 
 
-def step_of(item: Any, shape: MergeSchema) -> str:
-    """Return the path element of a list item."""
-    if not shape.keys:
+def step_of(item: Any, schema: MergeSchema) -> str:
+    """Return the path element of a list item: its keys, or its value in a set."""
+    if not schema.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):
         raise bad_request("associative list with keys may not have non-map elements")
-    if len(shape.keys) == 1 and type(value := item.get(shape.keys[0])) is str and len(value) <= _NAME_MAX:
-        return _step_named(shape.keys[0], value)
+    if (
+        len(schema.keys) == 1
+        and type(value := item.get(schema.keys[0])) is str
+        and len(value) <= _CACHED_NAME_LENGTH_MAX
+    ):
+        return _single_key_step(schema.keys[0], value)
     keys = {}
-    for name in shape.keys:
-        given = item.get(name, shape.item.below(name).default)
-        if given is not None:
-            keys[name] = given
+    for name in schema.keys:
+        key_value = item.get(name, schema.item.field_schema(name).default)
+        if key_value is not None:
+            keys[name] = key_value
     if not keys:
-        raise bad_request(f"associative list with keys has an element that omits all key fields {list(shape.keys)}")
+        raise bad_request(f"associative list with keys has an element that omits all key fields {list(schema.keys)}")
     return f"k:{_encode(keys).decode()}"

@@ -1,4 +1,4 @@
-"""JSON patches with the semantics and messages of the API server's library.
+"""JSON patches with the semantics and messages of the library that the Kubernetes API server uses.
 
 Only the values on the path of an operation are copied, once per patch. The rest keeps its identity, so later steps
 detect unchanged parts cheaply. The copied bytes and the shifted list items are limited. Sources: RFC 6902;
@@ -17,14 +17,14 @@ from batchyard.apiserver.request import StatusError, bad_request
 
 _OPERATIONS_MAX: Final = 10_000
 #: Maximum total bytes of copy operations.
-_COPIED_MAX: Final = 3 * 1024 * 1024
+_COPIED_BYTES_MAX: Final = 3 * 1024 * 1024
 #: Maximum total number of shifted list items.
-_SHIFTED_MAX: Final = 100_000_000
+_SHIFTED_ITEMS_MAX: Final = 100_000_000
 #: Maximum characters of a library message in a response.
 _MESSAGE_MAX: Final = 1_000
-_MESSAGE: Final = "the server rejected our request due to an error in our request"
+_REJECTED_MESSAGE: Final = "the server rejected our request due to an error in our request"
 _INT64_MAX: Final = 2**63 - 1
-_FIELDS: Final = ("op", "path", "from")
+_STRING_FIELDS: Final = ("op", "path", "from")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _ESCAPE: Final = re.compile(r"~[01]")
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -32,55 +32,55 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class OperationError(Exception):
-    """An operation does not apply; the message is the library's."""
+    """An operation of a JSON patch does not apply; the message is that of upstream's library."""
 
 
 def json_patched(obj: Obj, patch: Any) -> Any:
-    """Return an object after the operations of a JSON patch. Raises Refused if one does not apply."""
-    operations = _operations(patch)
+    """Return an object after the operations of a JSON patch. Raises StatusError if one does not apply."""
+    operations = _parse_operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", message)
-    patching = _Patching(obj)
+    patched = _PatchedDocument(obj)
     try:
         for operation in operations:
-            patching.operate(operation)
-        patching.check_depth()
+            patched.operate(operation)
+        patched.check_depth()
     except OperationError as error:
         cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
-        raise StatusError(422, "Invalid", _MESSAGE, {"causes": [cause]}) from error
-    return patching.document
+        raise StatusError(422, "Invalid", _REJECTED_MESSAGE, {"causes": [cause]}) from error
+    return patched.document
 
 
 def strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
-    """Return the errors of strict decoding: duplicate fields and unknown fields of operations."""
-    known = {*_FIELDS, "value"}
+    """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
+    known = {*_STRING_FIELDS, "value"}
     unknown = [
-        f'unknown field "[{number}].{name}"'
-        for number, operation in enumerate(_operations(patch))
+        f'unknown field "[{index}].{name}"'
+        for index, operation in enumerate(_parse_operations(patch))
         for name in operation
         if name not in known
     ]
     return [f"json patch {fault}" for fault in (*duplicates, *unknown)]
 
 
-def _operations(patch: Any) -> Sequence[Mapping[str, Any]]:
+def _parse_operations(patch: Any) -> Sequence[Mapping[str, Any]]:
     if patch is None:
         return []
     if not isinstance(patch, list):
-        raise _undecodable(_go_kind(patch), "Go value of type []handlers.jsonPatchOp")
+        raise _decode_error(_go_kind(patch), "Go value of type []handlers.jsonPatchOp")
     for operation in patch:
         if operation is not None and not isinstance(operation, Mapping):
-            raise _undecodable(_go_kind(operation), "Go value of type handlers.jsonPatchOp")
-        for name in _FIELDS:
+            raise _decode_error(_go_kind(operation), "Go value of type handlers.jsonPatchOp")
+        for name in _STRING_FIELDS:
             value = (operation or {}).get(name)
             if value is not None and not isinstance(value, str):
-                raise _undecodable(_go_kind(value), f"Go struct field jsonPatchOp.{name} of type string")
+                raise _decode_error(_go_kind(value), f"Go struct field jsonPatchOp.{name} of type string")
     return [operation or {} for operation in patch]
 
 
-def _undecodable(kind: str, place: str) -> StatusError:
-    return bad_request(f"error decoding patch: json: cannot unmarshal {kind} into {place}")
+def _decode_error(kind: str, go_type: str) -> StatusError:
+    return bad_request(f"error decoding patch: json: cannot unmarshal {kind} into {go_type}")
 
 
 def _go_kind(value: Any) -> str:
@@ -92,45 +92,45 @@ def _go_kind(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-class _Patching:
-    """A document under modification, and the cost so far."""
+class _PatchedDocument:
+    """A document under modification by a JSON patch, and the cost so far."""
 
     def __init__(self, obj: Obj) -> None:
         self.document: Any = obj
         #: Mappings and lists copied by this patch, by id; they may be modified.
-        self._own: dict[int, Any] = {}
-        self._copied = 0
-        self._shifted = 0
+        self._copies: dict[int, Any] = {}
+        self._copied_bytes = 0
+        self._shifted_items = 0
 
     def operate(self, operation: Mapping[str, Any]) -> None:
-        """Apply one operation."""
+        """Apply one operation of the patch to the document."""
         match operation.get("op"):
             case "add":
-                self._add(_pointer(operation, "add"), operation.get("value"))
+                self._add(_read_pointer(operation, "add"), operation.get("value"))
             case "remove":
-                self._remove(_pointer(operation, "remove"))
+                self._remove(_read_pointer(operation, "remove"))
             case "replace":
-                self._replace(_pointer(operation, "replace", "operation missing path field: "), operation)
+                self._replace(_read_pointer(operation, "replace", "operation missing path field: "), operation)
             case "move":
                 self._move(operation)
             case "copy":
                 self._copy(operation)
             case "test":
-                self._test(_pointer(operation, "test", "operation missing path field: "), operation.get("value"))
+                self._test(_read_pointer(operation, "test", "operation missing path field: "), operation.get("value"))
             case kind:
                 raise OperationError(f"Unexpected kind: {'unknown' if kind is None else kind}")
 
     def check_depth(self) -> None:
-        """Raise OperationError if the document is nested deeper than a body may be."""
-        if is_too_deep(_encoded(self.document).decode()):
+        """Raise OperationError if the document is nested deeper than a request body may be."""
+        if is_too_deep(_encode_checked(self.document).decode()):
             raise OperationError("exceeded max depth")
 
     def _add(self, path: str, value: Any) -> None:
-        steps = self._steps(path, f'add operation does not apply: doc is missing path: "{path}"')
+        steps = self._parse_path(path, f'add operation does not apply: doc is missing path: "{path}"')
         self._insert(steps, value, f"error in add for path: '{path}'")
 
     def _remove(self, path: str) -> None:
-        steps = self._steps(path, f'remove operation does not apply: doc is missing path: "{path}"')
+        steps = self._parse_path(path, f'remove operation does not apply: doc is missing path: "{path}"')
         self._delete(steps, f"error in remove for path: '{path}'")
 
     def _replace(self, path: str, operation: Mapping[str, Any]) -> None:
@@ -140,175 +140,175 @@ class _Patching:
                 raise OperationError("replace operation value must be object or array")
             self.document = value
             return
-        steps = self._steps(path, f"replace operation does not apply: doc is missing path: {path}")
-        inside = self._at(steps[:-1])
-        if isinstance(inside, list):
+        steps = self._parse_path(path, f"replace operation does not apply: doc is missing path: {path}")
+        parent = self._value_at(steps[:-1])
+        if isinstance(parent, list):
             try:
-                index = _index(inside, steps[-1])
+                index = _item_index(parent, steps[-1])
             except OperationError as error:
                 message = f"replace operation does not apply: doc is missing key: {path}: missing value"
                 raise OperationError(message) from error
-            self._own_at(steps[:-1])[index] = value
+            self._writable_at(steps[:-1])[index] = value
         else:
-            self._own_at(steps[:-1])[steps[-1]] = value
+            self._writable_at(steps[:-1])[steps[-1]] = value
 
     def _move(self, operation: Mapping[str, Any]) -> None:
-        source = _pointer(operation, "move", "operation, missing from field: ", "from")
-        steps = self._steps(source, f"move operation does not apply: doc is missing from path: {source}")
-        about = f"error in move for path: '{steps[-1]}'"
-        value = self._get(steps, about)
-        self._delete(steps, about)
-        path = _pointer(operation, "move", "operation missing path field: ")
-        steps = self._steps(path, f"move operation does not apply: doc is missing destination path: {path}")
+        source = _read_pointer(operation, "move", "operation, missing from field: ", "from")
+        steps = self._parse_path(source, f"move operation does not apply: doc is missing from path: {source}")
+        error_prefix = f"error in move for path: '{steps[-1]}'"
+        value = self._read_value(steps, error_prefix)
+        self._delete(steps, error_prefix)
+        path = _read_pointer(operation, "move", "operation missing path field: ")
+        steps = self._parse_path(path, f"move operation does not apply: doc is missing destination path: {path}")
         self._insert(steps, value, f"error in move for path: '{path}'")
 
     def _copy(self, operation: Mapping[str, Any]) -> None:
-        source = _pointer(operation, "copy", "operation, missing from field: ", "from")
-        steps = self._steps(source, f"copy operation does not apply: doc is missing from path: {source}")
-        value = self._get(steps, f"error in copy for from: '{source}'")
-        path = _pointer(operation, "copy")
-        steps = self._steps(path, f"copy operation does not apply: doc is missing destination path: {path}")
-        self._insert(steps, self._duplicate(value), "error while adding value during copy")
+        source = _read_pointer(operation, "copy", "operation, missing from field: ", "from")
+        steps = self._parse_path(source, f"copy operation does not apply: doc is missing from path: {source}")
+        value = self._read_value(steps, f"error in copy for from: '{source}'")
+        path = _read_pointer(operation, "copy")
+        steps = self._parse_path(path, f"copy operation does not apply: doc is missing destination path: {path}")
+        self._insert(steps, self._copy_value(value), "error while adding value during copy")
 
-    def _test(self, path: str, wanted: Any) -> None:
+    def _test(self, path: str, expected: Any) -> None:
         if path:
-            steps = self._steps(path, f"test operation does not apply: is missing path: {path}")
-            value = self._get(steps, f"error in test for path: '{path}'")
+            steps = self._parse_path(path, f"test operation does not apply: is missing path: {path}")
+            value = self._read_value(steps, f"error in test for path: '{path}'")
         else:
             value = self.document
-        if not _equal(value, wanted):
+        if not _is_equal(value, expected):
             raise OperationError(f"testing value {path} failed: test failed")
 
-    def _steps(self, path: str, missing: str) -> list[str]:
+    def _parse_path(self, path: str, missing_message: str) -> list[str]:
         """Return the steps of a path. Raises OperationError if its parent is not a mapping or list."""
-        steps = [_unescaped(step) for step in path.split("/")[1:]]
+        steps = [_unescape(step) for step in path.split("/")[1:]]
         if steps:
             try:
-                inside = self._at(steps[:-1])
+                parent = self._value_at(steps[:-1])
             except OperationError:
-                inside = None
-            if isinstance(inside, list | Mapping):
+                parent = None
+            if isinstance(parent, list | Mapping):
                 return steps
-        raise OperationError(f"{missing}: missing value")
+        raise OperationError(f"{missing_message}: missing value")
 
-    def _at(self, steps: Sequence[str]) -> Any:
-        """Return the value at a path; None if there is none."""
-        inside = self.document
+    def _value_at(self, steps: Sequence[str]) -> Any:
+        """Return the value of the document at a path; None if there is none."""
+        value = self.document
         for step in steps:
-            if isinstance(inside, list):
-                inside = inside[_index(inside, step)]
-            elif isinstance(inside, Mapping):
-                inside = inside.get(step)
+            if isinstance(value, list):
+                value = value[_item_index(value, step)]
+            elif isinstance(value, Mapping):
+                value = value.get(step)
             else:
                 return None
-        return inside
+        return value
 
-    def _get(self, steps: Sequence[str], about: str) -> Any:
-        """Return the value at a path; None if a mapping lacks it."""
+    def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
+        """Return the value of the document at a path; None if a mapping lacks it."""
         try:
-            return self._at(steps)
+            return self._value_at(steps)
         except OperationError as error:
-            raise OperationError(f"{about}: {error}") from error
+            raise OperationError(f"{error_prefix}: {error}") from error
 
-    def _insert(self, steps: Sequence[str], value: Any, about: str) -> None:
-        inside, step = self._own_at(steps[:-1]), steps[-1]
-        if isinstance(inside, MutableMapping):
-            inside[step] = value
+    def _insert(self, steps: Sequence[str], value: Any, error_prefix: str) -> None:
+        parent, step = self._writable_at(steps[:-1]), steps[-1]
+        if isinstance(parent, MutableMapping):
+            parent[step] = value
             return
         try:
-            index = len(inside) if step == "-" else _insertion_index(inside, step)
+            index = len(parent) if step == "-" else _insertion_index(parent, step)
         except OperationError as error:
-            raise OperationError(f"{about}: {error}") from error
-        self._count_shift(len(inside) - index)
-        inside.insert(index, value)
+            raise OperationError(f"{error_prefix}: {error}") from error
+        self._count_shift(len(parent) - index)
+        parent.insert(index, value)
 
-    def _delete(self, steps: Sequence[str], about: str) -> None:
-        inside, step = self._own_at(steps[:-1]), steps[-1]
-        if isinstance(inside, MutableMapping):
-            if step not in inside:
-                raise OperationError(f"{about}: Unable to remove nonexistent key: {step}: missing value")
-            del inside[step]
+    def _delete(self, steps: Sequence[str], error_prefix: str) -> None:
+        parent, step = self._writable_at(steps[:-1]), steps[-1]
+        if isinstance(parent, MutableMapping):
+            if step not in parent:
+                raise OperationError(f"{error_prefix}: Unable to remove nonexistent key: {step}: missing value")
+            del parent[step]
             return
         try:
-            index = _index(inside, step)
+            index = _item_index(parent, step)
         except OperationError as error:
-            raise OperationError(f"{about}: {error}") from error
-        self._count_shift(len(inside) - index)
-        del inside[index]
+            raise OperationError(f"{error_prefix}: {error}") from error
+        self._count_shift(len(parent) - index)
+        del parent[index]
 
-    def _count_shift(self, places: int) -> None:
-        self._shifted += places
-        if self._shifted > _SHIFTED_MAX:
-            raise OperationError("the patch moves too many list items")
+    def _count_shift(self, item_count: int) -> None:
+        self._shifted_items += item_count
+        if self._shifted_items > _SHIFTED_ITEMS_MAX:
+            raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items")
 
-    def _duplicate(self, value: Any) -> Any:
-        encoded = _encoded(value)
-        self._copied += len(encoded)
-        if self._copied > _COPIED_MAX:
-            size = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_COPIED_MAX}"
-            raise OperationError(f"Unable to complete the copy, {size}")
+    def _copy_value(self, value: Any) -> Any:
+        encoded = _encode_checked(value)
+        self._copied_bytes += len(encoded)
+        if self._copied_bytes > _COPIED_BYTES_MAX:
+            problem = f"the accumulated size increase of copy is {self._copied_bytes}"
+            raise OperationError(f"Unable to complete the copy, {problem}, exceeding the limit {_COPIED_BYTES_MAX}")
         return _decode(encoded)
 
-    def _own_at(self, steps: Sequence[str]) -> Any:
-        """Return the mapping or list at a path, after copying it and its ancestors."""
-        self.document = inside = self._owned(self.document)
+    def _writable_at(self, steps: Sequence[str]) -> Any:
+        """Return the mapping or list at a path for modification, after copying it and its ancestors."""
+        self.document = value = self._make_writable(self.document)
         for step in steps:
-            place = _index(inside, step) if isinstance(inside, list) else step
-            inside[place] = inside = self._owned(inside[place])
-        return inside
+            index_or_key = _item_index(value, step) if isinstance(value, list) else step
+            value[index_or_key] = value = self._make_writable(value[index_or_key])
+        return value
 
-    def _owned(self, value: Any) -> Any:
-        if id(value) in self._own or not isinstance(value, list | Mapping):
+    def _make_writable(self, value: Any) -> Any:
+        if id(value) in self._copies or not isinstance(value, list | Mapping):
             return value
         copied = list(value) if isinstance(value, list) else dict(value)
-        self._own[id(copied)] = copied
+        self._copies[id(copied)] = copied
         return copied
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_checked(value: Any) -> bytes:
     try:
         return _encode_json(value)
     except RecursionError as error:
         raise OperationError("exceeded max depth") from error
 
 
-def _pointer(operation: Mapping[str, Any], kind: str, detail: str = "", field: str = "path") -> str:
+def _read_pointer(operation: Mapping[str, Any], kind: str, detail: str = "", field: str = "path") -> str:
     pointer: str | None = operation.get(field)
     if pointer is None:
         raise OperationError(f"{kind} operation failed to decode {field}: {detail}missing value")
     return pointer
 
 
-def _unescaped(step: str) -> str:
-    return _ESCAPE.sub(lambda found: "/" if found[0] == "~1" else "~", step) if "~" in step else step
+def _unescape(step: str) -> str:
+    return _ESCAPE.sub(lambda match: "/" if match[0] == "~1" else "~", step) if "~" in step else step
 
 
-def _equal(value: Any, wanted: Any) -> bool:
-    """Compare two JSON values by type and value: 1, 1.0 and true differ. The smaller one bounds the cost."""
+def _is_equal(value: Any, expected: Any) -> bool:
+    """Compare two JSON values by type and value: 1, 1.0 and true differ."""
     if isinstance(value, Mapping):
-        if not isinstance(wanted, Mapping) or len(value) != len(wanted):
+        if not isinstance(expected, Mapping) or len(value) != len(expected):
             return False
-        return all(name in wanted and _equal(inside, wanted[name]) for name, inside in value.items())
+        return all(name in expected and _is_equal(child, expected[name]) for name, child in value.items())
     if isinstance(value, list):
-        return isinstance(wanted, list) and len(value) == len(wanted) and all(map(_equal, value, wanted))
-    return type(value) is type(wanted) and bool(value == wanted)
+        return isinstance(expected, list) and len(value) == len(expected) and all(map(_is_equal, value, expected))
+    return type(value) is type(expected) and bool(value == expected)
 
 
 def _insertion_index(items: Sequence[Any], step: str) -> int:
-    """Return the index of a new item; a negative index counts from after the last item, as in the library."""
+    """Return the insertion index of a list item; a negative index counts from the end of the list, as upstream."""
     try:
-        index = _parsed_integer(step)
+        index = _parse_integer(step)
     except OperationError as error:
         raise OperationError(f"value was not a proper array index: '{step}': {error}") from error
-    return _bounded(index, len(items) + 1)
+    return _check_index(index, len(items) + 1)
 
 
-def _index(items: Sequence[Any], step: str) -> int:
+def _item_index(items: Sequence[Any], step: str) -> int:
     """Return the index of an item; a negative one counts from the last item."""
-    return _bounded(_parsed_integer(step), len(items))
+    return _check_index(_parse_integer(step), len(items))
 
 
-def _parsed_integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     """Read a whole number as Go's `strconv.Atoi` does."""
     if not _INTEGER.fullmatch(text):
         raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: invalid syntax")
@@ -320,7 +320,7 @@ def _parsed_integer(text: str) -> int:
     return value
 
 
-def _bounded(index: int, length: int) -> int:
+def _check_index(index: int, length: int) -> int:
     if not -length <= index < length:
         raise OperationError(f"Unable to access invalid index: {index}: invalid index referenced")
     return index + length if index < 0 else index

@@ -13,16 +13,26 @@ from batchyard.apiserver.resources import Resource, Resources
 #
 # OpenAPI v2 definitions as protobuf, which client-go reads.
 #
-# client-go looks up the merge strategy of untyped kinds in it (`UnstructuredExtractor`). Paths are left out: kubectl
-# reads them only for kinds without patches such as List, and without them leaves validation to the server.
+# client-go reads the merge strategy of untyped kinds from them (`UnstructuredExtractor`). Paths are left out: kubectl
+# reads them only for kinds without patches, such as List, and without them leaves validation to the server.
 # Source: github.com/google/gnostic-models, openapiv2/OpenAPIv2.proto; k8s.io/kube-openapi, pkg/util/proto.
 
 
 #: Field numbers of the string fields of Schema.
-_TEXTS: Final = {"$ref": 1, "format": 2, "title": 3, "description": 4}
+_STRING_FIELD_NUMBERS: Final = {"$ref": 1, "format": 2, "title": 3, "description": 4}
 #: Field numbers by message.
-_SWAGGER, _INFO, _DEFINITIONS = 1, 2, 9
-_DEFAULT, _REQUIRED, _ENUM, _ADDITIONAL, _TYPE, _ITEMS, _ALL_OF, _PROPERTIES, _EXTENSION = (
+_SWAGGER_FIELD, _INFO_FIELD, _DEFINITIONS_FIELD = 1, 2, 9
+(
+    _DEFAULT_FIELD,
+    _REQUIRED_FIELD,
+    _ENUM_FIELD,
+    _ADDITIONAL_PROPERTIES_FIELD,
+    _TYPE_FIELD,
+    _ITEMS_FIELD,
+    _ALL_OF_FIELD,
+    _PROPERTIES_FIELD,
+    _EXTENSION_FIELD,
+) = (
     5,
     19,
     20,
@@ -33,118 +43,131 @@ _DEFAULT, _REQUIRED, _ENUM, _ADDITIONAL, _TYPE, _ITEMS, _ALL_OF, _PROPERTIES, _E
     25,
     31,
 )
-_NAME, _VALUE = 1, 2
-# --- documents ---
-#
-# OpenAPI documents of the served resources. Source: k8s.io/kube-openapi, and what kubectl reads of them.
-
-
-_YAML: Final = 2
-_BOOLEAN: Final = b"\x10"
+_NAME_FIELD, _VALUE_FIELD = 1, 2
+_YAML_FIELD: Final = 2
+_BOOLEAN_TAG: Final = b"\x10"
 
 
 def message_of(document: Mapping[str, Any]) -> bytes:
-    """Encode an OpenAPI v2 document, without paths and without validation limits."""
-    about = document["info"]
+    """Encode an OpenAPI v2 document as protobuf, without paths and validation limits."""
+    info = document["info"]
     return b"".join(
         (
-            _text(_SWAGGER, document["swagger"]),
-            _part(_INFO, _text(1, about["title"]) + _text(2, about["version"])),
-            _part(_DEFINITIONS, _named(1, document["definitions"].items())),
+            _encode_text(_SWAGGER_FIELD, document["swagger"]),
+            _encode_field(_INFO_FIELD, _encode_text(1, info["title"]) + _encode_text(2, info["version"])),
+            _encode_field(_DEFINITIONS_FIELD, _encode_named_schemas(1, document["definitions"].items())),
         )
     )
 
 
-def _named(number: int, schemas: Iterable[tuple[str, Any]]) -> bytes:
+def _encode_named_schemas(number: int, schemas: Iterable[tuple[str, Any]]) -> bytes:
     return b"".join(
-        _part(number, _text(_NAME, name) + _part(_VALUE, _schema_message(schema))) for name, schema in schemas
+        _encode_field(number, _encode_text(_NAME_FIELD, name) + _encode_field(_VALUE_FIELD, _encode_schema(schema)))
+        for name, schema in schemas
     )
 
 
-def _schema_message(schema: Mapping[str, Any]) -> bytes:
-    return b"".join(part for word, value in schema.items() for part in _parts_of(word, value))
+def _encode_schema(schema: Mapping[str, Any]) -> bytes:
+    return b"".join(field for keyword, value in schema.items() for field in _encode_keyword(keyword, value))
 
 
-def _parts_of(word: str, value: Any) -> Iterator[bytes]:
-    if word in _TEXTS:
-        yield _text(_TEXTS[word], value)
-    elif word.startswith("x-"):
-        yield _part(_EXTENSION, _text(_NAME, word) + _part(_VALUE, _any(value)))
-    elif word == "default":
-        yield _part(_DEFAULT, _any(value))
-    elif word == "required":
-        yield from (_text(_REQUIRED, name) for name in value)
-    elif word == "enum":
-        yield from (_part(_ENUM, _any(each)) for each in value)
-    elif word == "additionalProperties":
+def _encode_keyword(keyword: str, value: Any) -> Iterator[bytes]:
+    if keyword in _STRING_FIELD_NUMBERS:
+        yield _encode_text(_STRING_FIELD_NUMBERS[keyword], value)
+    elif keyword.startswith("x-"):
+        yield _encode_field(
+            _EXTENSION_FIELD, _encode_text(_NAME_FIELD, keyword) + _encode_field(_VALUE_FIELD, _encode_any(value))
+        )
+    elif keyword == "default":
+        yield _encode_field(_DEFAULT_FIELD, _encode_any(value))
+    elif keyword == "required":
+        yield from (_encode_text(_REQUIRED_FIELD, name) for name in value)
+    elif keyword == "enum":
+        yield from (_encode_field(_ENUM_FIELD, _encode_any(each)) for each in value)
+    elif keyword == "additionalProperties":
         is_schema = isinstance(value, Mapping)
-        yield _part(_ADDITIONAL, _part(1, _schema_message(value)) if is_schema else _BOOLEAN + bytes([value]))
-    elif word == "type":
-        yield _part(_TYPE, _text(1, value))
-    elif word == "items":
-        yield _part(_ITEMS, _part(1, _schema_message(value)))
-    elif word == "allOf":
-        yield from (_part(_ALL_OF, _schema_message(each)) for each in value)
-    elif word == "properties":
-        yield _part(_PROPERTIES, _named(1, value.items()))
+        yield _encode_field(
+            _ADDITIONAL_PROPERTIES_FIELD,
+            _encode_field(1, _encode_schema(value)) if is_schema else _BOOLEAN_TAG + bytes([value]),
+        )
+    elif keyword == "type":
+        yield _encode_field(_TYPE_FIELD, _encode_text(1, value))
+    elif keyword == "items":
+        yield _encode_field(_ITEMS_FIELD, _encode_field(1, _encode_schema(value)))
+    elif keyword == "allOf":
+        yield from (_encode_field(_ALL_OF_FIELD, _encode_schema(each)) for each in value)
+    elif keyword == "properties":
+        yield _encode_field(_PROPERTIES_FIELD, _encode_named_schemas(1, value.items()))
 
 
-def _any(value: Any) -> bytes:
+def _encode_any(value: Any) -> bytes:
     """Encode a value as YAML, of which JSON is a subset."""
-    return _text(_YAML, json.dumps(value, separators=(",", ":")))
+    return _encode_text(_YAML_FIELD, json.dumps(value, separators=(",", ":")))
 
 
-def _text(number: int, text: str) -> bytes:
-    return _part(number, text.encode())
+def _encode_text(number: int, text: str) -> bytes:
+    return _encode_field(number, text.encode())
 
 
-def _part(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+def _encode_field(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
-_ABOUT: Final = {"title": "Kubernetes", "version": "v1.32.0"}
-_READS: Final = ("labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "resourceVersionMatch")
+# --- documents ---
+#
+# OpenAPI documents of the served resources, with the fields that kubectl reads. Source: k8s.io/kube-openapi.
+
+
+_DOCUMENT_INFO: Final = {"title": "Kubernetes", "version": "v1.32.0"}
+_LIST_PARAMETERS: Final = (
+    "labelSelector",
+    "fieldSelector",
+    "limit",
+    "continue",
+    "resourceVersion",
+    "resourceVersionMatch",
+)
 _ACTIONS: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
-_WRITES: Final = ("dryRun", "fieldManager", "fieldValidation")
-_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
+_WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
+_STATUS_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
 _JSON: Final = "application/json"
 _META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _STATUS: Final = f"{_META}.Status"
 _LIST_META: Final = f"{_META}.ListMeta"
-_TEXT: Final = {"type": "string"}
-_OBJECT: Final = {"type": "object"}
+_STRING_SCHEMA: Final = {"type": "string"}
+_OBJECT_SCHEMA: Final = {"type": "object"}
 #: Schemas included in every document.
-_COMMON: Final[Mapping[str, Any]] = {
+_COMMON_SCHEMAS: Final[Mapping[str, Any]] = {
     _LIST_META: {
         "description": "The metadata of a list.",
         "type": "object",
         "properties": {
-            "continue": _TEXT,
+            "continue": _STRING_SCHEMA,
             "remainingItemCount": {"type": "integer", "format": "int64"},
-            "resourceVersion": _TEXT,
-            "selfLink": _TEXT,
+            "resourceVersion": _STRING_SCHEMA,
+            "selfLink": _STRING_SCHEMA,
         },
     },
     _STATUS: {
         "description": "The result of a call that returns no other object.",
         "type": "object",
         "properties": {
-            "apiVersion": _TEXT,
-            "kind": _TEXT,
+            "apiVersion": _STRING_SCHEMA,
+            "kind": _STRING_SCHEMA,
             "metadata": {"$ref": REFERENCE + _LIST_META},
-            "status": _TEXT,
-            "message": _TEXT,
-            "reason": _TEXT,
-            "details": _OBJECT,
+            "status": _STRING_SCHEMA,
+            "message": _STRING_SCHEMA,
+            "reason": _STRING_SCHEMA,
+            "details": _OBJECT_SCHEMA,
             "code": {"type": "integer", "format": "int32"},
         },
         "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Status"}],
@@ -160,61 +183,70 @@ class OpenApi:
         self._edition = -1
         self._documents: dict[str, Any] = {}
         #: The v2 document and its protobuf encoding.
-        self._message: tuple[Any, bytes] = (None, b"")
+        self._v2_protobuf: tuple[Any, bytes] = (None, b"")
 
     def document(self, path: str) -> Any:
-        """Return the document at a path below `/openapi`; None if there is none."""
+        """Return the OpenAPI document at a path below `/openapi`; None if there is none."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._documents = {}
         if path not in self._documents:
-            made = self._made(path)
-            if made is None:
+            built = self._build_document(path)
+            if built is None:
                 return None
-            self._documents[path] = made
+            self._documents[path] = built
         return self._documents[path]
 
     def message(self) -> bytes:
-        """Return the v2 definitions as protobuf."""
+        """Return the OpenAPI v2 definitions as protobuf."""
         document = self.document("v2")
-        if self._message[0] is not document:
-            self._message = (document, message_of(document))
-        return self._message[1]
+        if self._v2_protobuf[0] is not document:
+            self._v2_protobuf = (document, message_of(document))
+        return self._v2_protobuf[1]
 
-    def _made(self, path: str) -> Any:
-        by_place = _by_place(self._resources.all())
+    def _build_document(self, path: str) -> Any:
+        by_version_path = _by_version_path(self._resources.all())
         if path == "v2":
-            return _v2(by_place)
+            return _v2_document(by_version_path)
         if path == "v3":
             edition = self._resources.edition
-            return {"paths": {of: {"serverRelativeURL": f"/openapi/v3/{of}?hash={edition}"} for of in by_place}}
-        of = path.removeprefix("v3/")
-        return _v3(of, by_place[of]) if of != path and of in by_place else None
+            return {
+                "paths": {
+                    version_path: {"serverRelativeURL": f"/openapi/v3/{version_path}?hash={edition}"}
+                    for version_path in by_version_path
+                }
+            }
+        version_path = path.removeprefix("v3/")
+        return (
+            _v3_document(version_path, by_version_path[version_path])
+            if version_path != path and version_path in by_version_path
+            else None
+        )
 
 
-def _by_place(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
+def _by_version_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
     """Group resources by the path of their group and version."""
-    found: dict[str, list[Resource]] = {}
+    groups: dict[str, list[Resource]] = {}
     for resource in resources:
         info = resource.info
         for version in info.versions:
-            place = f"apis/{info.group}/{version}" if info.group else f"api/{version}"
-            found.setdefault(place, []).append(resource)
-    return found
+            version_path = f"apis/{info.group}/{version}" if info.group else f"api/{version}"
+            groups.setdefault(version_path, []).append(resource)
+    return groups
 
 
-def _v3(place: str, resources: Sequence[Resource]) -> dict[str, Any]:
+def _v3_document(version_path: str, resources: Sequence[Resource]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    schemas: dict[str, Any] = dict(_COMMON)
+    schemas: dict[str, Any] = dict(_COMMON_SCHEMAS)
     for resource in resources:
-        paths |= _paths(place, resource)
-        schemas |= _schemas(place, resource)
-    return {"openapi": "3.0.0", "info": _ABOUT, "paths": paths, "components": {"schemas": schemas}}
+        paths |= _paths(version_path, resource)
+        schemas |= _schemas(version_path, resource)
+    return {"openapi": "3.0.0", "info": _DOCUMENT_INFO, "paths": paths, "components": {"schemas": schemas}}
 
 
-def _schemas(place: str, resource: Resource) -> dict[str, Any]:
-    """Return the schemas of a resource in a version, and of its list."""
-    info, version = resource.info, place.rpartition("/")[2]
+def _schemas(version_path: str, resource: Resource) -> dict[str, Any]:
+    """Return the OpenAPI schemas of a resource in a version, and of its list."""
+    info, version = resource.info, version_path.rpartition("/")[2]
     schemas = dict(resource.strategy.schemas(version))
     name = schema_name(info, version)
     if name in schemas:
@@ -223,8 +255,8 @@ def _schemas(place: str, resource: Resource) -> dict[str, Any]:
             "type": "object",
             "required": ["items"],
             "properties": {
-                "apiVersion": _TEXT,
-                "kind": _TEXT,
+                "apiVersion": _STRING_SCHEMA,
+                "kind": _STRING_SCHEMA,
                 "metadata": {"$ref": REFERENCE + _LIST_META},
                 "items": {"type": "array", "items": {"$ref": REFERENCE + name}},
             },
@@ -233,62 +265,85 @@ def _schemas(place: str, resource: Resource) -> dict[str, Any]:
     return schemas
 
 
-def _paths(place: str, resource: Resource) -> dict[str, Any]:
-    """Return the paths of a resource and their operations."""
-    info, version = resource.info, place.rpartition("/")[2]
+def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
+    """Return the OpenAPI paths of a resource with their operations."""
+    info, version = resource.info, version_path.rpartition("/")[2]
     kind = {"group": info.group, "version": version, "kind": info.kind}
     name = schema_name(info, version)
     obj, objs, status = (_reference(each) for each in (name, f"{name}List", _STATUS))
     body = {_JSON: {"schema": obj}}
-    where = f"/{place}/namespaces/{{namespace}}/{info.plural}" if info.namespaced else f"/{place}/{info.plural}"
-    parts = _answered(where, resource)
+    collection_path = (
+        f"/{version_path}/namespaces/{{namespace}}/{info.plural}"
+        if info.namespaced
+        else f"/{version_path}/{info.plural}"
+    )
+    handler_paths = _handler_paths(collection_path, resource)
     if "" in resource.answers:
-        return parts
-    made, changed = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
-    gone = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
-    listed = _operation("list", kind, _READS, {"200": objs})
-    in_all = {f"/{place}/{info.plural}": {"get": listed}} if info.namespaced else {}
-    within = [_in_path("namespace")] if info.namespaced else []
-    many = {
-        "parameters": within,
-        "get": listed,
-        "post": _operation("post", kind, _WRITES, made, body),
+        return handler_paths
+    created_responses, changed_responses = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
+    deleted = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
+    list_operation = _operation("list", kind, _LIST_PARAMETERS, {"200": objs})
+    all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
+    namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
+    collection_operations = {
+        "parameters": namespace_parameters,
+        "get": list_operation,
+        "post": _operation("post", kind, _WRITE_PARAMETERS, created_responses, body),
     }
-    if resource.deletes_together:
-        many["delete"] = _operation("deletecollection", kind, _READS, {"200": status})
-    patches = {patch: {"schema": _OBJECT} for patch in media_types(strategic=resource.is_native)}
-    changes = {
-        "parameters": [_in_path("name"), *within],
+    if resource.supports_deletecollection:
+        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_PARAMETERS, {"200": status})
+    patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in media_types(strategic=resource.is_native)}
+    change_operations = {
+        "parameters": [_path_parameter("name"), *namespace_parameters],
         "get": _operation("get", kind, (), {"200": obj}),
-        "put": _operation("put", kind, _WRITES, changed, body),
-        "patch": _operation("patch", kind, _WRITES, changed, patches),
+        "put": _operation("put", kind, _WRITE_PARAMETERS, changed_responses, body),
+        "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
     options = ("gracePeriodSeconds", "propagationPolicy")
-    one = {**changes, "delete": _operation("delete", kind, options, {"200": gone, "202": gone})}
-    further = {f"{where}/{{name}}/{part}": changes for part in resource.subresources}
-    return {**in_all, where: many, f"{where}/{{name}}": one, **further, **parts}
+    object_operations = {
+        **change_operations,
+        "delete": _operation("delete", kind, options, {"200": deleted, "202": deleted}),
+    }
+    subresource_paths = {
+        f"{collection_path}/{{name}}/{subresource}": change_operations for subresource in resource.subresources
+    }
+    return {
+        **all_namespaces,
+        collection_path: collection_operations,
+        f"{collection_path}/{{name}}": object_operations,
+        **subresource_paths,
+        **handler_paths,
+    }
 
 
 def _reference(name: str) -> dict[str, Any]:
     return {"$ref": REFERENCE + name}
 
 
-def _answered(where: str, resource: Resource) -> dict[str, Any]:
-    """Return the paths of subresources and virtual resources that functions answer."""
-    within = [_in_path("namespace")] if resource.info.namespaced else []
+def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
+    """Return the OpenAPI paths of subresources and virtual resources, which have their own handlers."""
+    namespace_parameters = [_path_parameter("namespace")] if resource.info.namespaced else []
     paths: dict[str, Any] = {}
-    for part, answer in resource.answers.items():
+    for subresource, answer in resource.answers.items():
         kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
-        returned = {"200": _TEXT if part == "log" else _OBJECT}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), returned) for method in answer.methods}
-        if part:
-            paths[f"{where}/{{name}}/{part}"] = {"parameters": [_in_path("name"), *within], **operations}
+        response_schemas = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
+        operations = {
+            method.lower(): _operation(_ACTIONS[method], kind, (), response_schemas) for method in answer.methods
+        }
+        if subresource:
+            paths[f"{collection_path}/{{name}}/{subresource}"] = {
+                "parameters": [_path_parameter("name"), *namespace_parameters],
+                **operations,
+            }
             continue
         if "get" in operations:
-            paths[f"{where}/{{name}}"] = {"parameters": [_in_path("name"), *within], "get": operations["get"]}
-            operations["get"] = _operation("list", kind, _READS, returned)
+            paths[f"{collection_path}/{{name}}"] = {
+                "parameters": [_path_parameter("name"), *namespace_parameters],
+                "get": operations["get"],
+            }
+            operations["get"] = _operation("list", kind, _LIST_PARAMETERS, response_schemas)
         if operations:
-            paths[where] = {"parameters": within, **operations}
+            paths[collection_path] = {"parameters": namespace_parameters, **operations}
     return paths
 
 
@@ -296,70 +351,77 @@ def _operation(
     action: str,
     kind: Mapping[str, str],
     query: Sequence[str],
-    returned: Mapping[str, Any],
+    response_schemas: Mapping[str, Any],
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     responses: dict[str, Any] = {
-        code: {"description": _PHRASES[code], "content": {_JSON: {"schema": schema}}}
-        for code, schema in returned.items()
+        code: {"description": _STATUS_PHRASES[code], "content": {_JSON: {"schema": schema}}}
+        for code, schema in response_schemas.items()
     }
     operation: dict[str, Any] = {
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": kind,
-        "parameters": [{"name": name, "in": "query", "schema": _TEXT} for name in query],
+        "parameters": [{"name": name, "in": "query", "schema": _STRING_SCHEMA} for name in query],
         "responses": {**responses, "401": {"description": "Unauthorized"}},
     }
     return operation if content is None else {**operation, "requestBody": {"required": True, "content": content}}
 
 
-def _in_path(name: str) -> dict[str, Any]:
+def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-def _v2(by_place: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
+def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     """Return the OpenAPI v2 document of all resources."""
-    definitions: dict[str, Any] = dict(_COMMON)
+    definitions: dict[str, Any] = dict(_COMMON_SCHEMAS)
     paths: dict[str, Any] = {}
-    for place, resources in by_place.items():
+    for version_path, resources in by_version_path.items():
         for resource in resources:
-            definitions |= _schemas(place, resource)
-            paths |= {path: _operations_of_v2(operations) for path, operations in _paths(place, resource).items()}
-    document = {"swagger": "2.0", "info": _ABOUT, "paths": paths, "definitions": definitions}
-    referring: dict[str, Any] = _referring_to_definitions(document)
-    return referring
+            definitions |= _schemas(version_path, resource)
+            paths |= {
+                path: _convert_operations_to_v2(operations)
+                for path, operations in _paths(version_path, resource).items()
+            }
+    document = {"swagger": "2.0", "info": _DOCUMENT_INFO, "paths": paths, "definitions": definitions}
+    converted: dict[str, Any] = _convert_references_to_v2(document)
+    return converted
 
 
-def _operations_of_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
-    shared = [_parameter_of_v2(parameter) for parameter in operations.get("parameters", ())]
-    found = {method: _operation_of_v2(each) for method, each in operations.items() if method != "parameters"}
-    return {"parameters": shared, **found} if shared else found
+def _convert_operations_to_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
+    shared_parameters = [_convert_parameter_to_v2(parameter) for parameter in operations.get("parameters", ())]
+    converted = {
+        method: _convert_operation_to_v2(each) for method, each in operations.items() if method != "parameters"
+    }
+    return {"parameters": shared_parameters, **converted} if shared_parameters else converted
 
 
-def _operation_of_v2(operation: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = [_parameter_of_v2(parameter) for parameter in operation["parameters"]]
-    about = {word: value for word, value in operation.items() if word.startswith("x-")}
+def _convert_operation_to_v2(operation: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = [_convert_parameter_to_v2(parameter) for parameter in operation["parameters"]]
+    converted = {keyword: value for keyword, value in operation.items() if keyword.startswith("x-")}
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]
-        about["consumes"] = [*content]
+        converted["consumes"] = [*content]
         schema = next(iter(content.values()))["schema"]
         parameters.insert(0, {"name": "body", "in": "body", "required": True, "schema": schema})
     responses = {
         code: {"description": response["description"], **response.get("content", {}).get(_JSON, {})}
         for code, response in operation["responses"].items()
     }
-    return {**about, "produces": [_JSON], "parameters": parameters, "responses": responses}
+    return {**converted, "produces": [_JSON], "parameters": parameters, "responses": responses}
 
 
-def _parameter_of_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{word: value for word, value in parameter.items() if word != "schema"}, **parameter["schema"]}
+def _convert_parameter_to_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{keyword: value for keyword, value in parameter.items() if keyword != "schema"}, **parameter["schema"]}
 
 
-def _referring_to_definitions(value: Any) -> Any:
-    """Convert a schema to v2: references point to `definitions`, and `nullable` is dropped."""
+def _convert_references_to_v2(value: Any) -> Any:
+    """Convert an OpenAPI v3 schema to v2: references point to `definitions`, `nullable` is dropped."""
     if isinstance(value, Mapping):
         return {
-            word: "#/definitions/" + each.removeprefix(REFERENCE) if word == "$ref" else _referring_to_definitions(each)
-            for word, each in value.items()
-            if word != "nullable"
+            keyword: "#/definitions/" + each.removeprefix(REFERENCE)
+            if keyword == "$ref"
+            else _convert_references_to_v2(each)
+            for keyword, each in value.items()
+            if keyword != "nullable"
         }
-    return [_referring_to_definitions(each) for each in value] if isinstance(value, list) else value
+    return [_convert_references_to_v2(each) for each in value] if isinstance(value, list) else value

@@ -37,7 +37,7 @@ _QUANTITY_SCHEMA: Final[dict[str, Any]] = {
     "x-kubernetes-int-or-string": True,
 }
 _METADATA: Final = "ObjectMeta"
-_FACTS: Final[Mapping[str, str]] = {
+_SCHEMA_KEYWORDS: Final[Mapping[str, str]] = {
     "default": "default",
     "enum": "enum",
     "max": "maximum",
@@ -53,112 +53,119 @@ _FACTS: Final[Mapping[str, str]] = {
 
 
 def schema_name(info: ServedKind, version: str) -> str:
-    """Return the schema name of a kind: reversed group, version, kind."""
+    """Return the name of a kind's OpenAPI schema: reversed group, version, kind."""
     group = ".".join(reversed(info.group.split("."))) if "." in info.group else f"io.k8s.api.{info.group or 'core'}"
     return f"{group}.{version}.{info.kind}"
 
 
 def schemas_of(info: ServedKind, version: str) -> Schemas:
-    """Return the schema of a kind in a version first, then all referenced schemas."""
-    found = _with_all_referred(schema_name(info, version), scope_for(info, version), info.kind)
+    """Return the OpenAPI schema of a kind in a version first, then all referenced schemas."""
+    schemas = _collect_schemas(schema_name(info, version), scope_for(info, version), info.kind)
     kind = {"group": info.group, "version": version, "kind": info.kind}
-    found[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
-    return found
+    schemas[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
+    return schemas
 
 
 def metadata_schemas() -> Schemas:
-    """Return the schema of object metadata first, then all referenced schemas."""
+    """Return the OpenAPI schema of object metadata first, then all referenced schemas."""
     native = scope(NATIVE)
-    return _with_all_referred(_type_name(_METADATA, native), native, _METADATA)
+    return _collect_schemas(_type_name(_METADATA, native), native, _METADATA)
 
 
-def _with_all_referred(first: str, of: TypeScope, type_name: str) -> Schemas:
-    found: Schemas = {}
-    has_quantities = of.name == NATIVE
-    waiting = [(first, of, type_name)]
-    while waiting:
-        name, within, type_name = waiting.pop()
-        if name not in found:
-            fields = within.fields(type_name)
-            found[name] = _object(type_name, fields, within)
+def _collect_schemas(root_name: str, root_scope: TypeScope, type_name: str) -> Schemas:
+    schemas: Schemas = {}
+    has_quantities = root_scope.name == NATIVE
+    pending = [(root_name, root_scope, type_name)]
+    while pending:
+        name, type_scope, type_name = pending.pop()
+        if name not in schemas:
+            fields = type_scope.fields(type_name)
+            schemas[name] = _object_schema(type_name, fields, type_scope)
             quantities = (field for field in fields.values() if "quantity" in field.expression)
-            has_quantities = has_quantities or (within.name == NATIVE and any(quantities))
-            waiting += list(_referred(fields, within))
-    return {**found, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else found
+            has_quantities = has_quantities or (type_scope.name == NATIVE and any(quantities))
+            pending += list(_referenced_types(fields, type_scope))
+    return {**schemas, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else schemas
 
 
-def _object(type_name: str, fields: Mapping[str, Field], within: TypeScope) -> dict[str, Any]:
+def _object_schema(type_name: str, fields: Mapping[str, Field], type_scope: TypeScope) -> dict[str, Any]:
     properties = {
-        name: _described(_schema(field, within), description(type_name, name)) for name, field in fields.items()
+        name: _with_description(_field_schema(field, type_scope), description(type_name, name))
+        for name, field in fields.items()
     }
-    about = "" if "." in type_name else description(type_name)  # a type below a kind describes only one field
-    schema = _described({"type": "object", "properties": properties}, about)
+    type_description = (
+        "" if "." in type_name else description(type_name)
+    )  # a type below a kind describes only one field
+    schema = _with_description({"type": "object", "properties": properties}, type_description)
     required = [name for name, field in fields.items() if field.required]
     return {**schema, "required": required} if required else schema
 
 
-def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    """Add a description to a schema; a reference is wrapped, since it cannot carry one."""
+def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return a schema with a description; a reference is wrapped, since it cannot have one itself."""
     if not text:
         return schema
     return {"allOf": [schema], "description": text} if "$ref" in schema else {**schema, "description": text}
 
 
-def _schema(field: Field, within: TypeScope) -> dict[str, Any]:
-    facts = {_FACTS[fact]: value for fact, value in field.facts.items() if fact in _FACTS}
-    facts |= _merging(field)
+def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
+    facts = {_SCHEMA_KEYWORDS[fact]: value for fact, value in field.facts.items() if fact in _SCHEMA_KEYWORDS}
+    facts |= _merge_extensions(field)
     if field.is_list:
-        return {"type": "array", "items": _schema(field.element, within), **facts}
+        return {"type": "array", "items": _field_schema(field.element, type_scope), **facts}
     if field.is_map:
-        return {"type": "object", "additionalProperties": _schema(field.element, within), **facts}
-    if field.expression == "quantity" and within.name == NATIVE:
+        return {"type": "object", "additionalProperties": _field_schema(field.element, type_scope), **facts}
+    if field.expression == "quantity" and type_scope.name == NATIVE:
         return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **facts} if facts else {"$ref": REFERENCE + _QUANTITY}
     if not field.is_object:
         return {**_SCALARS[field.expression], **facts}
-    reference = {"$ref": REFERENCE + _type_name(field.expression, within)}
+    reference = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
     return {"allOf": [reference], **facts} if facts else reference
 
 
-def _merging(field: Field) -> dict[str, Any]:
-    """Return the Kubernetes extensions for the merge strategy of a field."""
+def _merge_extensions(field: Field) -> dict[str, Any]:
+    """Return the Kubernetes extensions of OpenAPI for the merge strategy of a field."""
     facts = field.facts
-    owned = facts.get("owned", facts.get("keys", "set" if facts.get("set") else None))
-    found: dict[str, Any] = {}
-    if owned == "atomic":
-        found["x-kubernetes-map-type"] = "atomic"
-    elif owned is not None:
-        found["x-kubernetes-list-type"] = "set" if owned == "set" else "map"
-        found |= {"x-kubernetes-list-map-keys": list(owned)} if owned != "set" else {}
+    ownership = facts.get("owned", facts.get("keys", "set" if facts.get("set") else None))
+    extensions: dict[str, Any] = {}
+    if ownership == "atomic":
+        extensions["x-kubernetes-map-type"] = "atomic"
+    elif ownership is not None:
+        extensions["x-kubernetes-list-type"] = "set" if ownership == "set" else "map"
+        extensions |= {"x-kubernetes-list-map-keys": list(ownership)} if ownership != "set" else {}
     if "merge" in facts:
-        found["x-kubernetes-patch-strategy"] = "merge,retainKeys" if facts.get("retain") else "merge"
-        found |= {"x-kubernetes-patch-merge-key": facts["merge"]} if facts["merge"] else {}
-    return found
+        extensions["x-kubernetes-patch-strategy"] = "merge,retainKeys" if facts.get("retain") else "merge"
+        extensions |= {"x-kubernetes-patch-merge-key": facts["merge"]} if facts["merge"] else {}
+    return extensions
 
 
-def _referred(fields: Mapping[str, Field], within: TypeScope) -> Iterator[tuple[str, TypeScope, str]]:
+def _referenced_types(fields: Mapping[str, Field], type_scope: TypeScope) -> Iterator[tuple[str, TypeScope, str]]:
     for field in fields.values():
         if field.object_type:
-            scope, type_name = within.scope_of(field.object_type)
-            yield _type_name(field.object_type, within), scope, type_name
+            scope, type_name = type_scope.scope_of(field.object_type)
+            yield _type_name(field.object_type, type_scope), scope, type_name
 
 
-def _type_name(expression: str, within: TypeScope) -> str:
+def _type_name(expression: str, type_scope: TypeScope) -> str:
     """Return the schema name of a type; native types have the same name in all groups."""
-    scope, type_name = within.scope_of(expression)
+    scope, type_name = type_scope.scope_of(expression)
     return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"
 
 
-_OF_PATCHES: Final = ("x-kubernetes-patch-strategy", "x-kubernetes-patch-merge-key", "x-kubernetes-group-version-kind")
+_OMITTED_EXTENSIONS: Final = (
+    "x-kubernetes-patch-strategy",
+    "x-kubernetes-patch-merge-key",
+    "x-kubernetes-group-version-kind",
+)
 #: Column paths that differ in an older version.
 _OLDER_PATHS: Final = {(scheme.CLUSTER_QUEUE, "v1beta1"): {".spec.cohortName": ".spec.cohort"}}
-_EITHER: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+_INTEGER_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 _LIST_TYPE: Final = "x-kubernetes-list-type"
 _LIST_KEYS: Final = "x-kubernetes-list-map-keys"
 
 
 class Conversion(NamedTuple):
-    """The Service of a conversion webhook."""
+    """The Service that serves a conversion webhook."""
 
     service: str
     namespace: str
@@ -166,16 +173,16 @@ class Conversion(NamedTuple):
 
 
 def provided_definition(info: ServedKind) -> dict[str, Any]:
-    """Return the definition of a kind that the platform provides, with all served versions."""
+    """Return the CustomResourceDefinition of a kind that the platform serves, with all served versions."""
     definition = definition_of(info)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
-    versions = [_version(info, version) for version in info.versions]
+    versions = [_version_definition(info, version) for version in info.versions]
     spec = {**definition["spec"], "versions": versions, "conversion": {"strategy": "None"}}
     return {**definition, "metadata": metadata, "spec": spec}
 
 
 def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dict[str, Any]:
-    """Return the definition of a kind; with a conversion webhook it includes all versions."""
+    """Return the CustomResourceDefinition of a kind; with a conversion webhook it includes all versions."""
     versions = info.versions if conversion is not None else (info.storage_version,)
     names = {
         "kind": info.kind,
@@ -185,8 +192,8 @@ def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dic
         "shortNames": list(info.short_names),
     }
     scope = "Namespaced" if info.namespaced else "Cluster"
-    served = [_version(info, version) for version in versions]
-    spec: dict[str, Any] = {"group": info.group, "names": names, "scope": scope, "versions": served}
+    version_definitions = [_version_definition(info, version) for version in versions]
+    spec: dict[str, Any] = {"group": info.group, "names": names, "scope": scope, "versions": version_definitions}
     if conversion is not None:
         service = {"name": conversion.service, "namespace": conversion.namespace, "path": conversion.path}
         webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
@@ -199,57 +206,61 @@ def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dic
     }
 
 
-def _version(info: ServedKind, version: str) -> dict[str, Any]:
+def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
     schemas = schemas_of(info, version)
-    schema = _structural(next(iter(schemas.values())), schemas)
+    schema = _inline_references(next(iter(schemas.values())), schemas)
     schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
-    reported: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
+    definition: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
     if version in info.deprecated_versions:
-        reported |= {"deprecated": True, "deprecationWarning": info.deprecation}
-    reported["schema"] = {"openAPIV3Schema": schema}
+        definition |= {"deprecated": True, "deprecationWarning": info.deprecation}
+    definition["schema"] = {"openAPIV3Schema": schema}
     columns = _columns(info, version)
-    reported |= {"additionalPrinterColumns": columns} if columns else {}
-    return reported | ({"subresources": {"status": {}}} if info.has_status else {})
+    definition |= {"additionalPrinterColumns": columns} if columns else {}
+    return definition | ({"subresources": {"status": {}}} if info.has_status else {})
 
 
 def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
-    """Return the printer columns whose cells are fields of the object; kubectl shows the age without any."""
-    older = _OLDER_PATHS.get((info.constant, version), {})
-    found = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
+    """Return the printer columns that a JSON path can express; if there are none, kubectl shows the age."""
+    older_paths = _OLDER_PATHS.get((info.constant, version), {})
+    columns = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
     return [
         {
             "name": column.name,
             "type": column.type,
-            "jsonPath": older.get(path, path),
+            "jsonPath": older_paths.get(path, path),
             **({"priority": column.priority} if column.priority else {}),
         }
-        for column, path in found
+        for column, path in columns
         if path
     ]
 
 
-def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
-    """Inline all references of a schema."""
-    whole = {word: value for word, value in schema.items() if word not in (*_OF_PATCHES, "$ref", "allOf")}
-    for referred in (schema, *schema.get("allOf", ())):
-        if "$ref" in referred:
-            whole = {**schemas[referred["$ref"].removeprefix(REFERENCE)], **whole}
-            whole.pop("x-kubernetes-group-version-kind", None)
-    if "properties" in whole:
-        whole["properties"] = {name: _structural(each, schemas) for name, each in whole["properties"].items()}
-    for inner in ("items", "additionalProperties"):
-        if inner in whole:
-            whole[inner] = _structural(whole[inner], schemas)
-    if _INT_OR_STRING in whole:
-        whole |= _EITHER
-    if not _has_keys(whole):
-        whole.pop(_LIST_TYPE, None)
-        whole.pop(_LIST_KEYS, None)
-    return whole
+def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
+    """Return a schema with all references replaced by the referenced schemas."""
+    expanded = {
+        keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_EXTENSIONS, "$ref", "allOf")
+    }
+    for referring in (schema, *schema.get("allOf", ())):
+        if "$ref" in referring:
+            expanded = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **expanded}
+            expanded.pop("x-kubernetes-group-version-kind", None)
+    if "properties" in expanded:
+        expanded["properties"] = {
+            name: _inline_references(each, schemas) for name, each in expanded["properties"].items()
+        }
+    for nested in ("items", "additionalProperties"):
+        if nested in expanded:
+            expanded[nested] = _inline_references(expanded[nested], schemas)
+    if _INT_OR_STRING in expanded:
+        expanded |= _INTEGER_OR_STRING
+    if not _has_valid_keys(expanded):
+        expanded.pop(_LIST_TYPE, None)
+        expanded.pop(_LIST_KEYS, None)
+    return expanded
 
 
-def _has_keys(schema: Mapping[str, Any]) -> bool:
-    """Report whether the keys of list items are required or have defaults."""
+def _has_valid_keys(schema: Mapping[str, Any]) -> bool:
+    """Report whether the key fields of list items are required or have defaults."""
     items = schema.get("items", {})
-    given = [name for name, each in items.get("properties", {}).items() if "default" in each]
-    return set(schema.get(_LIST_KEYS, ())).issubset((*items.get("required", ()), *given))
+    keys_with_default = [name for name, each in items.get("properties", {}).items() if "default" in each]
+    return set(schema.get(_LIST_KEYS, ())).issubset((*items.get("required", ()), *keys_with_default))

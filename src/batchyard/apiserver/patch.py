@@ -1,4 +1,7 @@
-"""Patches by media type: JSON patch, JSON merge patch, strategic merge patch. Server-side apply is in `apply`."""
+"""Merge schemas, and patches by media type: JSON patch, JSON merge patch, strategic merge patch.
+
+Server-side apply is in `apply.py`.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +19,8 @@ from batchyard.apiserver.request import APPLY, JSON_PATCH, MERGE, STRATEGIC, Sta
 #
 # Merge schemas for strategic merge patch, server-side apply and strict decoding.
 #
-# A shape defines the fields of a mapping and whether it allows others, and the merge keys of a list. It is derived from
-# the field tables, or from the schema of a CustomResourceDefinition. Unknown structure has the shape FREE.
+# A merge schema defines the fields of a mapping and whether it allows others, and the merge keys of a list.
+# It is derived from the field tables, or from the schema of a CustomResourceDefinition. Unknown structure has FREE.
 
 
 _ATOMIC: Final = "atomic"
@@ -25,122 +28,132 @@ _SET: Final = "set"
 
 
 class MergeSchemaMembers(NamedTuple):
-    """The shapes of the members of a value."""
+    """The merge schemas of the members of a mapping or list."""
 
     fields: "Mapping[str, MergeSchema]"
-    #: The shape of undeclared mapping members; None if they are not allowed.
-    rest: "MergeSchema | None" = None
+    #: The merge schema of undeclared mapping members; None if they are not allowed.
+    undeclared: "MergeSchema | None" = None
     item: "MergeSchema | None" = None
 
 
 class MergeSchema:
     """The merge schema of one value."""
 
-    __slots__ = ("_inside", "_make", "default", "is_atomic", "keys", "merge", "retains")
+    __slots__ = ("_compute_members", "_members", "default", "is_atomic", "keys", "merge", "retains")
 
-    def __init__(self, facts: Mapping[str, Any], make: Callable[[], MergeSchemaMembers]) -> None:
-        owned = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
+    def __init__(self, facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
+        ownership = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
-        self.is_atomic = owned == _ATOMIC
+        self.is_atomic = ownership == _ATOMIC
         #: The key fields of list items, () for sets; None if the list is atomic.
-        self.keys: tuple[str, ...] | None = None if owned in (None, _ATOMIC) else () if owned == _SET else tuple(owned)
+        self.keys: tuple[str, ...] | None = (
+            None if ownership in (None, _ATOMIC) else () if ownership == _SET else tuple(ownership)
+        )
         #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
         self.merge: str | None = facts.get("merge")
         self.retains = bool(facts.get("retain"))
         self.default = facts.get("default")
-        self._make = make
-        self._inside: MergeSchemaMembers | None = None
+        self._compute_members = compute_members
+        self._members: MergeSchemaMembers | None = None
 
     @property
-    def inside(self) -> MergeSchemaMembers:
-        """The shapes of the members, computed on first access."""
-        if self._inside is None:
-            self._inside = self._make()
-        return self._inside
+    def members(self) -> MergeSchemaMembers:
+        """The merge schemas of the members, computed on first access."""
+        if self._members is None:
+            self._members = self._compute_members()
+        return self._members
 
-    def below(self, name: str) -> "MergeSchema":
-        """Return the shape of a field; FREE if it is unknown."""
-        inside = self.inside
-        return inside.fields.get(name) or inside.rest or FREE
+    def field_schema(self, name: str) -> "MergeSchema":
+        """Return the merge schema of a field; FREE if the field is unknown."""
+        members = self.members
+        return members.fields.get(name) or members.undeclared or FREE
 
     @property
     def item(self) -> "MergeSchema":
-        """The shape of list items."""
-        return self.inside.item or FREE
+        """The merge schema of list items."""
+        return self.members.item or FREE
 
-    def knows(self, name: str) -> bool:
-        """Report whether a field is allowed."""
-        return name in self.inside.fields or self.inside.rest is not None
+    def allows_field(self, name: str) -> bool:
+        """Report whether the schema allows a field."""
+        return name in self.members.fields or self.members.undeclared is not None
 
 
-def _inside_free() -> MergeSchemaMembers:
+def _free_members() -> MergeSchemaMembers:
     return MergeSchemaMembers({}, FREE, FREE)
 
 
 #: Unknown structure: mappings are merged, lists are atomic, all fields are allowed.
-FREE: Final = MergeSchema({}, _inside_free)
+FREE: Final = MergeSchema({}, _free_members)
 
 
 def shape_of_kind(info: ServedKind, version: str) -> MergeSchema:
-    """Return the shape of a built-in kind in one of its versions."""
-    return _of_type(scope_for(info, version), info.kind)
+    """Return the merge schema of a built-in kind in one of its versions."""
+    return _schema_of_type(scope_for(info, version), info.kind)
 
 
 @cache
-def _of_type(scope: TypeScope, name: str) -> MergeSchema:
-    home, own_name = scope.scope_of(name)
+def _schema_of_type(scope: TypeScope, name: str) -> MergeSchema:
+    defining_scope, local_name = scope.scope_of(name)
     return MergeSchema(
-        {}, lambda: MergeSchemaMembers({field: _of_field(home, spec) for field, spec in home.fields(own_name).items()})
+        {},
+        lambda: MergeSchemaMembers(
+            {field: _schema_of_field(defining_scope, spec) for field, spec in defining_scope.fields(local_name).items()}
+        ),
     )
 
 
-def _of_field(scope: TypeScope, field: Field) -> MergeSchema:
-    return MergeSchema(field.facts, lambda: _inside_field(scope, field))
+def _schema_of_field(scope: TypeScope, field: Field) -> MergeSchema:
+    return MergeSchema(field.facts, lambda: _members_of_field(scope, field))
 
 
-def _inside_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
+def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
     if field.is_list:
-        return MergeSchemaMembers({}, item=_of_field(scope, field.element))
+        return MergeSchemaMembers({}, item=_schema_of_field(scope, field.element))
     if field.is_map:
-        return MergeSchemaMembers({}, rest=_of_field(scope, field.element))
-    return _of_type(scope, field.expression).inside if field.is_object else _inside_free()
+        return MergeSchemaMembers({}, undeclared=_schema_of_field(scope, field.element))
+    return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
 
 
 def metadata_shape() -> MergeSchema:
-    """Return the shape of object metadata."""
-    return _of_type(scope(NATIVE), "ObjectMeta")
+    """Return the merge schema of object metadata."""
+    return _schema_of_type(scope(NATIVE), "ObjectMeta")
 
 
 def shape_of_schema(schema: Mapping[str, Any], metadata: MergeSchema = FREE) -> MergeSchema:
-    """Return the shape of a structural schema of a custom kind; `metadata` is the shape of its metadata."""
-    return MergeSchema({}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _rest_of(schema)))
+    """Return the merge schema of a custom kind from its structural schema and the one of its metadata."""
+    return MergeSchema(
+        {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
+    )
 
 
-def _of_schema(schema: Mapping[str, Any]) -> MergeSchema:
-    owned: Any = None
+def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
+    ownership: Any = None
     match schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-map-type"):
         case "map", _:
-            owned = schema.get("x-kubernetes-list-map-keys", [])
+            ownership = schema.get("x-kubernetes-list-map-keys", [])
         case "set", _:
-            owned = _SET
+            ownership = _SET
         case _, "atomic":
-            owned = _ATOMIC
-    facts = {"owned": owned, "default": schema.get("default")}
+            ownership = _ATOMIC
+    facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
-        facts, lambda: MergeSchemaMembers(_fields_of(schema), _rest_of(schema), _of_schema(schema.get("items") or {}))
+        facts,
+        lambda: MergeSchemaMembers(
+            _fields_of(schema), _additional_schema(schema), _merge_schema_of(schema.get("items") or {})
+        ),
     )
 
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
     is_object = schema.get("x-kubernetes-embedded-resource")
     root = {"apiVersion": FREE, "kind": FREE, "metadata": metadata_shape()} if is_object else {}
-    return root | {name: _of_schema(child) for name, child in (schema.get("properties") or {}).items()}
+    return root | {name: _merge_schema_of(child) for name, child in (schema.get("properties") or {}).items()}
 
 
-def _rest_of(schema: Mapping[str, Any]) -> MergeSchema | None:
+def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
     additional = schema.get("additionalProperties")
     if isinstance(additional, Mapping):
-        return _of_schema(additional)
+        return _merge_schema_of(additional)
     is_open = additional or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
     return FREE if is_open else None
 
@@ -160,111 +173,117 @@ def _rest_of(schema: Mapping[str, Any]) -> MergeSchema | None:
 # Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
 
 
-_PATCH: Final = "$patch"
-_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
-_ORDER: Final = "$setElementOrder/"
-_RETAIN: Final = "$retainKeys"
+_DIRECTIVE: Final = "$patch"
+_DELETE_FROM_PREFIX: Final = "$deleteFromPrimitiveList/"
+_ORDER_PREFIX: Final = "$setElementOrder/"
+_RETAIN_KEYS: Final = "$retainKeys"
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: MergeSchema) -> dict[str, Any]:
-    """Apply a patch to a mapping. Raises Refused if the patch is malformed."""
-    if _PATCH in patch:
-        return _directed(patch)
+def strategically_merged(
+    value: Mapping[str, Any], patch: Mapping[str, Any], merge_schema: MergeSchema
+) -> dict[str, Any]:
+    """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
+    if _DIRECTIVE in patch:
+        return _apply_directive(patch)
     result = dict(value)
-    if _RETAIN in patch:
-        result = _retained(result, patch)
-    for name, wanted in patch.items():
-        if name.startswith(_DELETE_FROM):
-            _delete_from(result, name.removeprefix(_DELETE_FROM), wanted)
-        elif name.startswith(_ORDER) or name == _RETAIN:
+    if _RETAIN_KEYS in patch:
+        result = _retain_keys(result, patch)
+    for name, new_value in patch.items():
+        if name.startswith(_DELETE_FROM_PREFIX):
+            _delete_from(result, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
+        elif name.startswith(_ORDER_PREFIX) or name == _RETAIN_KEYS:
             continue
-        elif wanted is None:
+        elif new_value is None:
             result.pop(name, None)
         else:
-            result[name] = _merged(result.get(name), wanted, shape.below(name), patch.get(f"{_ORDER}{name}"))
+            result[name] = _merge_field(
+                result.get(name), new_value, merge_schema.field_schema(name), patch.get(f"{_ORDER_PREFIX}{name}")
+            )
     for name, order in patch.items():
-        field = name.removeprefix(_ORDER)
+        field = name.removeprefix(_ORDER_PREFIX)
         if field != name and field not in patch and isinstance(result.get(field), list):
-            result[field] = _merged(result[field], [], shape.below(field), order)
+            result[field] = _merge_field(result[field], [], merge_schema.field_schema(field), order)
     return result
 
 
-def _directed(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the `$patch` directive of a mapping."""
-    match patch[_PATCH]:
+def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply the `$patch` directive of a mapping in a strategic merge patch."""
+    match patch[_DIRECTIVE]:
         case "replace":
-            return {name: wanted for name, wanted in patch.items() if name != _PATCH}
+            return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
         case "delete":
             return {}
-    raise bad_request(f"unknown patch type: {patch[_PATCH]} in map: {dict(patch)}")
+    raise bad_request(f"unknown patch type: {patch[_DIRECTIVE]} in map: {dict(patch)}")
 
 
-def _retained(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Keep only the fields named by `$retainKeys`, which must include all fields that the patch sets."""
-    kept = patch[_RETAIN]
-    given = [name for name, wanted in patch.items() if wanted is not None and not name.startswith("$")]
-    if not isinstance(kept, list):
+    retained = patch[_RETAIN_KEYS]
+    changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
+    if not isinstance(retained, list):
         raise bad_request("invalid patch format of retainKeys")
-    names = frozenset(name for name in kept if isinstance(name, str))
-    if not names.issuperset(given):
+    names = frozenset(name for name in retained if isinstance(name, str))
+    if not names.issuperset(changed_fields):
         raise bad_request("invalid patch format of retainKeys")
     return {name: child for name, child in value.items() if name in names}
 
 
-def _delete_from(result: dict[str, Any], name: str, gone: Any) -> None:
-    if not isinstance(gone, list):
+def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None:
+    if not isinstance(removed_values, list):
         raise bad_request("invalid patch format of primitive list")
     if isinstance(result.get(name), list):
-        named = frozenset(map(_encode, gone))
-        result[name] = [item for item in result[name] if _encode(item) not in named]
+        encoded_values = frozenset(map(_encode, removed_values))
+        result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
 
 
-def _merged(value: Any, wanted: Any, shape: MergeSchema, order: Any) -> Any:
-    """Apply a patch to a field."""
-    if isinstance(wanted, Mapping):
-        return strategically_merged(value if isinstance(value, Mapping) else {}, wanted, shape)
-    if isinstance(wanted, list) and shape.merge is not None:
-        return _list_merged(value if isinstance(value, list) else [], wanted, shape, order)
-    return wanted
+def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, order: Any) -> Any:
+    """Apply a strategic merge patch to a field."""
+    if isinstance(new_value, Mapping):
+        return strategically_merged(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
+    if isinstance(new_value, list) and merge_schema.merge is not None:
+        return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, order)
+    return new_value
 
 
-def _list_merged(items: list[Any], patch: list[Any], shape: MergeSchema, order: Any) -> list[Any]:
-    """Apply a patch to a list, ordered by the patch or by its `$setElementOrder`."""
-    key = shape.merge
-    assert key is not None, "lists without a merge strategy are replaced"
+def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, order: Any) -> list[Any]:
+    """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
+    key = merge_schema.merge
+    assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*items, *patch)):
         raise StatusError(422, "Invalid", "lists of lists are not supported")
     if order is not None:
         _check_order(order, patch, key)
     if key:
-        given, left = _items_merged(items, patch, key, shape.item)
+        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item)
     elif any(isinstance(item, Mapping) for item in patch):
         raise bad_request("cannot merge lists without merge key")
     else:
-        given, left = patch, list(dict.fromkeys([*items, *patch]))
-    return _ordered(left, given if order is None else order, items, key)
+        patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
+    return _order_items(merged_items, patch_items if order is None else order, items, key)
 
 
-def _items_merged(
-    items: list[Any], patch: list[Any], key: str, shape: MergeSchema
+def _merge_items(
+    items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
-    """Return the patch items without directives, and all items after the merge."""
-    given = [item for item in patch if _directive_of(item) is None]
-    left = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
-    gone = frozenset(_name_of(item, key) for item in patch if _directive_of(item) == "delete")
-    left = [item for item in left if _encode(item.get(key)) not in gone]
-    places = _first_places(_encode(item.get(key)) for item in left)
-    for item in given:
-        at = places.setdefault(_name_of(item, key), len(left))
-        left[at : at + 1] = [strategically_merged(left[at] if at < len(left) else {}, item, shape)]
-    return given, left
+    """Return the patch items without directives, and all items of the list after the merge."""
+    patch_items = [item for item in patch if _directive_of(item) is None]
+    merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
+    deleted_keys = frozenset(_encode_item_key(item, key) for item in patch if _directive_of(item) == "delete")
+    merged_items = [item for item in merged_items if _encode(item.get(key)) not in deleted_keys]
+    positions = _first_positions(_encode(item.get(key)) for item in merged_items)
+    for item in patch_items:
+        position = positions.setdefault(_encode_item_key(item, key), len(merged_items))
+        merged_items[position : position + 1] = [
+            strategically_merged(merged_items[position] if position < len(merged_items) else {}, item, merge_schema)
+        ]
+    return patch_items, merged_items
 
 
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
         raise bad_request(f"an item of a list with a merge key is not an object: {item}")
-    directive = item.get(_PATCH)
+    directive = item.get(_DIRECTIVE)
     if directive == "merge":
         raise bad_request("merging lists cannot yet be specified in the patch")
     if directive not in (None, "replace", "delete"):
@@ -273,7 +292,7 @@ def _directive_of(item: Any) -> str | None:
 
 
 def _key_of(item: Any, key: str) -> Any:
-    """Return the identity of a list item: the merge key's value, or the item itself without a merge key."""
+    """Return the identity of a list item: the value of its merge key, or the item itself without a merge key."""
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
@@ -282,41 +301,48 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
-    """Raise Refused unless `$setElementOrder` contains the items of the patch in their order."""
+    """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
     if not isinstance(order, list):
         raise bad_request("invalid patch format of setElementOrder list")
-    stated: Iterator[Any] = iter([_key_of(item, key) for item in order])
-    given = [item for item in patch if not key or _directive_of(item) is None]
-    if patch and order and not all(_key_of(item, key) in stated for item in given):
-        message = f"doesn't match {_ORDER.rstrip('/')} list:\n{order}\n"
+    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in order])
+    patch_items = [item for item in patch if not key or _directive_of(item) is None]
+    if patch and order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
+        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{order}\n"
         raise bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
 
-def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key: str) -> list[Any]:
-    """Order items: named items in the given order, other items merged between them in their previous order."""
-    places = _first_places(_name_of(item, key) for item in order)
-    were = _first_places(_name_of(item, key) for item in before)
-    tagged = [(_name_of(item, key), item) for item in items]
-    named = deque(sorted((pair for pair in tagged if pair[0] in places), key=lambda pair: places[pair[0]]))
-    others = deque(pair for pair in tagged if pair[0] not in places)
+def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
+    """Order list items: named items as in `order`, other items between them in their previous order."""
+    positions = _first_positions(_encode_item_key(item, key) for item in order)
+    previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
+    keyed_items = [(_encode_item_key(item, key), item) for item in items]
+    ordered_items = deque(
+        sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]])
+    )
+    other_items = deque(pair for pair in keyed_items if pair[0] not in positions)
     result = []
-    while named and others:
-        first, other = were.get(named[0][0]), were.get(others[0][0])
-        comes_first = first is not None and other is not None and other < first
-        result.append((others if comes_first else named).popleft())
-    return [item for _, item in (*result, *named, *others)]
+    while ordered_items and other_items:
+        ordered_position, other_position = (
+            previous_positions.get(ordered_items[0][0]),
+            previous_positions.get(other_items[0][0]),
+        )
+        is_other_first = (
+            ordered_position is not None and other_position is not None and other_position < ordered_position
+        )
+        result.append((other_items if is_other_first else ordered_items).popleft())
+    return [item for _, item in (*result, *ordered_items, *other_items)]
 
 
-def _name_of(item: Any, key: str) -> bytes:
+def _encode_item_key(item: Any, key: str) -> bytes:
     """Return the encoded identity of a list item."""
     return _encode(_key_of(item, key))
 
 
-def _first_places(names: Iterable[bytes]) -> dict[bytes, int]:
-    places: dict[bytes, int] = {}
+def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
+    positions: dict[bytes, int] = {}
     for i, name in enumerate(names):
-        places.setdefault(name, i)
-    return places
+        positions.setdefault(name, i)
+    return positions
 
 
 # --- merge ---
@@ -329,30 +355,30 @@ def merged(value: Any, patch: Any) -> Any:
     if not isinstance(patch, Mapping):
         return patch
     result = dict(value) if isinstance(value, Mapping) else {}
-    for field, wanted in patch.items():
-        if wanted is None:
+    for field, new_value in patch.items():
+        if new_value is None:
             result.pop(field, None)
         else:
-            result[field] = merged(result.get(field), wanted)
+            result[field] = merged(result.get(field), new_value)
     return result
 
 
-def patched(obj: Obj, content_type: str, patch: Any, shape: MergeSchema) -> Any:
-    """Apply a patch to an object. Raises Refused if it cannot be applied."""
+def patched(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
+    """Apply a patch of any media type to an object. Raises StatusError if it cannot be applied."""
     if content_type == JSON_PATCH:
         return json_patched(obj, patch)
     if not isinstance(patch, Mapping):
         raise bad_request("a merge patch must be an object")
-    return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, shape)
+    return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, merge_schema)
 
 
 def media_types(*, strategic: bool) -> list[str]:
-    """Return the media types of patches; strategic merge patches need the merge keys of native kinds."""
+    """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
     return [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
 
 
 def check_media_type(content_type: str, *, strategic: bool) -> None:
-    """Raise Refused if a media type is not that of a supported patch."""
+    """Raise StatusError if a media type is not that of a supported patch."""
     accepted = media_types(strategic=strategic)
     if content_type not in accepted:
         message = f"accepted media types include: {', '.join(accepted)}"

@@ -1,4 +1,4 @@
-"""Protobuf requests, which typed clients of Kubernetes send for native kinds; responses are always JSON."""
+"""Decoding of protobuf requests, which typed clients of Kubernetes send for native kinds; responses are JSON."""
 
 import base64
 import pkgutil
@@ -22,59 +22,59 @@ _VARINT_MAX = 10  # bytes
 
 
 class FieldBudget:
-    """The remaining number of fields of a message, including nested ones."""
+    """The remaining number of fields that a protobuf message may have, including nested ones."""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
+    def __init__(self, remaining: int) -> None:
+        self._remaining = remaining
 
     def spend(self) -> None:
-        """Count a field. Raises BadMessage if the limit is exceeded."""
-        self._left -= 1
-        if self._left < 0:
-            raise BadMessage("too many values")
+        """Count one field. Raises BadMessage if the message has too many."""
+        self._remaining -= 1
+        if self._remaining < 0:
+            raise BadMessage("the message has too many fields; send a smaller object")
 
 
 class BadMessage(Exception):  # noqa: N818 - named after the condition
-    """The bytes are not a valid message."""
+    """The bytes are not a valid protobuf message."""
 
 
-def fields_of(message: bytes, allowance: FieldBudget | None = None) -> Iterator[tuple[int, Value]]:
-    """Yield number and value of each field: an unsigned integer for varints, bytes for other wire types."""
-    at = 0
-    while at < len(message):
-        if allowance is not None:
-            allowance.spend()
-        tag, at = _varint(message, at)
-        value, at = _value(message, at, tag & 7)
+def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tuple[int, Value]]:
+    """Yield number and value of each protobuf field: an integer for varints, bytes for other wire types."""
+    position = 0
+    while position < len(message):
+        if budget is not None:
+            budget.spend()
+        tag, position = _read_varint(message, position)
+        value, position = _read_value(message, position, tag & 7)
         yield tag >> 3, value
 
 
 def signed(value: int) -> int:
-    """Convert a varint to a signed 64-bit integer."""
+    """Convert a protobuf varint to a signed 64-bit integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def _value(message: bytes, at: int, wire_type: int) -> tuple[Value, int]:
+def _read_value(message: bytes, position: int, wire_type: int) -> tuple[Value, int]:
     if wire_type == 0:
-        return _varint(message, at)
+        return _read_varint(message, position)
     if wire_type == 2:
-        length, at = _varint(message, at)
+        length, position = _read_varint(message, position)
     elif wire_type in {1, 5}:
         length = 8 if wire_type == 1 else 4
     else:
-        raise BadMessage(f"wire type {wire_type} at byte {at}")
-    if length > len(message) - at:
-        raise BadMessage(f"a field of {length} bytes at byte {at} exceeds the message")
-    return message[at : at + length], at + length
+        raise BadMessage(f"unsupported wire type {wire_type} at byte {position}")
+    if length > len(message) - position:
+        raise BadMessage(f"a field of {length} bytes at byte {position} exceeds the message")
+    return message[position : position + length], position + length
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     value = 0
-    for number, byte in enumerate(message[at : at + _VARINT_MAX]):
-        value |= (byte & 0x7F) << (7 * number)
+    for index, byte in enumerate(message[position : position + _VARINT_MAX]):
+        value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + number + 1
-    raise BadMessage(f"the varint at byte {at} is unterminated")
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
+    raise BadMessage(f"the varint at byte {position} is unterminated")
 
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
@@ -94,21 +94,23 @@ class _Field(NamedTuple):
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decode the object of a request body. Raises BadMessage if it is malformed or of an unknown kind."""
+    """Decode the object of a protobuf request body. Raises BadMessage if it is malformed or of an unknown kind."""
     if not body.startswith(_MAGIC):
-        raise BadMessage("it lacks the prefix of Kubernetes protobuf")
+        raise BadMessage("the body does not start with the prefix k8s\\0 of Kubernetes protobuf")
     envelope = dict(fields_of(body[len(_MAGIC) :]))
-    about = {number: _text(value) for number, value in fields_of(_bytes(envelope.get(1, b"")))}
-    api_version, kind = about.get(1, ""), about.get(2, "")
+    type_meta = {number: _decode_text(value) for number, value in fields_of(_expect_bytes(envelope.get(1, b"")))}
+    api_version, kind = type_meta.get(1, ""), type_meta.get(2, "")
     if kind == "DeleteOptions":
         api_version = "meta.k8s.io/v1"
     message = _message_name(api_version, kind)
-    if message not in _messages():
+    if message not in _message_tables():
         raise BadMessage(f'no protobuf message is known for {kind} in "{api_version}"; send JSON')
     return {
         "apiVersion": api_version,
         "kind": kind,
-        **_object(_bytes(envelope.get(2, b"")), message, DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))),
+        **_decode_object(
+            _expect_bytes(envelope.get(2, b"")), message, DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))
+        ),
     }
 
 
@@ -118,123 +120,125 @@ def _message_name(api_version: str, kind: str) -> str:
 
 
 @cache
-def _messages() -> Mapping[str, Mapping[int, _Field]]:
+def _message_tables() -> Mapping[str, Mapping[int, _Field]]:
     content = pkgutil.get_data(__package__, "protobuf_messages.json")
-    assert content is not None, "the package lacks its table of messages"
+    assert content is not None, "the package data file protobuf_messages.json is missing"
     table = msgspec.json.decode(content, type=dict[str, dict[int, str]])
-    return {name: {number: _field(spec) for number, spec in fields.items()} for name, fields in table.items()}
+    return {
+        name: {number: _parse_field_spec(spec) for number, spec in fields.items()} for name, fields in table.items()
+    }
 
 
-def _field(spec: str) -> _Field:
+def _parse_field_spec(spec: str) -> _Field:
     name, _, expression = spec.partition(" ")
-    inner = expression.removesuffix("*")
-    is_list, is_map = inner.startswith("["), inner.startswith("{")
-    return _Field(name, inner.strip("[]{}"), is_list, is_map, expression.endswith("*"))
+    type_spec = expression.removesuffix("*")
+    is_list, is_map = type_spec.startswith("["), type_spec.startswith("{")
+    return _Field(name, type_spec.strip("[]{}"), is_list, is_map, expression.endswith("*"))
 
 
 class DecodingLimits(NamedTuple):
-    """The remaining nesting depth and number of fields."""
+    """The remaining nesting depth and number of fields of a protobuf message."""
 
     depth: int
-    allowance: FieldBudget
+    budget: FieldBudget
 
 
-def _object(message: bytes, name: str, reach: DecodingLimits) -> dict[str, Any]:
-    if not reach.depth:
+def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[str, Any]:
+    if not limits.depth:
         raise BadMessage(f"objects are nested more than {_DEPTH_MAX} levels deep")
-    fields = _messages()[name]
+    fields = _message_tables()[name]
     result: dict[str, Any] = {}
-    within = DecodingLimits(reach.depth - 1, reach.allowance)
-    for number, value in fields_of(message, reach.allowance):
+    nested_limits = DecodingLimits(limits.depth - 1, limits.budget)
+    for number, value in fields_of(message, limits.budget):
         field = fields.get(number)
         if field is not None:
-            _take(result, field, value, within)
+            _store_field(result, field, value, nested_limits)
     return result
 
 
-def _take(result: dict[str, Any], field: _Field, value: Value, reach: DecodingLimits) -> None:
-    """Store the value of a field in an object."""
+def _store_field(result: dict[str, Any], field: _Field, value: Value, limits: DecodingLimits) -> None:
+    """Convert the value of a protobuf field, and store it in the JSON object."""
     if field.is_map:
-        entry = dict(fields_of(_bytes(value)))
-        held = _plain(field.type, entry.get(2, b""), reach)
-        result.setdefault(field.name, {})[_text(entry.get(1, b""))] = held
+        entry = dict(fields_of(_expect_bytes(value)))
+        entry_value = _convert_value(field.type, entry.get(2, b""), limits)
+        result.setdefault(field.name, {})[_decode_text(entry.get(1, b""))] = entry_value
         return
-    plain = _plain(field.type, value, reach)
+    converted = _convert_value(field.type, value, limits)
     if field.is_list:
-        result.setdefault(field.name, []).append(plain)
+        result.setdefault(field.name, []).append(converted)
     elif not field.name:
-        result.update(plain)
-    elif plain is not None and (plain or field.keeps_zero):
-        result[field.name] = plain
+        result.update(converted)
+    elif converted is not None and (converted or field.keeps_zero):
+        result[field.name] = converted
 
 
-def _plain(of: str, value: Value, reach: DecodingLimits) -> Any:
-    """Convert a value of a type to JSON."""
-    if "." in of:
-        return _object(_bytes(value), of, reach)
-    reader = _READERS.get(of)
-    assert reader is not None, f"the table has no type {of}"
-    return reader(value)
+def _convert_value(type_name: str, value: Value, limits: DecodingLimits) -> Any:
+    """Convert a protobuf value of the given type to JSON."""
+    if "." in type_name:
+        return _decode_object(_expect_bytes(value), type_name, limits)
+    decode = _VALUE_DECODERS.get(type_name)
+    assert decode is not None, f"protobuf_messages.json names the unknown type {type_name}"
+    return decode(value)
 
 
-def _text(value: Value) -> str:
+def _decode_text(value: Value) -> str:
     try:
-        return _bytes(value).decode()
+        return _expect_bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise BadMessage(f"a text is not UTF-8: {error}") from error
+        raise BadMessage(f"a string is not valid UTF-8: {error}") from error
 
 
-def _bytes(value: Value) -> bytes:
+def _expect_bytes(value: Value) -> bytes:
     if isinstance(value, int):
-        raise BadMessage("expected a string or an object, found a number")
+        raise BadMessage("expected a string or an object in a field, found a number")
     return value
 
 
-def _number(value: Value) -> int:
+def _decode_number(value: Value) -> int:
     if not isinstance(value, int):
-        raise BadMessage("expected a number, found a string or an object")
+        raise BadMessage("expected a number in a field, found a string or an object")
     return signed(value)
 
 
-def _double(value: Value) -> float:
-    raw = _bytes(value)
+def _decode_double(value: Value) -> float:
+    raw = _expect_bytes(value)
     if len(raw) != 8:
-        raise BadMessage("a double must have 8 bytes")
+        raise BadMessage(f"a double must have 8 bytes, not {len(raw)}")
     number: float = struct.unpack("<d", raw)[0]
     return number
 
 
-def _instant(value: Value) -> Instant | None:
-    """Return the instant of a Timestamp message; None if it is zero."""
-    parts = {number: _number(part) for number, part in fields_of(_bytes(value))}
-    seconds = parts.get(1, 0)
+def _decode_instant(value: Value) -> Instant | None:
+    """Return the instant of a protobuf Timestamp; None if it is zero."""
+    fields = {number: _decode_number(field_value) for number, field_value in fields_of(_expect_bytes(value))}
+    seconds = fields.get(1, 0)
     if not 0 <= seconds < 253_402_300_800:
-        raise BadMessage(f"{seconds} is not a valid time")
-    return seconds * SECOND + parts.get(2, 0) // 1000 % SECOND or None
+        raise BadMessage(f"the time of {seconds} seconds since 1970 is out of range")
+    return seconds * SECOND + fields.get(2, 0) // 1000 % SECOND or None
 
 
-def _time(value: Value) -> str | None:
-    instant = _instant(value)
+def _decode_time(value: Value) -> str | None:
+    instant = _decode_instant(value)
     return None if instant is None else format_time(instant // SECOND * SECOND)
 
 
-def _micro_time(value: Value) -> str | None:
-    instant = _instant(value)
+def _decode_micro_time(value: Value) -> str | None:
+    instant = _decode_instant(value)
     return None if instant is None else format_micro_time(instant)
 
 
-def _quantity(value: Value) -> str:
-    return _text(dict(fields_of(_bytes(value))).get(1, b""))
+def _decode_quantity(value: Value) -> str:
+    return _decode_text(dict(fields_of(_expect_bytes(value))).get(1, b""))
 
 
-def _int_or_string(value: Value) -> int | str:
-    parts = dict(fields_of(_bytes(value)))
-    return _text(parts.get(3, b"")) if parts.get(1, 0) else _number(parts.get(2, 0))
+def _decode_int_or_string(value: Value) -> int | str:
+    fields = dict(fields_of(_expect_bytes(value)))
+    return _decode_text(fields.get(3, b"")) if fields.get(1, 0) else _decode_number(fields.get(2, 0))
 
 
-def _raw(value: Value) -> Any:
-    """Decode embedded JSON."""
-    raw = _bytes(dict(fields_of(_bytes(value))).get(1, b""))
+def _decode_raw_json(value: Value) -> Any:
+    """Decode the JSON that a protobuf message embeds."""
+    raw = _expect_bytes(dict(fields_of(_expect_bytes(value))).get(1, b""))
     try:
         if is_too_deep(raw.decode()):
             raise BadMessage(f"embedded JSON is nested more than {NESTING_MAX} levels deep")
@@ -243,20 +247,20 @@ def _raw(value: Value) -> Any:
         raise BadMessage(f"embedded JSON is invalid: {error}") from error
 
 
-def _items(value: Value) -> list[str]:
-    return [_text(item) for _, item in fields_of(_bytes(value))]
+def _decode_items(value: Value) -> list[str]:
+    return [_decode_text(item) for _, item in fields_of(_expect_bytes(value))]
 
 
-_READERS: Final[Mapping[str, Any]] = {
-    "string": _text,
-    "int": _number,
-    "bool": lambda value: bool(_number(value)),
-    "double": _double,
-    "bytes": lambda value: base64.b64encode(_bytes(value)).decode(),
-    "time": _time,
-    "micro-time": _micro_time,
-    "quantity": _quantity,
-    "int-or-string": _int_or_string,
-    "raw": _raw,
-    "items": _items,
+_VALUE_DECODERS: Final[Mapping[str, Any]] = {
+    "string": _decode_text,
+    "int": _decode_number,
+    "bool": lambda value: bool(_decode_number(value)),
+    "double": _decode_double,
+    "bytes": lambda value: base64.b64encode(_expect_bytes(value)).decode(),
+    "time": _decode_time,
+    "micro-time": _decode_micro_time,
+    "quantity": _decode_quantity,
+    "int-or-string": _decode_int_or_string,
+    "raw": _decode_raw_json,
+    "items": _decode_items,
 }

@@ -1,4 +1,4 @@
-"""Requests, responses and errors as values, between transport and registry."""
+"""API requests, their options, responses and errors as values, independent of the transport."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ MASTERS: Final = "system:masters"
 MONITORING: Final = "system:monitoring"
 AUTHENTICATED: Final = "system:authenticated"
 UNAUTHENTICATED: Final = "system:unauthenticated"
-_ACCOUNT: Final = "system:serviceaccount:"
-_ACCOUNTS: Final = "system:serviceaccounts"
+_SERVICE_ACCOUNT_PREFIX: Final = "system:serviceaccount:"
+_SERVICE_ACCOUNTS_GROUP: Final = "system:serviceaccounts"
 
 
 class UserInfo(NamedTuple):
@@ -33,11 +33,11 @@ class UserInfo(NamedTuple):
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def reported(self) -> Mapping[str, Any]:
-        """Return the user as `UserInfo` of the API."""
-        reported = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
+    def to_json(self) -> Mapping[str, Any]:
+        """Return the user in the JSON form of the API's `UserInfo`."""
+        fields = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
         extra = {key: list(values) for key, values in self.extra}
-        return {name: value for name, value in {**reported, "extra": extra}.items() if value}
+        return {name: value for name, value in {**fields, "extra": extra}.items() if value}
 
 
 ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED,))
@@ -50,19 +50,19 @@ def of_certificate(name: str, groups: tuple[str, ...]) -> UserInfo:
 
 def account_name(namespace: str, name: str) -> str:
     """Return the user name of a ServiceAccount."""
-    return f"{_ACCOUNT}{namespace}:{name}"
+    return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 
 
 def account_of(user: str) -> tuple[str, str] | None:
     """Return namespace and name of the ServiceAccount of a user name; None if the user is not a ServiceAccount."""
-    namespace, separator, name = user.removeprefix(_ACCOUNT).partition(":")
-    is_account = user.startswith(_ACCOUNT) and separator and namespace and name and ":" not in name
+    namespace, separator, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
+    is_account = user.startswith(_SERVICE_ACCOUNT_PREFIX) and separator and namespace and name and ":" not in name
     return (namespace, name) if is_account else None
 
 
 def account_groups(namespace: str) -> tuple[str, ...]:
     """Return the groups of the ServiceAccounts in a namespace."""
-    return (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}")
+    return (_SERVICE_ACCOUNTS_GROUP, f"{_SERVICE_ACCOUNTS_GROUP}:{namespace}")
 
 
 # --- flows ---
@@ -82,7 +82,7 @@ def flow_of(user: UserInfo) -> str:
 
 
 def is_exempt(user: UserInfo) -> bool:
-    """Report whether a user's requests are exempt from limits; true for the owner."""
+    """Report whether a user's requests are exempt from flow limits, as those of the group `system:masters` are."""
     return MASTERS in user.groups
 
 
@@ -90,11 +90,11 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 #: Joins the values of a repeated header; header values cannot contain it.
 SEPARATOR: Final = "\n"
-_FALSE: Final = frozenset({"false", "0"})
+_FALSE_VALUES: Final = frozenset({"false", "0"})
 
 
 class ApiRequest(NamedTuple):
-    """A request. Header names are in lower case; of repeated query parameters the first value is used."""
+    """An API request. Header names are in lowercase; `query` has the first value of a repeated parameter."""
 
     method: str
     path: str
@@ -119,24 +119,24 @@ class ApiRequest(NamedTuple):
             self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items
         )
 
-    def all_of(self, name: str) -> list[str]:
+    def query_values(self, name: str) -> list[str]:
         """Return all values of a repeatable query parameter."""
         return [value for key, value in self.query_items if key == name]
 
     def flag(self, name: str) -> bool:
         """Report whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""
         value = self.query.get(name)
-        return value is not None and value.lower() not in _FALSE
+        return value is not None and value.lower() not in _FALSE_VALUES
 
 
 class Response(NamedTuple):
-    """A response: status code, and an object as body."""
+    """An API response: status code, and an object or text as body."""
 
     code: int
     body: Any
     warnings: tuple[str, ...] = ()
     content_type: str = JSON
-    #: The Retry-After header in seconds.
+    #: The value of the Retry-After header in seconds.
     retry_after: int | None = None
     #: Further headers: names in lower case, and values.
     headers: tuple[tuple[str, str], ...] = ()
@@ -149,7 +149,7 @@ NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=TEXT)
 
 
 class StatusError(Exception):
-    """The request is rejected with a Status of this code and reason; `details` as in `metav1.StatusDetails`."""
+    """An API error: the request is rejected with a Status of this code and reason, and its `details`."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -176,12 +176,12 @@ def bad_request(message: str) -> StatusError:
 
 
 def method_not_allowed() -> StatusError:
-    """Return a 405 error."""
+    """Return a 405 error for a method that the resource does not support."""
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
-    """Convert field errors to causes of a Status; the start of the problem determines the reason."""
+    """Convert field errors to the causes of a Status; the start of the problem determines the reason."""
     return [
         {"reason": _reason_of(fault.problem), "message": fault.problem, "field": fault.path or "<nil>"}
         for fault in faults
@@ -218,14 +218,14 @@ class StreamingResponse(Protocol):
 
     @property
     def content_type(self) -> str:
-        """The media type."""
+        """The media type of the streamed data."""
 
     @property
     def times_out(self) -> bool:
         """Whether the client reconnects when the response ends after a timeout."""
 
     def take(self) -> Iterable[Any]:
-        """Take the buffered data, empty if there is none: bytes as text, other values as lines of JSON."""
+        """Return and remove the buffered data: bytes as text, other values as lines of JSON."""
 
     def mark(self) -> None:
         """Send a bookmark or keep-alive if the client requested it; called periodically."""
@@ -270,7 +270,7 @@ class PortForwardResponse:
 class DeferredResponse:
     """A response that is computed asynchronously."""
 
-    #: Registers a callback, which is called once with the response, never from within.
+    #: Registers a callback, which is called once with the response, after the registration has returned.
     then: Callable[[Callable[[Response], None]], None]
 
 
@@ -298,12 +298,12 @@ STRICT: Final = "Strict"
 WARN: Final = "Warn"
 IGNORE: Final = "Ignore"
 _MANAGER_LENGTH_MAX: Final = 128
-_POLICIES: Final = ("Foreground", "Background", "Orphan")
-_OF_METHODS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+_PROPAGATION_POLICIES: Final = ("Foreground", "Background", "Orphan")
+_OPTION_KINDS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
 
 
 class WriteOptions(NamedTuple):
-    """The options of a create, update or patch."""
+    """The options of a create, update or patch request."""
 
     dry_run: bool
     #: The handling of unknown and duplicate fields: Strict, Warn or Ignore.
@@ -317,7 +317,7 @@ class WriteOptions(NamedTuple):
 
 
 class DeleteOptions(NamedTuple):
-    """The options of a delete."""
+    """The options of a delete request."""
 
     dry_run: bool
     grace: int | None
@@ -326,33 +326,35 @@ class DeleteOptions(NamedTuple):
     uid: str | None
     resource_version: str | None
 
-    def unmet(self, stored: Obj) -> str:
-        """Describe the first precondition that an object does not meet; '' if it meets all."""
-        found = stored["metadata"]
-        wanted = (
-            ("UID", self.uid, found["uid"], "deleted and then recreated"),
-            ("ResourceVersion", self.resource_version, found["resourceVersion"], "modified"),
+    def unmet_precondition(self, stored: Obj) -> str:
+        """Describe the first precondition of the delete that an object does not meet; '' if it meets all."""
+        metadata = stored["metadata"]
+        preconditions = (
+            ("UID", self.uid, metadata["uid"], "deleted and then recreated"),
+            ("ResourceVersion", self.resource_version, metadata["resourceVersion"], "modified"),
         )
-        for what, asked, there, happened in wanted:
-            if asked and asked != there:
-                message = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
-                return f"{message}. The object might have been {happened}"
+        for label, required, actual, likely_cause in preconditions:
+            if required and required != actual:
+                message = (
+                    f"the {label} in the precondition ({required}) does not match the {label} in record ({actual})"
+                )
+                return f"{message}. The object might have been {likely_cause}"
         return ""
 
 
 def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
-    """Parse the options of a request. Raises Refused if they are invalid."""
+    """Parse the options of a write request. Raises StatusError if they are invalid."""
     query = request.query
-    faults = [*_faults(request, content_type)] if query or content_type == APPLY else []
+    faults = [*_write_option_faults(request, content_type)] if query or content_type == APPLY else []
     if faults:
-        raise _invalid(_OF_METHODS[request.method], faults)
+        raise _invalid(_OPTION_KINDS[request.method], faults)
     agent = request.headers.get("user-agent", "").partition("/")[0]
     manager = query.get("fieldManager") or "".join(filter(str.isprintable, agent))[:_MANAGER_LENGTH_MAX]
     validation = query.get("fieldValidation") or WARN
     return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
 
 
-def _faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
+def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
     query = request.query
     manager = query.get("fieldManager", "")
     if content_type == APPLY and not manager:
@@ -375,50 +377,52 @@ def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
 
 
 def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
-    """Parse the options of a delete from its body, else its query. Raises Refused if they are invalid."""
+    """Parse the options of a delete request; its body overrides its query. Raises StatusError if they are invalid."""
     if not isinstance(body, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
-    asked: dict[str, Any] = {
+    query_fields: dict[str, Any] = {
         name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
-    asked |= {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
-    asked |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
-    given = {name: value for name, value in {**asked, **body}.items() if value is not None}
-    dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
-    if not isinstance(dry_run, list) or not isinstance(conditions, Mapping):
+    query_fields |= (
+        {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
+    )
+    query_fields |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
+    fields = {name: value for name, value in {**query_fields, **body}.items() if value is not None}
+    dry_run, preconditions = fields.get("dryRun", []), fields.get("preconditions", {})
+    if not isinstance(dry_run, list) or not isinstance(preconditions, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
-    uid, resource_version = conditions.get("uid"), conditions.get("resourceVersion")
+    uid, resource_version = preconditions.get("uid"), preconditions.get("resourceVersion")
     if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
         raise bad_request("the request body is not a DeleteOptions")
-    if faults := [*_dry_run_faults(dry_run), *_propagation_faults(given)]:
+    if faults := [*_dry_run_faults(dry_run), *_propagation_faults(fields)]:
         raise _invalid("DeleteOptions", faults)
     return DeleteOptions(
         bool(dry_run),
-        _grace(given.get("gracePeriodSeconds")),
-        _propagation(given),
+        _parse_grace_period(fields.get("gracePeriodSeconds")),
+        _propagation(fields),
         uid,
         resource_version,
     )
 
 
-def _propagation_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
-    policy = given.get("propagationPolicy")
-    if policy is not None and "orphanDependents" in given:
+def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
+    policy = fields.get("propagationPolicy")
+    if policy is not None and "orphanDependents" in fields:
         problem = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
         yield FieldError("propagationPolicy", problem)
-    elif policy is not None and policy not in _POLICIES:
-        supported = ", ".join(f'"{name}"' for name in (*_POLICIES, "nil"))
+    elif policy is not None and policy not in _PROPAGATION_POLICIES:
+        supported = ", ".join(f'"{name}"' for name in (*_PROPAGATION_POLICIES, "nil"))
         yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported}')
 
 
-def _propagation(given: Mapping[str, Any]) -> Propagation | None:
-    if "orphanDependents" in given:
-        return Propagation.ORPHAN if given["orphanDependents"] is True else Propagation.BACKGROUND
-    return Propagation(given["propagationPolicy"]) if "propagationPolicy" in given else None
+def _propagation(fields: Mapping[str, Any]) -> Propagation | None:
+    if "orphanDependents" in fields:
+        return Propagation.ORPHAN if fields["orphanDependents"] is True else Propagation.BACKGROUND
+    return Propagation(fields["propagationPolicy"]) if "propagationPolicy" in fields else None
 
 
-def _grace(value: Any) -> int | None:
-    """Return the grace period in seconds; negative values mean one second, as in Kubernetes."""
+def _parse_grace_period(value: Any) -> int | None:
+    """Return the grace period of a delete in seconds; negative values mean one second, as in Kubernetes."""
     if value is None:
         return None
     if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:
@@ -439,30 +443,30 @@ def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
 # Sources: k8s.io/apimachinery, pkg/apis/meta/internalversion/validation; k8s.io/apiserver, pkg/storage/interfaces.go.
 
 
-_MATCH: Final = "resourceVersionMatch"
-_INITIAL: Final = "sendInitialEvents"
+_RESOURCE_VERSION_MATCH: Final = "resourceVersionMatch"
+_SEND_INITIAL_EVENTS: Final = "sendInitialEvents"
 _EXACT: Final = "Exact"
 _NOT_OLDER: Final = "NotOlderThan"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def check_list_options(request: ApiRequest) -> None:
-    """Raise Refused if the options of a list are invalid."""
+    """Raise StatusError if the options of a list request are invalid."""
     query = request.query
     timeout_of(request)
-    _check(_faults_of_list(query))
+    _check_faults(_list_option_faults(query))
     if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
 
 
 def check_watch_options(request: ApiRequest) -> None:
-    """Raise Refused if the options of a watch are invalid."""
+    """Raise StatusError if the options of a watch request are invalid."""
     timeout_of(request)
-    _check(_faults_of_watch(request.query))
+    _check_faults(_watch_option_faults(request.query))
 
 
 def timeout_of(request: ApiRequest) -> int:
-    """Return the timeout in seconds, possibly negative; 0 if unset. Raises Refused if it is not a number."""
+    """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not a number."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER.fullmatch(text):
         raise bad_request(f'timeoutSeconds: "{text}" is not a number')
@@ -470,7 +474,7 @@ def timeout_of(request: ApiRequest) -> int:
 
 
 def limit_of(request: ApiRequest) -> int:
-    """Return the maximum number of objects; 0 for all. Raises Refused if it is not a number."""
+    """Return the maximum number of objects to list; 0 for all. Raises StatusError if it is not a number."""
     text = request.query.get("limit", "")
     if not text:
         return 0
@@ -479,32 +483,46 @@ def limit_of(request: ApiRequest) -> int:
     return max(0, int(text))
 
 
-def _faults_of_list(query: Mapping[str, str]) -> Iterator[FieldError]:
-    if match := query.get(_MATCH, ""):
+def _list_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
+    if match := query.get(_RESOURCE_VERSION_MATCH, ""):
         version = query.get("resourceVersion", "")
         if not version:
-            yield _forbidden(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided")
+            yield _forbidden(
+                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden unless resourceVersion is provided"
+            )
         if query.get("continue"):
-            yield _forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
+            yield _forbidden(
+                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden when continue is provided"
+            )
         if match not in (_EXACT, _NOT_OLDER):
             yield _unsupported(match, f'"{_EXACT}", "{_NOT_OLDER}"')
         if match == _EXACT and version == "0":
-            yield _forbidden(_MATCH, f'{_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"')
-    if _INITIAL in query:
-        yield _forbidden(_INITIAL, f"{_INITIAL} is forbidden for list")
+            yield _forbidden(
+                _RESOURCE_VERSION_MATCH, f'{_RESOURCE_VERSION_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"'
+            )
+    if _SEND_INITIAL_EVENTS in query:
+        yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
-def _faults_of_watch(query: Mapping[str, str]) -> Iterator[FieldError]:
-    match, says_initial = query.get(_MATCH, ""), _INITIAL in query
-    if says_initial and match != _NOT_OLDER:
-        yield _forbidden(_MATCH, f"{_INITIAL} requires setting {_MATCH} to {_NOT_OLDER}")
+def _watch_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
+    match, requests_initial_events = query.get(_RESOURCE_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
+    if requests_initial_events and match != _NOT_OLDER:
+        yield _forbidden(
+            _RESOURCE_VERSION_MATCH,
+            f"{_SEND_INITIAL_EVENTS} requires setting {_RESOURCE_VERSION_MATCH} to {_NOT_OLDER}",
+        )
     if match:
-        if not says_initial:
-            yield _forbidden(_MATCH, f"{_MATCH} is forbidden for watch unless {_INITIAL} is provided")
+        if not requests_initial_events:
+            yield _forbidden(
+                _RESOURCE_VERSION_MATCH,
+                f"{_RESOURCE_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided",
+            )
         if match != _NOT_OLDER:
             yield _unsupported(match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
-            yield _forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
+            yield _forbidden(
+                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden when continue is provided"
+            )
 
 
 def _forbidden(field: str, problem: str) -> FieldError:
@@ -512,13 +530,13 @@ def _forbidden(field: str, problem: str) -> FieldError:
 
 
 def _unsupported(match: str, supported: str) -> FieldError:
-    return FieldError(_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
+    return FieldError(_RESOURCE_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
 
 
-def _check(found: Iterator[FieldError]) -> None:
-    if faults := tuple(found):
-        listed = ", ".join(map(str, faults))
-        message = f"ListOptions.meta.k8s.io is invalid: {listed if len(faults) == 1 else f'[{listed}]'}"
+def _check_faults(fault_iterator: Iterator[FieldError]) -> None:
+    if faults := tuple(fault_iterator):
+        faults_text = ", ".join(map(str, faults))
+        message = f"ListOptions.meta.k8s.io is invalid: {faults_text if len(faults) == 1 else f'[{faults_text}]'}"
         raise StatusError(
             422, "Invalid", message, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
         )

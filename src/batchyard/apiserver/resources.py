@@ -1,4 +1,4 @@
-"""The served resources, with the strategy of each kind, and API paths.
+"""The served resources with the strategy of each kind, API paths, and API errors about objects.
 
 Built-in kinds are served from the start. Kinds of CustomResourceDefinitions change at runtime, so caches compare
 `edition` to detect changes.
@@ -21,12 +21,12 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 
 
 class ResourceStrategy(Protocol):
-    """The kind-specific logic of a resource."""
+    """The kind-specific logic of a resource: decoding, conversion, validation and table output."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode an object into its storage version with defaults; or return its errors.
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode an object into its storage version with defaults, or return its errors.
 
-        `sound` is an object in the storage version that was decoded before: parts shared with it are valid.
+        `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
         """
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
@@ -36,10 +36,10 @@ class ResourceStrategy(Protocol):
         """Return a stored object in a served version, with times in whole seconds."""
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object without rounding times, for comparison."""
+        """Convert a stored object to a served version without rounding times, for comparison."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object beyond decoding. Raises Refused if creation is not allowed."""
+        """Return the validation errors of a new object. Raises StatusError if its creation is not allowed."""
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
@@ -58,7 +58,7 @@ class ResourceStrategy(Protocol):
 
 
 WriteGuard: TypeAlias = Callable[[UserInfo, Obj, Obj | None], None]
-"""Checks a write of a new or changed object for a user, beyond authorization; raises Refused to deny it."""
+"""Checks a write of a new or changed object for a user, beyond authorization; raises StatusError to deny it."""
 
 
 class EndpointHandlers(NamedTuple):
@@ -72,15 +72,15 @@ class EndpointHandlers(NamedTuple):
     #: Whether the path may continue after the subresource.
     takes_path: bool = False
     #: A verb that is required in addition to that of the method.
-    needs: str = ""
+    required_verb: str = ""
 
     @property
     def verbs(self) -> list[str]:
-        """The verbs of the methods."""
+        """The Kubernetes verbs of the HTTP methods that have handlers."""
         return [_VERBS[method] for method in self.methods]
 
 
-def _free(_version: str) -> MergeSchema:
+def _untyped_merge_schema(_version: str) -> MergeSchema:
     return FREE
 
 
@@ -90,7 +90,7 @@ def no_misfit(_sent: Mapping[str, Any]) -> str | None:
 
 
 class Resource(NamedTuple):
-    """A served resource."""
+    """A served resource: its kind, strategy, subresources and behavior."""
 
     info: ServedKind
     strategy: ResourceStrategy
@@ -100,22 +100,22 @@ class Resource(NamedTuple):
     answers: Mapping[str, EndpointHandlers] = {}
     guard: WriteGuard | None = None
     #: The merge schema of the objects in a version.
-    shape: Callable[[str], MergeSchema] = _free
+    merge_schema: Callable[[str], MergeSchema] = _untyped_merge_schema
     #: Whether the kind is native to Kubernetes: it accepts strategic merge patches, and updates without
     #: resourceVersion.
     is_native: bool = False
-    #: Returns the decoding error of a value with a wrong type, checked first; None if all fit.
-    misfit: Callable[[Mapping[str, Any]], str | None] = no_misfit
+    #: Returns Go's decoding error of a value with a wrong type; None if all values fit.
+    find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_misfit
     #: Whether the strategy drops unknown fields silently, so that they must be detected before.
     drops_unknown: bool = False
     #: Whether a new object keeps the sent status.
-    is_born_with_status: bool = False
+    keeps_sent_status: bool = False
     #: Whether a delete returns the object instead of a Status.
     returns_deleted: bool = False
     #: Whether a client can take over a provided object by creating or applying one of the same name.
     is_adoptable: bool = False
     #: Whether deletecollection is supported.
-    deletes_together: bool = True
+    supports_deletecollection: bool = True
     #: The default propagation policy, and the warning if a delete relies on it.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""
@@ -127,12 +127,12 @@ class Resource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The resource in messages: `jobs.batch`, or `pods` in the core group."""
+        """The name of the resource in messages: `jobs.batch`, or `pods` in the core group."""
         return f"{self.info.plural}.{self.info.group}" if self.info.group else self.info.plural
 
     @property
     def group_kind(self) -> str:
-        """The kind in messages: `Job.batch`, or `Pod` in the core group."""
+        """The name of the kind in messages: `Job.batch`, or `Pod` in the core group."""
         return f"{self.info.kind}.{self.info.group}" if self.info.group else self.info.kind
 
 
@@ -143,47 +143,47 @@ class Resources:
         self._built_in = list(built_in)
         self._all = list(self._built_in)
         self._by_path = _by_path(self._all)
-        self._scopes = _scopes(self._all)
+        self._namespaced_by_kind = _namespaced_by_kind(self._all)
         #: Incremented when the served resources change.
         self.edition = 0
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return the resource at a path; None if there is none."""
+        """Return the resource with a group, version and plural name; None if it is not served."""
         return self._by_path.get((group, version, plural))
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
         """Report whether objects of a kind have namespaces; None if the kind is not served."""
-        return self._scopes.get((api_version, kind))
+        return self._namespaced_by_kind.get((api_version, kind))
 
     def all(self) -> Sequence[Resource]:
         """Return all resources, the built-in ones first."""
         return self._all
 
     def serve_always(self, resource: Resource) -> None:
-        """Add a built-in resource."""
+        """Add a resource to the built-in ones."""
         self._built_in.append(resource)
-        self.serve_also(())
+        self.serve_additional(())
 
-    def serve_also(self, further: Iterable[Resource]) -> None:
+    def serve_additional(self, additional: Iterable[Resource]) -> None:
         """Replace the resources that are served in addition to the built-in ones."""
-        self._all = [*self._built_in, *further]
+        self._all = [*self._built_in, *additional]
         self._by_path = _by_path(self._all)
-        self._scopes = _scopes(self._all)
+        self._namespaced_by_kind = _namespaced_by_kind(self._all)
         self.edition += 1
 
 
 def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
-    """Index resources by path; of two with the same path the first is used."""
-    found: dict[tuple[str, str, str], Resource] = {}
+    """Index resources by group, version and plural name; of two with the same path the first is used."""
+    index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         info = resource.info
         for version in info.versions:
-            found.setdefault((info.group, version, info.plural), resource)
-    return found
+            index.setdefault((info.group, version, info.plural), resource)
+    return index
 
 
-def _scopes(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
-    """Return whether kinds are namespaced, by `apiVersion` and `kind`."""
+def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
+    """Return whether each kind is namespaced, by `apiVersion` and `kind`."""
     infos = [resource.info for resource in resources]
     return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
 
@@ -204,7 +204,7 @@ def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str,
 
 
 class ResourcePath(NamedTuple):
-    """The path of a resource, an object or a subresource."""
+    """The parsed path of a resource, an object or a subresource."""
 
     resource: Resource
     version: str
@@ -221,7 +221,7 @@ class ResourcePath(NamedTuple):
 
     @property
     def answer(self) -> EndpointHandlers | None:
-        """The handlers of the path, if the registry does not serve it."""
+        """The handlers of the path; None if the path is that of stored objects."""
         return self.resource.answers.get(self.subresource)
 
 
@@ -231,42 +231,44 @@ def resource_at(resources: Resources, path: str) -> ResourcePath | None:
     if not all(parts):
         return None
     if parts[0] == "api" and len(parts) > 2:
-        return _within(resources, ("", parts[1]), parts[2:])
+        return _parse_resource_path(resources, ("", parts[1]), parts[2:])
     if parts[0] == "apis" and len(parts) > 3:
-        return _within(resources, (parts[1], parts[2]), parts[3:])
+        return _parse_resource_path(resources, (parts[1], parts[2]), parts[3:])
     return None
 
 
 def part_at(path: str) -> str:
-    """Return the subresource at its position in a path, whether it is served or not; '' if there is none."""
+    """Return the subresource that a path names, whether it is served or not; '' if it names none."""
     parts = path.strip("/").split("/")
-    begin = {"api": 2, "apis": 3}.get(parts[0])
-    if begin is None or len(parts) <= begin:
+    resource_index = {"api": 2, "apis": 3}.get(parts[0])
+    if resource_index is None or len(parts) <= resource_index:
         return ""
-    _, within = _namespace_in(parts[begin:], is_core=begin == 2)
-    return within[2] if len(within) == 3 else ""
+    _, segments = _namespace_in(parts[resource_index:], is_core=resource_index == 2)
+    return segments[2] if len(segments) == 3 else ""
 
 
-def _namespace_in(parts: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
+def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
     """Return the namespace at the start of path segments, or '', and the segments after it."""
-    if parts[0] == "namespaces" and len(parts) > 2 and not (is_core and parts[2] in {"status", "finalize"}):
-        return parts[1], parts[2:]
-    return "", parts
+    if segments[0] == "namespaces" and len(segments) > 2 and not (is_core and segments[2] in {"status", "finalize"}):
+        return segments[1], segments[2:]
+    return "", segments
 
 
-def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
-    """Parse the path segments after group and version."""
-    group, version = of
+def _parse_resource_path(
+    resources: Resources, group_version: tuple[str, str], parts: Sequence[str]
+) -> ResourcePath | None:
+    """Parse the path segments after group and version; None if they name no served resource."""
+    group, version = group_version
     namespace, parts = _namespace_in(parts, is_core=not group)
-    found = resources.find(group, version, parts[0])
-    if found is None or (namespace and not found.info.namespaced):
+    resource = resources.find(group, version, parts[0])
+    if resource is None or (namespace and not resource.info.namespaced):
         return None
     name, subresource = [*parts[1:], "", ""][:2]
-    answer = found.answers.get(subresource)
+    answer = resource.answers.get(subresource)
     if len(parts) > 3 and (answer is None or not answer.takes_path):
         return None
     api_version = f"{group}/{version}" if group else version
-    return ResourcePath(found, version, namespace, name, subresource, api_version)
+    return ResourcePath(resource, version, namespace, name, subresource, api_version)
 
 
 # --- objects ---
@@ -275,7 +277,7 @@ def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> 
 
 
 class ApiObjectStore(ObjectReader, Protocol):
-    """Read and write access to the objects."""
+    """Read and write access to the stored objects."""
 
     @property
     def revision(self) -> int:
@@ -291,11 +293,11 @@ class ApiObjectStore(ObjectReader, Protocol):
 
 
 def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
-    """Convert an error of a write to an API error."""
+    """Convert the error of a rejected write to an API error."""
     match error:
         case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
-            about = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
-            return StatusError(404, "NotFound", str(error), about)
+            error_details = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
+            return StatusError(404, "NotFound", str(error), error_details)
         case NotFound():
             return not_found(path)
         case Conflict() if isinstance(write, Create):
@@ -319,9 +321,9 @@ def not_found(path: ResourcePath) -> StatusError:
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(path: ResourcePath, name: str, reported: str = _MODIFIED) -> StatusError:
+def conflict(path: ResourcePath, name: str, reason: str = _MODIFIED) -> StatusError:
     """Return the 409 error of a changed object or an unmet precondition."""
-    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reported}'
+    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reason}'
     return StatusError(409, "Conflict", message, details(path, name))
 
 
@@ -329,20 +331,20 @@ def invalid(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
     """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
     faults = tuple(fault for fault in error.faults if not fault.webhook)
     if error.faults and not faults:
-        reported = _listed(error.faults)
-        message = f'admission webhook "{error.faults[0].webhook}" denied the request: {reported}'
+        faults_text = _format_faults(error.faults)
+        message = f'admission webhook "{error.faults[0].webhook}" denied the request: {faults_text}'
         return StatusError(403, "Forbidden", message)
-    reported = _listed(faults)
-    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
-    message = f'{path.resource.group_kind} "{name}" is invalid: {reported}'
-    return StatusError(422, "Invalid", message, {k: v for k, v in about.items() if v})
+    faults_text = _format_faults(faults)
+    error_details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
+    message = f'{path.resource.group_kind} "{name}" is invalid: {faults_text}'
+    return StatusError(422, "Invalid", message, {k: v for k, v in error_details.items() if v})
 
 
-def _listed(faults: Sequence[FieldError]) -> str:
+def _format_faults(faults: Sequence[FieldError]) -> str:
     return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
 
 
 def details(path: ResourcePath, name: str) -> dict[str, str]:
-    """Return the details of a Status about an object."""
-    reported = {"name": name, "group": path.info.group, "kind": path.info.plural}
-    return {field: value for field, value in reported.items() if value}
+    """Return the `details` of a Status about an object."""
+    fields = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    return {field: value for field, value in fields.items() if value}

@@ -15,87 +15,87 @@ from batchyard.apiserver.request import ApiRequest, StatusError, bad_request
 
 #: An operator, or a word without operators and spaces.
 _TOKEN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
-_SIGNS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
-_OF_ONE: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
-_OF_MANY: Final = {"in": "In", "notin": "NotIn"}
-_ENDS: Final = ("", ",")
+_OPERATOR_TOKENS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
+_SINGLE_VALUE_OPERATORS: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
+_LIST_OPERATORS: Final = {"in": "In", "notin": "NotIn"}
+_TERM_ENDS: Final = ("", ",")
 _SELECTOR_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
 
 
 def requirements_of(text: str) -> tuple[Requirement, ...]:
-    """Parse the requirements of a label selector. Raises Refused if it is malformed."""
-    words = iter([*_TOKEN.findall(text), ""])
-    found: list[Requirement] = []
-    word = next(words)
-    while word:
-        requirement, end = _requirement(word, words)
-        if end not in _ENDS:
+    """Parse the requirements of a label selector. Raises StatusError if it is malformed."""
+    lexemes = iter([*_TOKEN.findall(text), ""])
+    requirements: list[Requirement] = []
+    lexeme = next(lexemes)
+    while lexeme:
+        requirement, end = _parse_requirement(lexeme, lexemes)
+        if end not in _TERM_ENDS:
             raise bad_request(f"found '{end}', expected: ',' or 'end of string'")
-        found.append(requirement)
+        requirements.append(requirement)
         if not end:
             break
-        word = next(words)
-        if word in _SIGNS and word != "!":
-            raise bad_request(f"found '{word}', expected: identifier after ','")
-    return tuple(found)
+        lexeme = next(lexemes)
+        if lexeme in _OPERATOR_TOKENS and lexeme != "!":
+            raise bad_request(f"found '{lexeme}', expected: identifier after ','")
+    return tuple(requirements)
 
 
-def _requirement(word: str, words: Iterator[str]) -> tuple[Requirement, str]:
-    """Parse a requirement that starts with a word; return it and the word after it."""
-    is_denied = word == "!"
-    key = next(words) if is_denied else word
-    if key in _SIGNS:
-        raise _unread(f"found '{key}', expected: identifier")
+def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement, str]:
+    """Parse a requirement of a label selector that starts with a word; return it and the word after it."""
+    is_negated = lexeme == "!"
+    key = next(lexemes) if is_negated else lexeme
+    if key in _OPERATOR_TOKENS:
+        raise _parse_error(f"found '{key}', expected: identifier")
     for problem in rules.qualified_name(key):
-        raise _unread(f'Invalid value: "{key}": {problem}')
-    operator = next(words)
-    if is_denied or operator in _ENDS:
-        return Requirement(key, "DoesNotExist" if is_denied else "Exists", ()), operator
-    if operator in _OF_MANY:
-        values = tuple(_values(words))
-        end = next(words)
-    elif operator in _OF_ONE:
-        value = next(words)
-        end = value if value in _ENDS else next(words)
-        values = ("" if value in _ENDS else value,)
+        raise _parse_error(f'Invalid value: "{key}": {problem}')
+    operator = next(lexemes)
+    if is_negated or operator in _TERM_ENDS:
+        return Requirement(key, "DoesNotExist" if is_negated else "Exists", ()), operator
+    if operator in _LIST_OPERATORS:
+        values = tuple(_parse_values(lexemes))
+        end = next(lexemes)
+    elif operator in _SINGLE_VALUE_OPERATORS:
+        value = next(lexemes)
+        end = value if value in _TERM_ENDS else next(lexemes)
+        values = ("" if value in _TERM_ENDS else value,)
     else:
-        raise _unread(f"found '{operator}', expected: {_OPERATORS}")
+        raise _parse_error(f"found '{operator}', expected: {_OPERATORS}")
     _check_values(key, operator, values)
-    return Requirement(key, _OF_MANY.get(operator) or _OF_ONE[operator], values), end
+    return Requirement(key, _LIST_OPERATORS.get(operator) or _SINGLE_VALUE_OPERATORS[operator], values), end
 
 
-def _values(words: Iterator[str]) -> Iterator[str]:
-    """Yield the values in parentheses; an empty value between separators counts too."""
-    if (word := next(words)) != "(":
-        raise _unread(f"found '{word}' expected: '('")
-    before, word = ",", next(words)
-    while word != ")":
-        if word in _SIGNS and word != ",":
-            raise _unread(f"found '{word}', expected: ',', ')' or identifier")
-        if (word == ",") == (before == ","):
-            if word != ",":
-                raise _unread(f"found '{word}', expected: ',' or ')'")
+def _parse_values(lexemes: Iterator[str]) -> Iterator[str]:
+    """Yield the values in parentheses in a label selector; an empty value between separators counts too."""
+    if (lexeme := next(lexemes)) != "(":
+        raise _parse_error(f"found '{lexeme}' expected: '('")
+    previous, lexeme = ",", next(lexemes)
+    while lexeme != ")":
+        if lexeme in _OPERATOR_TOKENS and lexeme != ",":
+            raise _parse_error(f"found '{lexeme}', expected: ',', ')' or identifier")
+        if (lexeme == ",") == (previous == ","):
+            if lexeme != ",":
+                raise _parse_error(f"found '{lexeme}', expected: ',' or ')'")
             yield ""
-        if word != ",":
-            yield word
-        before, word = word, next(words)
-    if before == ",":
+        if lexeme != ",":
+            yield lexeme
+        previous, lexeme = lexeme, next(lexemes)
+    if previous == ",":
         yield ""
 
 
 def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
-    for number, value in enumerate(values):
-        if value in _SIGNS and value:
-            raise _unread(f"found '{value}', expected: identifier")
+    for index, value in enumerate(values):
+        if value in _OPERATOR_TOKENS and value:
+            raise _parse_error(f"found '{value}', expected: identifier")
         if operator in "<>" and not _SELECTOR_INTEGER.fullmatch(value):
             problem = "for 'Gt', 'Lt' operators, the value must be an integer"
-            raise _unread(f'values[{number}]: Invalid value: "{value}": {problem}')
+            raise _parse_error(f'values[{index}]: Invalid value: "{value}": {problem}')
         for problem in rules.label_value(value):
-            raise _unread(f'values[{number}][{key}]: Invalid value: "{value}": {problem}')
+            raise _parse_error(f'values[{index}][{key}]: Invalid value: "{value}": {problem}')
 
 
-def _unread(problem: str) -> StatusError:
+def _parse_error(problem: str) -> StatusError:
     return bad_request(f"unable to parse requirement: {problem}")
 
 
@@ -106,7 +106,7 @@ _ESCAPED: Final = re.compile(r"\\([\\,=])")
 _UNESCAPED: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
 
 #: Selectable fields by kind, besides name and namespace.
-_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+_SELECTABLE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD: (
         "spec.nodeName",
         "spec.restartPolicy",
@@ -130,9 +130,9 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 #: The names in `events.k8s.io`. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
-_FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
+_EVENT_FIELDS: Final[Mapping[str, str]] = {
     field.replace("involvedObject", "regarding").replace("reportingComponent", "reportingController"): field
-    for field in _FIELDS[scheme.EVENT]
+    for field in _SELECTABLE_FIELDS[scheme.EVENT]
 }
 
 #: The values of absent fields.
@@ -153,38 +153,38 @@ class LabelTerms:
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self.is_empty = not requirements
-        self._equal: set[tuple[str, str]] = set()
-        self._unequal: set[tuple[str, str]] = set()
-        self._present: set[str] = set()
-        self._absent: set[str] = set()
-        self._others: list[Requirement] = []
+        self._required_labels: set[tuple[str, str]] = set()
+        self._excluded_labels: set[tuple[str, str]] = set()
+        self._required_keys: set[str] = set()
+        self._excluded_keys: set[str] = set()
+        self._other_requirements: list[Requirement] = []
         for each in requirements:
             match each.operator, len(each.values):
                 case "In", 1:
-                    self._equal.add((each.key, each.values[0]))
+                    self._required_labels.add((each.key, each.values[0]))
                 case "NotIn", _:
-                    self._unequal.update((each.key, value) for value in each.values)
+                    self._excluded_labels.update((each.key, value) for value in each.values)
                 case "Exists", _:
-                    self._present.add(each.key)
+                    self._required_keys.add(each.key)
                 case "DoesNotExist", _:
-                    self._absent.add(each.key)
+                    self._excluded_keys.add(each.key)
                 case _:
-                    self._others.append(each._replace(values=tuple(dict.fromkeys(each.values))))
+                    self._other_requirements.append(each._replace(values=tuple(dict.fromkeys(each.values))))
 
     def match(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels meet all requirements."""
+        """Report whether labels meet all requirements of the selector."""
         keys, items = labels.keys(), labels.items()
         return (
-            self._equal <= items
-            and self._present <= keys
-            and self._absent.isdisjoint(keys)
-            and self._unequal.isdisjoint(items)
-            and all(each.matches(labels) for each in self._others)
+            self._required_labels <= items
+            and self._required_keys <= keys
+            and self._excluded_keys.isdisjoint(keys)
+            and self._excluded_labels.isdisjoint(items)
+            and all(each.matches(labels) for each in self._other_requirements)
         )
 
 
 class Selection(NamedTuple):
-    """Label and field selectors, all of which must match."""
+    """The label and field selectors of a request, all of which must match."""
 
     labels: LabelTerms
     fields: tuple[tuple[str, bool, str], ...]
@@ -195,24 +195,24 @@ class Selection(NamedTuple):
         return self.labels.is_empty and not self.fields
 
     def accepts(self, obj: Obj) -> bool:
-        """Report whether an object is selected."""
+        """Report whether the selectors match an object."""
         if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
             return False
-        return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
+        return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
 
 def selection_of(request: ApiRequest, info: ServedKind) -> Selection:
-    """Parse the selectors of a request for a kind. Raises Refused if they are malformed."""
+    """Parse the label and field selectors of a request. Raises StatusError if they are malformed."""
     labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 
 def name_selected(request: ApiRequest) -> str:
-    """Return the name that the field selector requires; '' if it does not determine one."""
+    """Return the object name that the field selector of a request requires; '' if it requires none."""
     for term in _TERMS.findall(request.query.get("fieldSelector", "")):
-        found = _TERM.fullmatch(term)
-        if found is not None and found[1] == "metadata.name" and found[2] != "!=":
-            name = _ESCAPED.sub(r"\1", found[3])
+        match = _TERM.fullmatch(term)
+        if match is not None and match[1] == "metadata.name" and match[2] != "!=":
+            name = _ESCAPED.sub(r"\1", match[3])
             return "" if rules.path_segment(name) else name
     return ""
 
@@ -220,35 +220,35 @@ def name_selected(request: ApiRequest) -> str:
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
     known = _known_fields(info)
     for term in _TERMS.findall(text):
-        found = _TERM.fullmatch(term)
-        if found is None:
+        match = _TERM.fullmatch(term)
+        if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        if _UNESCAPED.fullmatch(found[3]) is None:
-            raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {found[3]}")
-        if found[1] not in known:
-            raise bad_request(f"field label not supported: {found[1]}")
-        yield known[found[1]], found[2] != "!=", _ESCAPED.sub(r"\1", found[3])
+        if _UNESCAPED.fullmatch(match[3]) is None:
+            raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {match[3]}")
+        if match[1] not in known:
+            raise bad_request(f"field label not supported: {match[1]}")
+        yield known[match[1]], match[2] != "!=", _ESCAPED.sub(r"\1", match[3])
 
 
 def _known_fields(info: ServedKind) -> Mapping[str, str]:
-    """Return the selectable fields of a kind: names in selectors to paths in stored objects."""
+    """Return the selectable fields of a kind: their names in selectors, and their paths in stored objects."""
     if info.group == "events.k8s.io":
-        own = _FIELDS_OF_EVENTS
+        kind_fields = _EVENT_FIELDS
     else:
-        own = {name: name for name in _FIELDS.get(info.constant, info.selectable_fields)}
-    return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **own}
+        kind_fields = {name: name for name in _SELECTABLE_FIELDS.get(info.constant, info.selectable_fields)}
+    return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **kind_fields}
 
 
-def _field(obj: Obj, path: str) -> str:
-    """Return the value of a field as selectors compare it."""
+def _field_value(obj: Obj, path: str) -> str:
+    """Return the value of an object's field in the form that field selectors compare."""
     value: Any = obj
     if path == "status.successful" and group_kind(obj) == scheme.JOB:
         path = "status.succeeded"
     if path == "source":
         # Source: Kubernetes's pkg/registry/core/event/strategy.go: newer clients omit the older field.
-        return _field(obj, "source.component") or _field(obj, "reportingComponent")
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+        return _field_value(obj, "source.component") or _field_value(obj, "reportingComponent")
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

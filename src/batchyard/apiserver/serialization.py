@@ -1,4 +1,4 @@
-"""Request bodies to objects, and objects to the media type that the client accepts.
+"""Decoding of request bodies into objects, and encoding of objects in the form that the client accepts.
 
 Source of the messages: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 """
@@ -53,23 +53,23 @@ YAML: Final = "application/yaml"
 _DOCUMENTS_MAX: Final = 2
 _decode_json_body = msgspec.json.Decoder(strict=True).decode
 #: The key that holds the duplicate field names of a mapping; no field has this name.
-_TWICE: Final = "\0twice"
+_DUPLICATES_KEY: Final = "\0twice"
 
 
 class Body(NamedTuple):
-    """A decoded body, and the errors of strict decoding."""
+    """A decoded request body, and the errors of strict decoding."""
 
     value: Any
     faults: Sequence[str] = ()
 
 
 def content_type_of(request: ApiRequest) -> str:
-    """Return the media type of a body without parameters; JSON by default."""
+    """Return the media type of a request body without parameters; JSON by default."""
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
 def read_body(request: ApiRequest) -> Body:
-    """Decode the object in a body. Raises Refused if it is malformed."""
+    """Decode the object in a request body. Raises StatusError if it is malformed."""
     content_type = content_type_of(request)
     if not request.body:
         return Body({})
@@ -80,7 +80,7 @@ def read_body(request: ApiRequest) -> Body:
 
 
 def read_json(body: bytes) -> Body:
-    """Decode JSON. Raises Refused if it is invalid."""
+    """Decode a JSON request body. Raises StatusError if it is invalid."""
     try:
         text = body.decode()
         check_size(body)
@@ -91,11 +91,13 @@ def read_json(body: bytes) -> Body:
     # for duplicates necessary.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return Body(value)
-    return Body(value, tuple(islice(_duplicates(json.loads(text, object_pairs_hook=_marked), ""), FAULTS_MAX)))
+    return Body(
+        value, tuple(islice(_duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), ""), FAULTS_MAX))
+    )
 
 
 def read_yaml(body: bytes) -> Body:
-    """Decode YAML, including JSON. Raises Refused if it is invalid or not a single document."""
+    """Decode a YAML or JSON request body. Raises StatusError if it is invalid or not a single document."""
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
@@ -103,8 +105,8 @@ def read_yaml(body: bytes) -> Body:
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
     if len(documents) != 1:
-        found = "none" if not documents else "several"
-        raise bad_request(f"error decoding YAML: expected one document, found {found}")
+        document_count = "none" if not documents else "several"
+        raise bad_request(f"error decoding YAML: expected one document, found {document_count}")
     document = documents[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
@@ -126,20 +128,20 @@ _BODY_READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
 
 
 def check_size(body: bytes) -> None:
-    """Reject JSON with too many values or levels of nesting, before parsing.
+    """Reject a JSON body with too many values or levels of nesting, before it is parsed.
 
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
-    the bound is too high, characters inside strings are excluded.
+    that bound is too high, characters inside strings are excluded.
     """
     openings = body.count(b"[") + body.count(b"{")
     if openings <= NESTING_MAX and openings + body.count(b",") <= VALUES_MAX:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * VALUES_MAX:
         raise _too_many_values()
-    outside = outside_strings(body)
-    if outside.count(b"[") + outside.count(b"{") + outside.count(b",") > VALUES_MAX:
+    unquoted = outside_strings(body)
+    if unquoted.count(b"[") + unquoted.count(b"{") + unquoted.count(b",") > VALUES_MAX:
         raise _too_many_values()
-    if nesting(outside) > NESTING_MAX:
+    if nesting(unquoted) > NESTING_MAX:
         raise bad_request(f"the request body is nested more than {NESTING_MAX} levels deep")
 
 
@@ -147,27 +149,27 @@ def _too_many_values() -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {VALUES_MAX} values")
 
 
-def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        fields[_TWICE] = [name for name in fields if counts[name] > 1]
-    elif _TWICE in fields:
-        del fields[_TWICE]
+        fields[_DUPLICATES_KEY] = [name for name in fields if counts[name] > 1]
+    elif _DUPLICATES_KEY in fields:
+        del fields[_DUPLICATES_KEY]
     return fields
 
 
-def _duplicates(value: Any, path: str) -> Iterator[str]:
+def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
     """Yield an error for each duplicate field."""
     if isinstance(value, Mapping):
-        for name in value.get(_TWICE, ()):
+        for name in value.get(_DUPLICATES_KEY, ()):
             yield f'duplicate field "{path}{name}"'
         for name, child in value.items():
-            if name != _TWICE:
-                yield from _duplicates(child, f"{path}{name}.")
+            if name != _DUPLICATES_KEY:
+                yield from _duplicate_faults(child, f"{path}{name}.")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _duplicates(item, f"{path.removesuffix('.')}[{index}].")
+            yield from _duplicate_faults(item, f"{path.removesuffix('.')}[{index}].")
 
 
 # --- strict ---
@@ -184,32 +186,36 @@ class Pruned(NamedTuple):
     faults: Sequence[str]
 
 
-def pruned(value: Any, shape: MergeSchema) -> Pruned:
-    """Return a value without the fields that its shape lacks; the value itself if it has none."""
+def pruned(value: Any, merge_schema: MergeSchema) -> Pruned:
+    """Return a value without the fields that its merge schema lacks; the same value if it has none of these."""
     faults: list[str] = []
-    return Pruned(_pruned(value, shape, "", faults), faults)
+    return Pruned(_prune_value(value, merge_schema, "", faults), faults)
 
 
-def _pruned(value: Any, shape: MergeSchema, path: str, faults: list[str]) -> Any:
+def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[str]) -> Any:
     if isinstance(value, Mapping):
-        return _mapping_pruned(value, shape, path, faults)
+        return _prune_mapping(value, merge_schema, path, faults)
     if not isinstance(value, list):
         return value
-    items = [_pruned(item, shape.item, f"{path.removesuffix('.')}[{i}].", faults) for i, item in enumerate(value)]
+    items = [
+        _prune_value(item, merge_schema.item, f"{path.removesuffix('.')}[{i}].", faults) for i, item in enumerate(value)
+    ]
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
 
-def _mapping_pruned(value: Mapping[str, Any], shape: MergeSchema, path: str, faults: list[str]) -> Mapping[str, Any]:
-    kept, is_same = {}, True
+def _prune_mapping(
+    value: Mapping[str, Any], merge_schema: MergeSchema, path: str, faults: list[str]
+) -> Mapping[str, Any]:
+    pruned_fields, is_unchanged = {}, True
     for name, child in value.items():
-        if not shape.knows(name):
-            is_same = False
+        if not merge_schema.allows_field(name):
+            is_unchanged = False
             if len(faults) < FAULTS_MAX:
                 faults.append(f'unknown field "{path}{name}"')
             continue
-        kept[name] = _pruned(child, shape.below(name), f"{path}{name}.", faults)
-        is_same = is_same and kept[name] is child
-    return value if is_same else kept
+        pruned_fields[name] = _prune_value(child, merge_schema.field_schema(name), f"{path}{name}.", faults)
+        is_unchanged = is_unchanged and pruned_fields[name] is child
+    return value if is_unchanged else pruned_fields
 
 
 #: Metadata fields that are dropped if empty, as in Kubernetes.
@@ -217,32 +223,32 @@ _OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences
 
 
 class Sent(NamedTuple):
-    """A decoded object in the storage version, and the warnings for its sender."""
+    """A sent object, decoded into the storage version, and the warnings for its sender."""
 
     obj: dict[str, Any]
     warnings: tuple[str, ...]
 
 
 def object_of_body(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
-    """Decode the object of a body or of a patched object. Raises Refused if it does not fit the path."""
+    """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
     sent, is_patched = with_kind(body.value, path), patched_from is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
     is_as_stored = path.version == path.info.storage_version
-    found, unknown = _decoded(sent, path, patched_from if is_as_stored else None)
-    reported = None if found.obj is not None else path.resource.misfit(sent)
-    if reported is not None:
-        raise _unreadable(sent, reported, is_patched=is_patched)
-    faults = [] if options.validation == IGNORE else [*body.faults, *unknown]
+    result, unknown_faults = _decode_known_fields(sent, path, patched_from if is_as_stored else None)
+    type_error = None if result.obj is not None else path.resource.find_decoding_error(sent)
+    if type_error is not None:
+        raise _decoding_error(sent, type_error, is_patched=is_patched)
+    faults = [] if options.validation == IGNORE else [*body.faults, *unknown_faults]
     if faults and options.validation == STRICT:
-        raise _unreadable(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
-    if found.obj is None:
-        raise invalid(InvalidObject(found.faults), path, name_of(sent))
-    _check_place(found.obj["metadata"], path)
-    return Sent(_without_empty(found.obj), (*found.warnings, *faults))
+        raise _decoding_error(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
+    if result.obj is None:
+        raise invalid(InvalidObject(result.faults), path, name_of(sent))
+    _check_name_and_namespace(result.obj["metadata"], path)
+    return Sent(_without_empty_metadata(result.obj), (*result.warnings, *faults))
 
 
 def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return the object with kind and version of the path. Raises Refused if it has others."""
+    """Return a sent object with the kind and version of the path. Raises StatusError if it states different ones."""
     if not isinstance(sent, Mapping):
         raise bad_request("the request body is not an object")
     kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
@@ -255,41 +261,43 @@ def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
 
 
 def name_of(sent: Mapping[str, Any]) -> str:
-    """Return the name in an object that is not yet validated."""
+    """Return the name in a sent object that is not validated yet."""
     metadata = sent.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _decoded(sent: Mapping[str, Any], path: ResourcePath, sound: Obj | None) -> tuple[DecodedObject, Sequence[str]]:
+def _decode_known_fields(
+    sent: Mapping[str, Any], path: ResourcePath, valid_obj: Obj | None
+) -> tuple[DecodedObject, Sequence[str]]:
     """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
-        known = pruned(sent, resource.shape(path.version))
-        return resource.strategy.decode(known.value, namespace), known.faults
-    found = resource.strategy.decode(sent, namespace, sound)
-    if found.obj is not None or not any(fault.problem == "unknown field" for fault in found.faults):
-        return found, ()
-    known = pruned(sent, resource.shape(path.version))
-    return resource.strategy.decode(known.value, namespace), known.faults
+        pruned_value = pruned(sent, resource.merge_schema(path.version))
+        return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
+    result = resource.strategy.decode(sent, namespace, valid_obj)
+    if result.obj is not None or not any(fault.problem == "unknown field" for fault in result.faults):
+        return result, ()
+    pruned_value = pruned(sent, resource.merge_schema(path.version))
+    return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
 
 
-def _without_empty(obj: dict[str, Any]) -> dict[str, Any]:
+def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = obj["metadata"]
     empty = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
     return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
 
 
-def _unreadable(sent: Mapping[str, Any], reported: str, *, is_patched: bool) -> StatusError:
-    """Return the error for a value of a wrong type, or for a strict decoding error."""
+def _decoding_error(sent: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
+    """Return the error for a sent object with a value of a wrong type, or for a strict decoding error."""
     if not is_patched:
         kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
-        return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {reported}')
-    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {reported}"
+        return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {reason}')
+    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {reason}"
     causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
     return StatusError(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
 
 
-def _check_place(metadata: Mapping[str, Any], path: ResourcePath) -> None:
+def _check_name_and_namespace(metadata: Mapping[str, Any], path: ResourcePath) -> None:
     if path.namespace and metadata.get("namespace") != path.namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if path.name and metadata.get("name") != path.name:
@@ -305,8 +313,8 @@ def _check_place(metadata: Mapping[str, Any], path: ResourcePath) -> None:
 
 
 _META: Final = "meta.k8s.io/v1"
-_TYPE: Final = frozenset({"apiVersion", "kind"})
-_INCLUDED: Final = ("Metadata", "Object", "None")
+_TYPE_FIELDS: Final = frozenset({"apiVersion", "kind"})
+_INCLUDE_OBJECT_VALUES: Final = ("Metadata", "Object", "None")
 
 
 class ResponseForm(Enum):
@@ -321,19 +329,19 @@ class ResponseForm(Enum):
 class ShownItems(Sequence[Any]):
     """The converted items of a list, as a lazy sequence: each access converts again."""
 
-    def __init__(self, stored: Sequence[Any], show: Callable[[Any], Any]) -> None:
+    def __init__(self, stored: Sequence[Any], convert: Callable[[Any], Any]) -> None:
         self._stored = stored
-        self._show = show
+        self._convert = convert
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._show, self._stored)
+        return map(self._convert, self._stored)
 
     def __getitem__(self, index: Any) -> Any:
-        found = self._stored[index]
-        return ShownItems(found, self._show) if isinstance(index, slice) else self._show(found)
+        selected = self._stored[index]
+        return ShownItems(selected, self._convert) if isinstance(index, slice) else self._convert(selected)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -342,17 +350,17 @@ class ShownItems(Sequence[Any]):
 
 
 class Representation:
-    """Renders the objects of a resource as one request accepts them."""
+    """Renders the objects of a resource in the form that a request accepts."""
 
     def __init__(self, request: ApiRequest, path: ResourcePath, now: Instant) -> None:
         self._form = form_of(request)
         self._path = path
         self._now = now
-        self._included = request.query.get("includeObject") or _INCLUDED[0]
-        if self._included not in _INCLUDED:
-            raise bad_request(f'unrecognized includeObject value: "{self._included}"')
+        self._include_object = request.query.get("includeObject") or _INCLUDE_OBJECT_VALUES[0]
+        if self._include_object not in _INCLUDE_OBJECT_VALUES:
+            raise bad_request(f'unrecognized includeObject value: "{self._include_object}"')
 
-    def one(self, stored: Obj) -> Mapping[str, Any]:
+    def render_object(self, stored: Obj) -> Mapping[str, Any]:
         """Render one object."""
         match self._form:
             case ResponseForm.TABLE:
@@ -360,24 +368,24 @@ class Representation:
                 return self._table([stored], {} if revision is None else {"resourceVersion": revision})
             case ResponseForm.WHOLE:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
-        self.check_is_of_one()
-        return _metadata_of(stored)
+        self.check_accepts_single_object()
+        return _metadata_only(stored)
 
-    def check_is_of_one(self) -> None:
-        """Raise Refused if the form is only for lists."""
+    def check_accepts_single_object(self) -> None:
+        """Raise StatusError if the accepted form is only for lists."""
         if self._form is ResponseForm.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
-    def bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    def render_bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a bookmark: an object with metadata only, or a table without rows."""
         match self._form:
             case ResponseForm.TABLE:
                 return self._table([], metadata)
             case ResponseForm.WHOLE:
                 return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
-        return _metadata_of({"metadata": metadata})
+        return _metadata_only({"metadata": metadata})
 
-    def many(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    def render_list(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a list of objects."""
         match self._form:
             case ResponseForm.TABLE:
@@ -386,24 +394,29 @@ class Representation:
                 return whole_list(stored, self._path, metadata)
         if self._form is ResponseForm.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
-        kind, items = ResponseForm.METADATA_LIST.value, ShownItems(stored, _metadata_of)
+        kind, items = ResponseForm.METADATA_LIST.value, ShownItems(stored, _metadata_only)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
         strategy, version = self._path.resource.strategy, self._path.api_version
         columns = strategy.columns(version)
-        found = [_whole if column.counts else _READ.get(column.type) for column in columns]
-        readers = [(i, read) for i, read in enumerate(found) if read is not None]
+        column_parsers = [
+            _parse_integer_cell if column.counts else _CELL_PARSERS.get(column.type) for column in columns
+        ]
+        parsers = [(i, read) for i, read in enumerate(column_parsers) if read is not None]
 
         def row(obj: Obj) -> dict[str, Any]:
-            return {"cells": _typed(strategy.cells(obj, self._now, version), readers), **self._with(obj)}
+            return {
+                "cells": _convert_cells(strategy.cells(obj, self._now, version), parsers),
+                **self._embedded_object(obj),
+            }
 
         rows = [row(stored[0])] if len(stored) == 1 else ShownItems(stored, row)
-        about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
-        return {**about, "columnDefinitions": _definitions(columns), "rows": rows}
+        table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
+        return {**table_fields, "columnDefinitions": _column_definitions(columns), "rows": rows}
 
-    def _with(self, obj: Obj) -> dict[str, Any]:
-        match self._included:
+    def _embedded_object(self, obj: Obj) -> dict[str, Any]:
+        match self._include_object:
             case "None":
                 return {}
             case "Object":
@@ -411,7 +424,7 @@ class Representation:
         # managedFields are more than half of the metadata and unused in tables; kubectl is twice as fast without them.
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
-        return {"object": {**_PARTIAL, "metadata": metadata_in_whole_seconds(metadata)}}
+        return {"object": {**_METADATA_ONLY_TYPE, "metadata": metadata_in_whole_seconds(metadata)}}
 
 
 def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,59 +433,65 @@ def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str,
     has_type = path.resource.has_typed_items
 
     def item(obj: Obj) -> dict[str, Any]:
-        shown = show(obj, version)
-        return shown if has_type else {field: value for field, value in shown.items() if field not in _TYPE}
+        converted = show(obj, version)
+        return (
+            converted if has_type else {field: value for field, value in converted.items() if field not in _TYPE_FIELDS}
+        )
 
     items = ShownItems(stored, item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
 def in_form(answer: Response, form: ResponseForm) -> Response:
-    """Convert the response of a write to the accepted metadata form, if any; a Status is unchanged."""
+    """Convert the response of a write to the metadata form, if the client accepts only that."""
     kind = answer.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return answer
     if "items" in answer.body:
-        items = ShownItems(answer.body["items"], _metadata_of)
+        items = ShownItems(answer.body["items"], _metadata_only)
         body = {"kind": ResponseForm.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
         return answer._replace(body=body)
-    return answer._replace(body=_metadata_of(answer.body))
+    return answer._replace(body=_metadata_only(answer.body))
 
 
 def form_of(request: ApiRequest) -> ResponseForm:
-    """Return the first acceptable form of a request. Raises Refused if none is supported."""
-    return _form_of(request.headers.get("accept", "*/*"))
+    """Return the first supported form that a request accepts. Raises StatusError if none is supported."""
+    return _parse_accept_header(request.headers.get("accept", "*/*"))
 
 
 @lru_cache(maxsize=256)
-def _form_of(accept: str) -> ResponseForm:
+def _parse_accept_header(accept: str) -> ResponseForm:
     for accepted in accept.split(","):
         media_type, *parameters = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
-        given = dict(_parameters(parameters))
-        if "as" not in given:
+        parameters_by_name = dict(_parameters(parameters))
+        if "as" not in parameters_by_name:
             return ResponseForm.WHOLE
-        if given.get("g") == "meta.k8s.io" and given.get("v") == "v1" and given["as"] in _FORMS:
-            return ResponseForm(given["as"])
+        if (
+            parameters_by_name.get("g") == "meta.k8s.io"
+            and parameters_by_name.get("v") == "v1"
+            and parameters_by_name["as"] in _FORMS
+        ):
+            return ResponseForm(parameters_by_name["as"])
     raise _not_acceptable(f"only the following media types are accepted: {JSON}")
 
 
-def _not_acceptable(reported: str) -> StatusError:
-    return StatusError(406, "NotAcceptable", reported)
+def _not_acceptable(message: str) -> StatusError:
+    return StatusError(406, "NotAcceptable", message)
 
 
-_PARTIAL: Final = {"kind": ResponseForm.METADATA.value, "apiVersion": _META}
+_METADATA_ONLY_TYPE: Final = {"kind": ResponseForm.METADATA.value, "apiVersion": _META}
 _FORMS: Final = frozenset(form.value for form in ResponseForm)
 
 
-def _parameters(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for part in parts:
-        name, _, value = part.partition("=")
+def _parameters(parameters: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
         yield name, value
 
 
-def _definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
     return [
         {
             "name": column.name,
@@ -485,34 +504,34 @@ def _definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
     ]
 
 
-def _typed(cells: list[Any], readers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert cells of typed columns from text."""
-    for i, read in readers:
-        cells[i] = read(cells[i])
+def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
+    """Convert the table cells of typed columns from text."""
+    for i, parse in parsers:
+        cells[i] = parse(cells[i])
     return cells
 
 
-def _whole(text: str) -> Any:
+def _parse_integer_cell(text: str) -> Any:
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
-def _yaml_number(text: str) -> Any:
+def _parse_number_cell(text: str) -> Any:
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def _truth(text: str) -> Any:
+def _parse_boolean_cell(text: str) -> Any:
     return {"true": True, "false": False}.get(text, text)
 
 
-_READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    "integer": _whole,
-    "number": _yaml_number,
-    "boolean": _truth,
+_CELL_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "integer": _parse_integer_cell,
+    "number": _parse_number_cell,
+    "boolean": _parse_boolean_cell,
 }
 
 
-def _metadata_of(obj: Obj) -> dict[str, Any]:
-    return {**_PARTIAL, "metadata": metadata_in_whole_seconds(obj["metadata"])}
+def _metadata_only(obj: Obj) -> dict[str, Any]:
+    return {**_METADATA_ONLY_TYPE, "metadata": metadata_in_whole_seconds(obj["metadata"])}

@@ -1,4 +1,4 @@
-"""The API server: from a request to a response or a watch, independent of sockets."""
+"""The API server: routes a request to its response, stream or watch, independent of sockets."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,11 +42,11 @@ from batchyard.base.instant import Instant
 
 
 class AuditedRequest(NamedTuple):
-    """An answered request."""
+    """An answered request, as the audit log records it."""
 
-    #: With the authenticated user.
+    #: The request with the authenticated user.
     known: ApiRequest
-    #: With the impersonated user, if any.
+    #: The request with the impersonated user, if any.
     acting: ApiRequest
     path: ResourcePath | None
     answer: AnyResponse
@@ -68,17 +68,17 @@ def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[s
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
         "auditID": f"{now:x}-{number}",
-        "stage": _stage(audited),
+        "stage": _audit_stage(audited),
         "requestURI": request.path + query,
         "verb": attributes_of(audited.acting, path).verb,
-        "user": request.user.reported(),
+        "user": request.user.to_json(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _status(answer),
         "stageTimestamp": format_micro_time(now),
     }
     if audited.acting.user != request.user:
-        event["impersonatedUser"] = audited.acting.user.reported()
+        event["impersonatedUser"] = audited.acting.user.to_json()
     if path is not None:
         event["objectRef"] = _reference(path)
     if isinstance(answer, Response) and answer.annotations:
@@ -87,10 +87,10 @@ def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[s
 
 
 def no_audit(_audited: AuditedRequest) -> None:
-    """Discard the event."""
+    """Discard an audited request."""
 
 
-def _stage(audited: AuditedRequest) -> str:
+def _audit_stage(audited: AuditedRequest) -> str:
     if audited.is_defect:
         return "Panic"
     return "ResponseComplete" if isinstance(audited.answer, Response) else "ResponseStarted"
@@ -107,8 +107,8 @@ def _status(answer: AnyResponse) -> Mapping[str, Any]:
     if not isinstance(answer, Response):
         return {"code": 200}
     body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}
-    reported = {field: body[field] for field in ("status", "message", "reason") if field in body}
-    return {**reported, "code": answer.code}
+    error_fields = {field: body[field] for field in ("status", "message", "reason") if field in body}
+    return {**error_fields, "code": answer.code}
 
 
 #: The OpenAPI v2 protobuf media types that client-go requests, and kubectl for kinds without patches such as List.
@@ -134,18 +134,18 @@ class ApiServer:
         access: AuthFilters,
         audit: Auditor = no_audit,
     ) -> None:
-        self._registry = WriteHandler(objects, now)
-        self._reading = ReadHandler(objects, feed, now)
+        self._write_handler = WriteHandler(objects, now)
+        self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
-        self._access = access
+        self._auth_filters = access
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
-        self._puts: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
-        self._foresee: DryRunForecast | None = None
-        self._apart: WriteExecutor | None = None
-        self._prefixes: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._forecast_dry_run: DryRunForecast | None = None
+        self._write_executor: WriteExecutor | None = None
+        self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
     def add_document(self, path: str, document: Callable[[], Any]) -> None:
         """Serve a JSON document at a path, to users who are authorized for it."""
@@ -157,26 +157,26 @@ class ApiServer:
 
     def add_put_handler(self, path: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve PUT requests at a path, for users with the verb `put` on it."""
-        self._puts[path] = answer
+        self._put_handlers[path] = answer
 
-    def set_dry_run_forecast(self, foresee: DryRunForecast) -> None:
-        """Report predicted effects in responses to dry runs of queue objects."""
-        self._foresee = foresee
+    def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
+        """Set the function that adds predicted effects to the responses to dry runs of queue objects."""
+        self._forecast_dry_run = forecast_dry_run
 
-    def set_write_executor(self, apart: WriteExecutor) -> None:
-        """Prepare large writes outside this thread."""
-        self._apart = apart
+    def set_write_executor(self, executor: WriteExecutor) -> None:
+        """Set the executor that prepares large writes outside the server's thread."""
+        self._write_executor = executor
 
     def add_prefix(self, prefix: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
-        self._prefixes[prefix] = answer
+        self._prefix_handlers[prefix] = answer
 
     def known(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request before its body is read. Raises Refused if authentication fails."""
-        return self._access.authenticated(request)
+        """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
+        return self._auth_filters.authenticate(request)
 
     def begins_watch(self, request: ApiRequest) -> bool:
-        """Report whether a request with `watch` is a watch; for named objects and writes it is not."""
+        """Report whether a request with `watch` starts a watch; it does not for named objects and writes."""
         path = resource_at(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
@@ -186,94 +186,102 @@ class ApiServer:
         path, answer = None, None
         try:
             path = resource_at(self._resources, request.path)
-            known = acting = self._access.authenticated(request)
-            acting = self._access.acting(known)
+            known = acting = self._auth_filters.authenticate(request)
+            acting = self._auth_filters.impersonate(known)
             answer = _with_deprecation(self._answer(acting, path), path)
-        except StatusError as refused:
-            answer = refused.response()
+        except StatusError as error:
+            answer = error.response()
         finally:
-            noted = answer or DEFECT.response()
-            self._audit(AuditedRequest(known, acting, path, noted, is_defect=answer is None))
+            audited_answer = answer or DEFECT.response()
+            self._audit(AuditedRequest(known, acting, path, audited_answer, is_defect=answer is None))
         return (
             answer
             if not isinstance(answer, DeferredResponse)
             else self._audit_deferred(answer, AuditedRequest(known, acting, path, answer))
         )
 
-    def _audit_deferred(self, later: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
+    def _audit_deferred(self, deferred: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
         """Audit a response when it is available."""
 
-        def noted(reported: Callable[[Response], None], response: Response) -> None:
+        def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited._replace(answer=response))
-            reported(response)
+            respond(response)
 
-        return DeferredResponse(lambda reported: later.then(partial(noted, reported)))
+        return DeferredResponse(lambda respond: deferred.then(partial(audit_and_respond, respond)))
 
     def _answer(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
-        self._access.check(request, path)
-        _check_small(request, path)
-        self._reading.drop_expired()
+        self._auth_filters.check(request, path)
+        _check_body_size(request, path)
+        self._read_handler.drop_expired()
         if path is None:
             return self._serve_document(request)
         if path.answer is not None:
             if request.method not in path.answer.methods:
                 raise method_not_allowed()
-            if path.answer.needs:
-                self._access.check(request, path, path.answer.needs)
+            if path.answer.required_verb:
+                self._auth_filters.check(request, path, path.answer.required_verb)
             return path.answer.methods[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
             form = form_of(request)
-            if self._registry.creates_by_apply(request, path):
-                self._access.check(request, path, "create")
-            if self._apart is not None and self._takes_long(request, path):
-                return self._prepare_with_executor(request, path, form, self._apart)
-            answer = _with_deprecation(self._registry.handle(request, path), path)
+            if self._write_handler.creates_by_apply(request, path):
+                self._auth_filters.check(request, path, "create")
+            if self._write_executor is not None and self._is_large_write(request, path):
+                return self._prepare_with_executor(request, path, form, self._write_executor)
+            answer = _with_deprecation(self._write_handler.handle(request, path), path)
             if form is not ResponseForm.WHOLE:
                 return in_form(answer, form) if isinstance(answer, Response) else answer
-            if self._foresee is None or not _is_trial(request, path) or not isinstance(answer, Response):
+            if (
+                self._forecast_dry_run is None
+                or not _is_forecast_dry_run(request, path)
+                or not isinstance(answer, Response)
+            ):
                 return answer
-            return self._foresee(request, path, answer)
+            return self._forecast_dry_run(request, path, answer)
         if path.name:
-            return self._reading.get(request, path)
-        return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
+            return self._read_handler.get(request, path)
+        return (
+            self._read_handler.watch(request, path) if request.flag("watch") else self._read_handler.list(request, path)
+        )
 
-    def _takes_long(self, request: ApiRequest, path: ResourcePath) -> bool:
+    def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
         if len(request.body) > SMALL_MAX:
             return True
-        return request.method in {"PUT", "PATCH"} and self._registry.targets_large_object(path)
+        return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
 
     def _prepare_with_executor(
-        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, apart: WriteExecutor
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: WriteExecutor
     ) -> DeferredResponse:
         """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
-        user, work = request.user, partial(encoded, partial(self._registry.prepare, request, path))
+        user, work = request.user, partial(encoded, partial(self._write_handler.prepare, request, path))
 
-        def finish(reported: Callable[[Response], None], attempt: int, sent: bytes | StatusError) -> None:
+        def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                answer = self._stored(sent, path, is_last=attempt == ATTEMPTS_MAX)
+                answer = self._store_prepared(encoded_write, path, is_last=attempt == ATTEMPTS_MAX)
                 if answer is None:
-                    apart.ask(user, work, partial(finish, reported, attempt + 1))
+                    executor.ask(user, work, partial(finish, respond, attempt + 1))
                 else:
-                    reported(answer if form is ResponseForm.WHOLE else in_form(answer, form))
-            except StatusError as refused:
-                reported(refused.response())
+                    respond(answer if form is ResponseForm.WHOLE else in_form(answer, form))
+            except StatusError as error:
+                respond(error.response())
             except Exception:
-                reported(DEFECT.response())
+                respond(DEFECT.response())
                 raise
 
-        waiting: list[Callable[[Response], None]] = []
-        apart.ask(user, work, lambda sent: finish(waiting[0], 1, sent))
-        return DeferredResponse(waiting.append)
+        callbacks: list[Callable[[Response], None]] = []
+        executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
+        return DeferredResponse(callbacks.append)
 
-    def _stored(self, sent: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
+    def _store_prepared(
+        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
+    ) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = prepared_write(sent)
-        if self._registry.is_current(prepared, path):
-            answer = _with_deprecation(self._registry.do(prepared, path), path)
-            assert isinstance(answer, Response), "a write is answered at once"
+        prepared = prepared_write(encoded_write)
+        if self._write_handler.is_current(prepared, path):
+            answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
+            assert isinstance(answer, Response), "the response to a write must be a Response"
             return answer
         if is_last:
             raise conflict(path, path.name)
@@ -281,23 +289,23 @@ class ApiServer:
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
         """Serve paths that name no resource: documents, health, OpenAPI and discovery."""
-        if request.method == "PUT" and request.path in self._puts:
-            return self._puts[request.path](request)
+        if request.method == "PUT" and request.path in self._put_handlers:
+            return self._put_handlers[request.path](request)
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH
-        first, _, rest = request.path.strip("/").partition("/")
-        if first in HEALTH:
-            return Response(200, _health(first) if "verbose" in request.query else "ok", content_type=TEXT)
+        root, _, subpath = request.path.strip("/").partition("/")
+        if root in HEALTH:
+            return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
-        for prefix, answer in self._prefixes.items():
+        for prefix, answer in self._prefix_handlers.items():
             if request.path.startswith(prefix):
                 return answer(request)
-        is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
-        if first == "openapi":
-            if rest == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
+        is_aggregated = not subpath and AGGREGATED in request.headers.get("accept", "") and root in {"api", "apis"}
+        if root == "openapi":
+            if subpath == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
                 return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
-            found = self._openapi.document(rest)
+            found = self._openapi.document(subpath)
         else:
             found = self._discovery.document(request.path, is_aggregated=is_aggregated)
         if found is None:
@@ -305,25 +313,25 @@ class ApiServer:
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
 
 
-def _check_small(request: ApiRequest, path: ResourcePath | None) -> None:
-    """Raise Refused for a large body on a path that does not store an object."""
+def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
+    """Raise StatusError for a large body on a path that does not store an object."""
     is_object = path is not None and path.answer is None and request.method != "DELETE"
     if len(request.body) > SMALL_MAX and not is_object:
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
 
 
-def _is_trial(request: ApiRequest, path: ResourcePath) -> bool:
-    """Report whether a request is a dry run with predicted effects."""
-    is_tried = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
-    return is_tried and not path.subresource and path.info.constant in _FORECAST_KINDS
+def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
+    """Report whether a request is a dry run whose response includes predicted effects."""
+    is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
+    return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
 
 def _with_deprecation(answer: AnyResponse, path: ResourcePath | None) -> AnyResponse:
-    """Add the deprecation warning of the version to a response."""
+    """Add the deprecation warning of the requested version to a response."""
     if path is None or path.version not in path.info.deprecated_versions or not isinstance(answer, Response):
         return answer
-    reported = path.info.deprecation
-    return answer if reported in answer.warnings else answer._replace(warnings=(*answer.warnings, reported))
+    warning = path.info.deprecation
+    return answer if warning in answer.warnings else answer._replace(warnings=(*answer.warnings, warning))
 
 
 def _health(check: str) -> str:

@@ -1,4 +1,4 @@
-"""Virtual resources: objects computed on request, which support get and list only."""
+"""Virtual resources, whose objects are computed on request; ComponentStatuses; Events in `events.k8s.io`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from batchyard.base.instant import Instant
 
 
 class VirtualStrategy(BuiltIn):
-    """The strategy of a kind without stored objects: only its schema."""
+    """The resource strategy of a kind without stored objects, which has only an OpenAPI schema."""
 
     def __init__(self, info: ServedKind) -> None:
         super().__init__(info.constant)
@@ -46,7 +46,7 @@ class VirtualStrategy(BuiltIn):
 
 
 def unstored(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
-    """Return a resource of one version answered by functions; '' for the resource itself."""
+    """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
     return Resource(kind, VirtualStrategy(kind), answers=answers)
 
 
@@ -59,15 +59,15 @@ def unstored_kind(group: str, version: str, kind: str, plural: str, singular: st
 class VirtualObjectSource(Protocol):
     """Computes the objects of a virtual resource."""
 
-    def found(self, namespace: str) -> Sequence[Obj]:
+    def list_objects(self, namespace: str) -> Sequence[Obj]:
         """Return all objects of a namespace, or of all namespaces for '', sorted by namespace and name."""
 
-    def one(self, namespace: str, name: str) -> Obj | None:
-        """Return one object, or None. Raises Refused for a more specific error."""
+    def get_object(self, namespace: str, name: str) -> Obj | None:
+        """Return one object; None if it does not exist. Raises StatusError if that needs a more specific error."""
 
 
 class ComputedStrategy(VirtualStrategy):
-    """The strategy of a computed kind, with its table."""
+    """The resource strategy of a kind with computed objects, including its table."""
 
     def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
         super().__init__(info)
@@ -78,34 +78,36 @@ class ComputedStrategy(VirtualStrategy):
         return dict(stored)
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """Return the table columns."""
+        """Return the table columns of the kind."""
         return [column for column, _ in self._table]
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """Return the table cells of an object."""
+        """Return the table cells of a computed object."""
         return [cell(stored, now) for _, cell in self._table]
 
 
 def derived(
     strategy: ComputedStrategy, info: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
 ) -> Resource:
-    """Return the resource of a computed kind."""
+    """Return a virtual resource that supports get and list of computed objects."""
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
-        shown = Representation(request, path, now())
+        representation = Representation(request, path, now())
         if name:
-            found = source.one(namespace, name)
-            if found is None:
+            obj = source.get_object(namespace, name)
+            if obj is None:
                 raise not_found(path)
-            return Response(200, shown.one(found))
+            return Response(200, representation.render_object(obj))
         selection = selection_of(request, info)
-        return Response(200, shown.many([o for o in source.found(namespace) if selection.accepts(o)], {}))
+        return Response(
+            200, representation.render_list([o for o in source.list_objects(namespace) if selection.accepts(o)], {})
+        )
 
-    answer = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
-    resource = unstored(info, {"": answer})._replace(strategy=strategy)
+    handlers = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
+    resource = unstored(info, {"": handlers})._replace(strategy=strategy)
     return resource
 
 
@@ -116,10 +118,10 @@ def derived(
 # controller-runtime writes its Events there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
 
 
-_CORE: Final = scheme.kind_info(scheme.EVENT)
-_INFO: Final = replace(_CORE, group="events.k8s.io")
+_CORE_EVENT: Final = scheme.kind_info(scheme.EVENT)
+_EVENTS_V1_INFO: Final = replace(_CORE_EVENT, group="events.k8s.io")
 #: Field names of the core group to those of this group.
-_RENAMED: Final = {
+_EVENTS_V1_NAMES: Final = {
     "involvedObject": "regarding",
     "message": "note",
     "reportingComponent": "reportingController",
@@ -128,59 +130,66 @@ _RENAMED: Final = {
     "lastTimestamp": "deprecatedLastTimestamp",
     "count": "deprecatedCount",
 }
-_AS_IN_CORE: Final = {new: old for old, new in _RENAMED.items()}
+_CORE_NAMES: Final = {new: old for old, new in _EVENTS_V1_NAMES.items()}
 
 
 def events_resource() -> Resource:
-    """Return the resource of this group."""
-    return Resource(_INFO, _RenamedEvents(scheme.EVENT), shape=_shape, is_native=True, drops_unknown=True)
-
-
-class _RenamedEvents(BuiltIn):
-    """The strategy of Events in this group."""
-
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode an Event into the form of the core group."""
-        return super().decode({**_with_names(sent, _AS_IN_CORE), "apiVersion": _CORE.api_version}, namespace)
-
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return an updated Event, where times unchanged in whole seconds keep their stored precision."""
-        kept: dict[str, Any] = as_stored(new, in_whole_seconds(dict(old), super().times(_CORE.api_version)), old)
-        return kept
-
-    def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new Event of this group."""
-        return [*super().check_create(new), *event.strict_faults(new)]
-
-    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the validation errors of an update in this group."""
-        return [*super().check_update(new, old), *event.strict_update_faults(new, old)]
-
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """Return a stored Event with the field names of this group."""
-        return {**_with_names(stored, _RENAMED), "apiVersion": api_version}
-
-    def times(self, api_version: str) -> TimeLocations:
-        """Return the paths of time fields by the names of this group."""
-        return _with_names(super().times(api_version), _RENAMED)
-
-    def schemas(self, version: str) -> Mapping[str, Any]:
-        """Return the schema of the kind and the referenced ones."""
-        found = dict(super().schemas(version))
-        core = found.pop(schema_name(_CORE, version))
-        kind = {"group": _INFO.group, "version": version, "kind": _INFO.kind}
-        properties = _with_names(core["properties"], _RENAMED)
-        own = {"type": "object", "properties": properties, "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(_INFO, version): own, **found}
-
-
-def _shape(version: str) -> MergeSchema:
-    return MergeSchema(
-        {}, lambda: MergeSchemaMembers(_with_names(shape_of_kind(_CORE, version).inside.fields, _RENAMED))
+    """Return the resource of Events in the group `events.k8s.io`."""
+    return Resource(
+        _EVENTS_V1_INFO, _RenamedEvents(scheme.EVENT), merge_schema=_merge_schema, is_native=True, drops_unknown=True
     )
 
 
-def _with_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+class _RenamedEvents(BuiltIn):
+    """The resource strategy of Events in the group `events.k8s.io`."""
+
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
+        return super().decode({**_rename_fields(sent, _CORE_NAMES), "apiVersion": _CORE_EVENT.api_version}, namespace)
+
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
+        prepared_event: dict[str, Any] = as_stored(
+            new, in_whole_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
+        )
+        return prepared_event
+
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """Return the validation errors of a new Event of `events.k8s.io`."""
+        return [*super().check_create(new), *event.strict_faults(new)]
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """Return the validation errors of an update of an Event of `events.k8s.io`."""
+        return [*super().check_update(new, old), *event.strict_update_faults(new, old)]
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """Return a stored Event with the field names of `events.k8s.io`."""
+        return {**_rename_fields(stored, _EVENTS_V1_NAMES), "apiVersion": api_version}
+
+    def times(self, api_version: str) -> TimeLocations:
+        """Return the paths of time fields, with the field names of `events.k8s.io`."""
+        return _rename_fields(super().times(api_version), _EVENTS_V1_NAMES)
+
+    def schemas(self, version: str) -> Mapping[str, Any]:
+        """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""
+        schemas_by_name = dict(super().schemas(version))
+        core = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
+        kind = {"group": _EVENTS_V1_INFO.group, "version": version, "kind": _EVENTS_V1_INFO.kind}
+        properties = _rename_fields(core["properties"], _EVENTS_V1_NAMES)
+        event_schema = {"type": "object", "properties": properties, "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(_EVENTS_V1_INFO, version): event_schema, **schemas_by_name}
+
+
+def _merge_schema(version: str) -> MergeSchema:
+    return MergeSchema(
+        {},
+        lambda: MergeSchemaMembers(
+            _rename_fields(shape_of_kind(_CORE_EVENT, version).members.fields, _EVENTS_V1_NAMES)
+        ),
+    )
+
+
+def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in fields.items()}
 
 
@@ -191,14 +200,14 @@ def _with_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 # Source: Kubernetes's pkg/registry/core/componentstatus.
 
 
-_KIND: Final = "ComponentStatus"
-_NAMES: Final = ("controller-manager", "journal", "scheduler")
+_COMPONENT_STATUS: Final = "ComponentStatus"
+_COMPONENT_NAMES: Final = ("controller-manager", "journal", "scheduler")
 _DEPRECATION: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
-    """Return the ComponentStatuses as a resource."""
-    info = unstored_kind("", "v1", _KIND, "componentstatuses", "componentstatus", namespaced=False)
+    """Return the virtual resource of ComponentStatuses."""
+    info = unstored_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
     info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION)
     table = (
         (Column("Name"), cells.name),
@@ -206,21 +215,21 @@ def component_statuses(now: Callable[[], Instant]) -> Resource:
         (Column("Message"), lambda obj, _now: str(obj["conditions"][0]["message"])),
         (Column("Error"), lambda _obj, _now: ""),
     )
-    return derived(ComputedStrategy(info, table), info, _Components(), now)
+    return derived(ComputedStrategy(info, table), info, _ComponentStatusSource(), now)
 
 
-class _Components:
-    """The components of the control plane."""
+class _ComponentStatusSource:
+    """Computes the ComponentStatuses, which report each part of the control plane as healthy."""
 
-    def found(self, _namespace: str) -> Sequence[Obj]:
-        """Return all component statuses."""
-        return [_component_status(name) for name in _NAMES]
+    def list_objects(self, _namespace: str) -> Sequence[Obj]:
+        """Return all ComponentStatuses."""
+        return [_component_status(name) for name in _COMPONENT_NAMES]
 
-    def one(self, _namespace: str, name: str) -> Obj | None:
-        """Return the status of one component."""
-        return _component_status(name) if name in _NAMES else None
+    def get_object(self, _namespace: str, name: str) -> Obj | None:
+        """Return the ComponentStatus with a name, or None."""
+        return _component_status(name) if name in _COMPONENT_NAMES else None
 
 
 def _component_status(name: str) -> Obj:
     condition = {"type": "Healthy", "status": "True", "message": "ok"}
-    return {"kind": _KIND, "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}
+    return {"kind": _COMPONENT_STATUS, "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}

@@ -1,1 +1,1 @@
-"""Interfaces between decisions and the outside world: small protocols, implemented live and simulated."""
+"""Protocols between controllers and their environment, implemented by the live platform and the simulator."""

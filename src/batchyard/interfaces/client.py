@@ -22,7 +22,7 @@ class EventType(StrEnum):
 
 
 class WatchEvent(NamedTuple):
-    """A change. `old` is None for ADDED; for DELETED, `obj` is the last state."""
+    """A change of an object. `old` is None for ADDED; for DELETED, `obj` is the last state."""
 
     type: EventType
     key: Key
@@ -33,14 +33,14 @@ class WatchEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object. A given uid and creation time are kept, otherwise they are generated."""
+    """A write that creates an object. A uid and creation time in the object are kept; missing ones are generated."""
 
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace everything except the status. A resourceVersion in the object must be current."""
+    """A write that replaces an object except its status. A resourceVersion in the object must be current."""
 
     obj: Obj
     #: The new `managedFields`; None leaves them unchanged.
@@ -51,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStatus:
-    """Replace the status only. A resourceVersion in the object must be current."""
+    """A write that replaces only the status of an object. A resourceVersion in the object must be current."""
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
@@ -67,9 +67,9 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object. With finalizers it is only marked, and removed with the last finalizer.
+    """A write that deletes an object. An object with finalizers is only marked, and removed with its last finalizer.
 
-    A pod that may be running is marked too: its kubelet stops it and deletes it with no grace period.
+    A pod that may be running is marked too: its kubelet stops it, then deletes it with grace period 0.
     """
 
     key: Key
@@ -84,7 +84,7 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """The result of a write: the stored object, or the error."""
+    """The result of one or more writes: the stored object of the last one, or the error."""
 
     obj: Obj | None
     error: ApiError | None = None
@@ -93,17 +93,17 @@ class WriteResult(NamedTuple):
 
 
 class ObjectReader(Protocol):
-    """Read access to the current objects."""
+    """Read access to the current objects, by key and by kind."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the object with a key, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
 
 
 class Reader(ObjectReader, Protocol):
-    """The objects of the cache, and their dependents."""
+    """Read access to the objects of a cache and to their dependents."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Return the dependents of an owner in a namespace ('' if cluster-scoped), sorted by kind, namespace and name.
@@ -113,12 +113,12 @@ class Reader(ObjectReader, Protocol):
 
 
 class ObjectWriter(Protocol):
-    """Accepts writes."""
+    """Accepts writes, and reports their results later."""
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Submit one or more writes, which are done in order until one is rejected.
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
+        """Submit one or more writes, which are executed in order until one is rejected.
 
-        `done` is called once with the result of the last attempted write, later through the kernel, never from within.
+        The kernel calls `on_result` once, after `submit` has returned, with the result of the last attempted write.
         """
 
 
@@ -129,10 +129,10 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
     """A reader and writer with change notifications, which drives the controllers of a runner."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Subscribe a listener to later changes, in order and in batches, through the kernel, never from within."""
+        """Register a listener. The kernel later calls it with each batch of new changes, in order."""
 
     def settled(self) -> bool:
-        """Report whether all changes known to this client have been delivered, so that a decision may be made.
+        """Report whether the client has delivered all changes that it has received, so that controllers may decide.
 
         If writes take effect synchronously, this includes their results; otherwise it does not wait for them.
         """

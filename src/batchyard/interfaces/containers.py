@@ -1,4 +1,4 @@
-"""The container runtime interface: logs, usage, exec, attach and port-forward of running containers."""
+"""The container runtime interfaces: logs, usage, exec, attach, port-forward, and container runs as objects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -12,16 +12,16 @@ Usage: TypeAlias = Mapping[str, int]
 
 
 class MeasuredUsage(NamedTuple):
-    """The measured current usage."""
+    """The measured current usage of a pod's containers or of a node."""
 
-    #: By container.
+    #: CPU and memory usage by container; by '' for a node.
     usage: Mapping[str, Usage]
     #: The interval of the CPU measurement in microseconds; 0 if the usage is known exactly.
     window: int = 0
 
 
 class LogLine(NamedTuple):
-    """A line of a log, with its time."""
+    """A line of a container log, with its time."""
 
     at: Instant
     text: str
@@ -30,31 +30,31 @@ class LogLine(NamedTuple):
 
 
 class ContainerLog(Protocol):
-    """The retained log of one container run."""
+    """A reader of the retained log of one container run."""
 
     on_news: Callable[[], None]
     """Called when lines are available or the log ends."""
 
     @property
     def is_over(self) -> bool:
-        """Report whether no more lines will come."""
+        """Whether the log has ended, so that no more lines follow."""
 
     @property
     def is_behind(self) -> bool:
-        """Report whether existing lines remain unread. A long log is read in parts; `on_news` is called for each."""
+        """Whether existing lines remain unread. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip existing lines before the last ones, at least in part; call it before the first read."""
+        """Skip existing lines before the last `lines` ones, as far as possible; to be called before the first read."""
 
     def read(self) -> Sequence[LogLine]:
-        """Return the lines since the last read, oldest first; the first read starts with retained lines."""
+        """Return the log lines since the last read, oldest first; the first read starts with retained lines."""
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the log."""
 
 
 class Streams(NamedTuple):
-    """The requested streams of a process; a terminal has a single output."""
+    """The standard streams of a process that a client requests; a terminal merges stdout and stderr."""
 
     stdin: bool = False
     stdout: bool = False
@@ -63,91 +63,91 @@ class Streams(NamedTuple):
 
 
 class SessionEnd(NamedTuple):
-    """The end of a session: the exit code of a process, nothing, or the failure."""
+    """The end of an exec, attach or port-forward session: the exit code of the process, or the failure."""
 
     exit_code: int = 0
     failure: str = ""
 
 
 class SessionClient(Protocol):
-    """The client side of a session with a process or port. Its callbacks never run within its own calls."""
+    """Callbacks to the client of an exec, attach or port-forward session; never called while the client calls it."""
 
     def received(self, output: str, data: bytes) -> None:
-        """Handle received data: from `stdout` (also of a port) or `stderr`."""
+        """Handle data from the process or port; `output` is `stdout` (also for a port) or `stderr`."""
 
     def wants_more(self, *, wants: bool) -> None:
-        """Report whether the other end accepts more input."""
+        """Resume or pause the client's input: `wants` is whether the process or port accepts more."""
 
     def ended(self, ending: SessionEnd) -> None:
-        """The session ended after all data was delivered; no other callback follows."""
+        """Handle the end of the session, after all data was delivered; no other callback follows."""
 
 
 class ByteStream(Protocol):
-    """A bidirectional byte stream to a port."""
+    """A bidirectional byte stream to a port or a process."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes. All are accepted, but they are buffered while the other end accepts no more."""
+        """Send bytes; bytes that the process or port does not accept yet are buffered."""
 
     def end_input(self) -> None:
-        """Close the input."""
+        """Close the input of the process or port."""
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause delivery; meanwhile data stays at its source."""
+        """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
 
     def close(self) -> None:
         """Abort the session without further callbacks."""
 
 
 class ProcessSession(ByteStream, Protocol):
-    """A session with a process."""
+    """A session with a process, which may have a terminal."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the terminal size."""
+        """Set the terminal size in characters."""
 
 
 class Containers(Protocol):
-    """The containers of pods, as the container runtime reports them."""
+    """Access to the containers of pods through the container runtime."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return the log of the container's current or last run; with `previous`, of the run before.
+        """Return a reader of the log of a container's current or last run; with `previous`, of the run before.
 
         The caller has checked in the pod's status that the run exists.
         """
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
-        """Return the usage by container of a running pod; None until it is measured."""
+        """Return the measured usage of a running pod by container; None until it is measured."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the usage of a node under the key ''; None if it is the sum of its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return why processes of the pod are not accessible by exec, attach or port-forward; '' if they are.
+        """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
 
-        The following methods may be called only in the latter case.
+        `execute`, `attach` and `connect` may be called only if the result is ''.
         """
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
-        """Start another process in a container."""
+        """Start another process in a container, and send its output to a client."""
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
-        """Attach to the main process of a container."""
+        """Attach a client to the main process of a container."""
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
-        """Connect to a port of the pod."""
+        """Connect a client to a port of the pod."""
 
 
-# --- machine ---
+# --- container runs ---
 #
 # The container runtime of a machine for controllers: runs are objects, and intended changes are writes.
 #
 # A run is one start of a container, the sandbox that the containers of a pod share, or one image pull. Runs are
 # identified by the pod's uid and a name: `sandbox`, `CONTAINER/N` for the N-th start of a container,
 # `images/CONTAINER/N` for the N-th pull of its image. Create starts a run. Creating a sandbox replaces an ended one and
-# keeps the other runs of the pod. Update with a changed `stop` stops the run in that time. Update with `volumes`
-# refreshes the files of a sandbox's pod. Delete removes a run and its leftovers. No write blocks or is rejected: the
-# status of the run reports failures.
+# keeps the other runs of the pod. An Update with a changed `stop` stops the run within that time. An Update
+# with `volumes` refreshes the files of a sandbox's pod. Delete removes a run and its leftovers. No write blocks or is
+# rejected: the status of the run reports failures.
 
 
 RUN: Final = "Run.node.batchyard.dev"
@@ -156,16 +156,16 @@ IMAGES: Final = "images"
 
 
 class ContainerRuntime(Protocol):
-    """The runs of containers on one machine."""
+    """The runs on one machine: container starts, pod sandboxes and image pulls."""
 
     def run(self, key: Key) -> Obj | None:
-        """Return the last known state of a run."""
+        """Return the last known state of a run; None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of a pod: its sandbox, then the others in order of creation."""
+        """Return all runs, or those of the pod with a uid: its sandbox, then the others in order of creation."""
 
     def do(self, write: Write) -> Obj:
-        """Apply a write to a run, and return its resulting state."""
+        """Start, change or remove a run by a write, and return its resulting state."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Subscribe a listener to later changes, in batches, through the kernel, never from within."""
+        """Register a listener. The kernel later calls it with each batch of changed runs."""

@@ -1,4 +1,4 @@
-"""The controller interface: maps changes to keys, and reconciles keys into intended writes that the runner executes."""
+"""The interfaces of controllers: reconciliation, the kernel (clock and work queue), decision ledger, trace spans."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from batchyard.interfaces.client import Reader, WatchEvent, Write
 
 
 class EventRecord(NamedTuple):
-    """A Kubernetes Event about an object, recorded only if the writes of its outcome succeed."""
+    """A Kubernetes Event about an object, recorded only if the writes of the same reconcile result succeed."""
 
     regarding: Key
     type: str  # Normal or Warning
@@ -25,8 +25,8 @@ class EventRecord(NamedTuple):
 class ReconcileResult:
     """The result of a reconcile: writes in order, Events to record if they succeed, and when to requeue.
 
-    Writes before a rejected one, or before a crash, take effect. Independent writes are all attempted, whatever happens
-    to the others.
+    Writes before a rejected one, or before a crash, take effect. Independent writes are all attempted, even if others
+    are rejected.
 
     Without writes, `requeue_at` replaces the requeue time of earlier reconciles.
     """
@@ -35,13 +35,13 @@ class ReconcileResult:
     events: list[EventRecord] = field(default_factory=list)
     requeue_at: Instant | None = None
     independent: bool = False
-    #: Of independent writes: the Events to record if one succeeds, by its index.
+    #: For independent writes: the Events to record if a write succeeds, by its index.
     of_writes: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.
     if_refused: Callable[[Write, ApiError], EventRecord | None] | None = None
 
     def add(self, write: Write, records: Sequence[EventRecord]) -> None:
-        """Add an independent write, with the Events to record if it succeeds."""
+        """Add an independent write, with the Events to record if the write succeeds."""
         self.of_writes[len(self.writes)] = records
         self.writes.append(write)
 
@@ -50,7 +50,8 @@ class Controller(Protocol):
     """A function from a view of the objects to intended writes, without I/O, clock or waiting.
 
     Its state is an index that can be rebuilt from the same watch events. Controllers with a higher `rank` run only when
-    no key of a lower rank is queued and no write is in progress. A scheduling cycle therefore sees all that is due.
+    no key of a lower rank is queued and no write is in progress. So a scheduling cycle sees the results of all due
+    reconciles.
     """
 
     @property
@@ -59,14 +60,14 @@ class Controller(Protocol):
 
     @property
     def rank(self) -> int:
-        """The priority class of the controller; lower ranks settle first."""
+        """The order of the controller: controllers with a lower rank run first."""
 
     @property
     def kinds(self) -> Sequence[str] | None:
-        """The kinds whose changes `keys_for` receives; None for all."""
+        """The kinds whose changes `keys_for` receives; None for all kinds."""
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Update the index with a change, and return the keys to reconcile."""
+        """Update the controller's index with a change, and return the keys to reconcile."""
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile one key and return the intended writes."""
@@ -83,33 +84,33 @@ Ticket: TypeAlias = int
 
 
 class Clock(Protocol):
-    """The clock."""
+    """The current time, real or simulated."""
 
     def now(self) -> Instant:
         """Return the current instant."""
 
 
 class Kernel(Clock, Protocol):
-    """A clock and a work queue: an event loop live, a heap in simulation."""
+    """A clock and a queue of timed work: an event loop in the live platform, a heap in the simulator."""
 
-    def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Run the work at an instant, or now if that is past; equal instants run in order of arrival."""
+    def call_at(self, instant: Instant, work: Work) -> Ticket:
+        """Schedule work at an instant, or now if that has passed; work of the same instant runs in order of arrival."""
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel scheduled work unless its instant has come. Simulated time does not advance for canceled work."""
+        """Cancel scheduled work that is not due yet. Simulated time does not advance for canceled work."""
 
     def call_soon(self, work: Work) -> None:
-        """Run the work at the current instant, after all work that is due."""
+        """Run the work at the current instant, after all work that is already due."""
 
 
 class ReconcileThrottle(Protocol):
-    """Limits the time share of controllers above the lowest rank, so that requests are not delayed."""
+    """Limits the time share of controllers above the lowest rank, so that API requests are not delayed."""
 
     def next_turn(self) -> Instant:
-        """Return when they may reconcile next, or when to ask again."""
+        """Return the instant of the next allowed reconcile, or the instant to call this method again."""
 
     def take(self, turn: Work) -> None:
-        """Run one reconcile."""
+        """Run one reconcile, and count its duration toward the limit."""
 
 
 # --- observers ---
@@ -132,7 +133,7 @@ class DecisionRecord(NamedTuple):
 
 
 class LedgerQuery(NamedTuple):
-    """A filter for entries; empty and None fields match all."""
+    """A filter for ledger entries; empty and None fields match all."""
 
     #: Entries about any of these. A name may end with `?`s, one for each further character.
     about: Sequence[Key] = ()
@@ -148,21 +149,21 @@ class LedgerQuery(NamedTuple):
 
 
 class QueryTooBroad(Exception):  # noqa: N818 - named after the condition
-    """The query would scan too many entries; it returns nothing."""
+    """The ledger query would scan too many entries; it returns nothing."""
 
 
 class LedgerUnreadable(Exception):  # noqa: N818 - as above
-    """A stored entry is corrupt; the message includes the remedy."""
+    """A stored ledger entry is corrupt; the message includes the remedy."""
 
 
 class DecisionLedger(Protocol):
     """Stores decision records."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching entries in order. Raises TooBroad if that takes too long, Unreadable on corruption."""
+        """Return the matching entries in order. Raises QueryTooBroad, or LedgerUnreadable if an entry is corrupt."""
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry of a number, or None. Raises Unreadable on corruption."""
+        """Return the ledger entry with a number, or None. Raises LedgerUnreadable if it is corrupt."""
 
 
 # --- spans ---
@@ -171,7 +172,7 @@ class DecisionLedger(Protocol):
 
 
 class SpanEvent(NamedTuple):
-    """An event within a span."""
+    """An event within a trace span."""
 
     at: Instant
     name: str
@@ -179,7 +180,7 @@ class SpanEvent(NamedTuple):
 
 
 class TraceSpan(NamedTuple):
-    """A span. Ids are lower-case hexadecimal, 32 digits for traces and 16 for spans."""
+    """A trace span. Ids are lowercase hexadecimal: 32 digits for traces, 16 for spans."""
 
     trace: str
     id: str

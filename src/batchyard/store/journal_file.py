@@ -1,4 +1,4 @@
-"""The file of a journal: its layout, its creation, and reading it with all checks.
+"""The journal file: its commit mark, SQLite layout, creation, and reading with verification.
 
 Every row has a checksum, and so has the single row of `floor`. Revisions above the floor have no gap, and the number of
 rows below it is stored. Any mismatch is reported. Reading changes nothing: a damaged file stays as found, including its
@@ -33,12 +33,13 @@ from batchyard.store.memory import RecoveredStore
 # one.
 #
 # The mark costs one system call and no flush. The end of the process cannot separate it from the journal. After a power
-# loss it may be older than the journal, which weakens the check. With `Sync.FULL` it is never newer.
+# loss it may be older than the journal, which weakens the check. With
+# `SyncMode.FULL` it is never newer.
 
 
 _RECORD: Final = struct.Struct("<16sQ")
 _CHECKSUM: Final = struct.Struct("<I")
-_LENGTH: Final = _RECORD.size + _CHECKSUM.size
+_MARK_LENGTH: Final = _RECORD.size + _CHECKSUM.size
 
 
 class JournalError(Exception):
@@ -46,88 +47,88 @@ class JournalError(Exception):
 
 
 class CommitRecord(NamedTuple):
-    """The identity of a journal, and its last acknowledged revision."""
+    """The content of a commit mark: the identity of its journal, and the last acknowledged revision."""
 
     identity: bytes
     revision: int
 
 
 class DamagedMark(Exception):  # noqa: N818 - the name is the condition
-    """The mark is damaged."""
+    """The commit mark of a journal has a wrong length or checksum."""
 
 
 class CommitMark:
-    """The open mark of a journal, with an exclusive lock."""
+    """The open commit mark of a journal, with an exclusive lock on the journal."""
 
     def __init__(self, journal: Path) -> None:
         path = mark_of(journal)
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}; check that its folder exists and is writable") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._file)
-            raise JournalError(f"{journal}: another process has it open; end that one first") from error
+            os.close(self._fd)
+            raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the content; None if the mark is empty. BadMark if it is damaged."""
-        return _read(self._file)
+        """Return the record in the commit mark; None if the mark is empty. Raises DamagedMark if it is damaged."""
+        return _read_record(self._fd)
 
-    def write(self, marked: CommitRecord) -> None:
-        """Overwrite the mark. OSError if that fails."""
-        record = _RECORD.pack(*marked)
-        os.pwrite(self._file, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
+    def write(self, commit_record: CommitRecord) -> None:
+        """Overwrite the commit mark with a record. Raises OSError if that fails."""
+        record = _RECORD.pack(*commit_record)
+        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
 
     def flush(self) -> None:
-        """Flush the mark to the disk."""
-        os.fsync(self._file)
+        """Flush the commit mark to the disk."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the mark and release the lock."""
-        os.close(self._file)
+        """Close the commit mark and release the lock."""
+        os.close(self._fd)
 
 
 def mark_of(journal: Path) -> Path:
-    """Return the path of the mark of a journal."""
+    """Return the path of a journal's commit mark."""
     return journal.with_suffix(".mark")
 
 
 def is_held(journal: Path) -> bool:
     """Report whether a process has a journal open."""
     try:
-        file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(file)
+        os.close(fd)
     return False
 
 
 def wait_until_released(journal: Path) -> None:
     """Wait until no process has a journal open."""
-    file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        fcntl.flock(fd, fcntl.LOCK_SH)
     finally:
-        os.close(file)
+        os.close(fd)
 
 
 def peek(journal: Path) -> CommitRecord | None:
-    """Return the mark of a journal that another process may have open; None if it does not exist."""
+    """Return the commit record of a journal that another process may have open; None if it has no mark."""
     try:
-        file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return _read(file)
+        return _read_record(fd)
     finally:
-        os.close(file)
+        os.close(fd)
 
 
 def rename_durably(draft: Path, path: Path) -> None:
@@ -140,25 +141,25 @@ def rename_durably(draft: Path, path: Path) -> None:
         os.close(folder)
 
 
-def _read(file: int) -> CommitRecord | None:
-    record = os.pread(file, _LENGTH + 1, 0)
+def _read_record(fd: int) -> CommitRecord | None:
+    record = os.pread(fd, _MARK_LENGTH + 1, 0)
     if not record:
         return None
-    head, tail = record[: _RECORD.size], record[_RECORD.size :]
-    if len(record) != _LENGTH or tail != _CHECKSUM.pack(zlib.crc32(head)):
+    packed_record, checksum = record[: _RECORD.size], record[_RECORD.size :]
+    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM.pack(zlib.crc32(packed_record)):
         raise DamagedMark
-    return CommitRecord(*_RECORD.unpack(head))
+    return CommitRecord(*_RECORD.unpack(packed_record))
 
 
 FORMAT: Final = 1
 """The version of the file's layout, in SQLite's `user_version`."""
 APPLICATION: Final = 0x62617463
-"""Distinguishes our files from other SQLite files: SQLite's `application_id`."""
+"""SQLite's `application_id` of journal files, which distinguishes them from other SQLite files."""
 
 BUSY_FOR: Final = 2.0
-"""Seconds to wait for another process: the first to open the file after a crash recovers its log exclusively."""
+"""Seconds to wait for another process: the first one to open the file after a crash locks it for recovery."""
 
-_TABLES: Final = """
+_CREATE_TABLES: Final = """
 CREATE TABLE revisions (
     revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
     object BLOB, checksum INTEGER NOT NULL
@@ -168,12 +169,12 @@ CREATE TABLE floor (
 ) STRICT;
 """
 #: Faults of SQLite by primary result code: the description, and the remedy.
-_FAULTS: Final = {
-    sqlite3.SQLITE_BUSY: ("another process has it open", "end that one first"),
-    sqlite3.SQLITE_LOCKED: ("another process has it open", "end that one first"),
-    sqlite3.SQLITE_FULL: ("database or disk is full", "make room and start again"),
-    sqlite3.SQLITE_IOERR: ("the disk refuses to read or write it", "look at the disk, and start again"),
-    sqlite3.SQLITE_READONLY: ("it may not be written", "give its owner the right to, and start again"),
+_PROBLEMS_BY_CODE: Final = {
+    sqlite3.SQLITE_BUSY: ("another process has the journal open", "stop that process first"),
+    sqlite3.SQLITE_LOCKED: ("another process has the journal open", "stop that process first"),
+    sqlite3.SQLITE_FULL: ("database or disk is full", "free disk space and start again"),
+    sqlite3.SQLITE_IOERR: ("the disk cannot read or write the file", "check the disk and start again"),
+    sqlite3.SQLITE_READONLY: ("the file is not writable", "make it writable for its owner and start again"),
     sqlite3.SQLITE_CANTOPEN: (
         "unable to open database file",
         "check that it is readable and writable, that its folder exists, and that its path is shorter than 500 bytes",
@@ -185,7 +186,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class CompactionFloor(NamedTuple):
-    """The identity of the journal, its compacted revision, and the number of rows up to it."""
+    """The identity of the journal, its compacted revision, and the number of rows up to that revision."""
 
     identity: bytes
     revision: int
@@ -193,7 +194,7 @@ class CompactionFloor(NamedTuple):
 
 
 class JournalContents(NamedTuple):
-    """The contents of a journal."""
+    """The contents of a journal file: the compaction floor, the recovered store and the replaced rows."""
 
     floor: CompactionFloor
     recovered: RecoveredStore
@@ -202,130 +203,132 @@ class JournalContents(NamedTuple):
 
 
 def make_journal(path: Path) -> CompactionFloor:
-    """Write an empty journal."""
-    with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as file:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.executescript(_TABLES)
-        file.execute(f"PRAGMA application_id = {APPLICATION}")
-        file.execute(f"PRAGMA user_version = {FORMAT}")
-        floor = CompactionFloor(new_identity(file), 0, 0)
-        file.execute("INSERT INTO floor VALUES (?, ?, ?, ?)", (*floor, floor_checksum(floor)))
+    """Create an empty journal file, and return its compaction floor."""
+    with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_CREATE_TABLES)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        floor = CompactionFloor(new_identity(connection), 0, 0)
+        connection.execute("INSERT INTO floor VALUES (?, ?, ?, ?)", (*floor, floor_checksum(floor)))
     return floor
 
 
-def new_identity(file: sqlite3.Connection) -> bytes:
-    """Return a new random identity."""
-    (identity,) = file.execute("SELECT randomblob(16)").fetchone()
-    assert isinstance(identity, bytes), "randomblob returns bytes"
+def new_identity(connection: sqlite3.Connection) -> bytes:
+    """Return a new random identity for a journal."""
+    (identity,) = connection.execute("SELECT randomblob(16)").fetchone()
+    assert isinstance(identity, bytes), "the SQL function randomblob must return bytes"
     return identity
 
 
-def floor_over_all(file: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
-    """Return a floor at a revision above all rows."""
-    (rows,) = file.execute("SELECT count(*) FROM revisions").fetchone()
+def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
+    """Return a compaction floor at a revision above all rows of a journal file."""
+    (rows,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(rows))
 
 
-def write_floor(file: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
-    """Set the floor, within a transaction."""
-    file.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", (*floor, floor_checksum(floor)))
+def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
+    """Store the compaction floor, within a transaction of the caller, and return it."""
+    connection.execute(
+        "UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", (*floor, floor_checksum(floor))
+    )
     return floor
 
 
-def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
-    """Open a read-only connection; `is_alone`: no process writes the file, and it has no write-ahead log."""
-    options = "mode=ro&immutable=1" if is_alone else "mode=ro"
+def read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
+    """Open a journal file read-only. Set `is_immutable` if no process writes it and it has no write-ahead log."""
+    options = "mode=ro&immutable=1" if is_immutable else "mode=ro"
     return sqlite3.connect(
         f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR
     )
 
 
-def read_journal(path: Path, *, is_alone: bool = False, reported_as: Path | None = None) -> JournalContents:
-    """Return the contents of a file. JournalError if it is not a journal, or if a check fails.
+def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> JournalContents:
+    """Return the contents of a journal file. Raises JournalError if it is not a journal, or if a check fails.
 
-    `reported_as` is the file to name in errors, of which this one is a copy.
+    Errors name the file `reported_as`, if `path` is a copy of it.
     """
-    name = path if reported_as is None else reported_as
-    with journal_errors(name), closing(read_only(path, is_alone=is_alone)) as file:
-        file.execute("BEGIN")
-        _check_file(name, file)
-        return _JournalReader(name, _floor(name, file)).read(file)
+    reported_path = path if reported_as is None else reported_as
+    with journal_errors(reported_path), closing(read_only(path, is_immutable=is_immutable)) as connection:
+        connection.execute("BEGIN")
+        _check_file(reported_path, connection)
+        return _JournalReader(reported_path, _read_floor(reported_path, connection)).read(connection)
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Fail if a write-ahead log exists without its journal: SQLite would take it as the log of the new one."""
+    """Raise JournalError if a write-ahead log has no journal: SQLite would apply it to a new journal."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        left = f"{log} exists without its journal and may hold its last changes"
-        raise JournalError(f"{left}; put the journal back, or name another data directory")
+        problem = f"{log} exists without its journal and may hold its last changes"
+        raise JournalError(f"{problem}; put the journal back, or choose another data directory")
 
 
 def restored_draft(path: Path) -> Path:
-    """Return the path of a restore in progress: not that of a new journal, so that an interrupted one is recognized."""
+    """Return the path of the temporary file of a restore; a new journal uses another, so both can be told apart."""
     return path.with_name(f"{path.name}.restored")
 
 
 def reject_interrupted_restore(path: Path) -> None:
-    """Fail if a restore was interrupted: an empty journal is not what the user asked for."""
+    """Raise JournalError if a restore was interrupted, instead of starting with an empty journal."""
     draft = restored_draft(path)
     if draft.exists():
-        begun = f"{path.parent}: a restore was started here and not finished"
-        raise JournalError(f"{begun}; run `batchyard restore` again, or remove {draft.name} to start empty")
+        problem = f"{path.parent}: a restore was started here and not finished"
+        raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft.name} to start empty")
 
 
-def _check_file(path: Path, file: sqlite3.Connection) -> None:
-    (application,) = file.execute("PRAGMA application_id").fetchone()
-    (version,) = file.execute("PRAGMA user_version").fetchone()
-    (pages,) = file.execute("PRAGMA quick_check(1)").fetchone()
-    if pages != "ok" or not path.stat().st_size:
-        raise damaged(path, str(pages))
-    if application != APPLICATION:
-        raise JournalError(f"{path}: this is not a batchyard file; choose another data directory")
+def _check_file(path: Path, connection: sqlite3.Connection) -> None:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if check_result != "ok" or not path.stat().st_size:
+        raise damaged(path, str(check_result))
+    if application_id != APPLICATION:
+        raise JournalError(f"{path} is not a batchyard journal; choose another data directory")
     if version != FORMAT:
-        raise JournalError(f"{path}: its format is {version}, not {FORMAT}; use the batchyard version that wrote it")
+        raise JournalError(f"{path} has format {version} instead of {FORMAT}; use the batchyard version that wrote it")
 
 
-def _floor(path: Path, file: sqlite3.Connection) -> CompactionFloor:
-    rows = file.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
+def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
+    rows = connection.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
     if len(rows) != 1:
-        raise damaged(path, f"it has {len(rows)} floor rows")
+        raise damaged(path, f"its table `floor` has {len(rows)} rows instead of 1")
     *fields, checksum = rows[0]
     floor = CompactionFloor(*fields)
     if checksum != floor_checksum(floor):
-        raise damaged(path, "the checksum of its floor does not match")
+        raise damaged(path, "the checksum of its compaction floor does not match")
     return floor
 
 
 class _JournalReader:
-    """The state of reading a file row by row."""
+    """Reads a journal file row by row, and collects the objects and the replaced rows."""
 
     def __init__(self, path: Path, floor: CompactionFloor) -> None:
         self._path = path
         self._floor = floor
         self._objects: dict[Key, Obj] = {}
-        self._replaced: deque[tuple[int, int]] = deque()
+        self._replaced_rows: deque[tuple[int, int]] = deque()
 
-    def read(self, file: sqlite3.Connection) -> JournalContents:
-        """Read all rows in order."""
-        floor, changes, below = self._floor, list[WatchEvent](), 0
+    def read(self, connection: sqlite3.Connection) -> JournalContents:
+        """Read and verify all rows in order of revision."""
+        floor, changes, rows_below_floor = self._floor, list[WatchEvent](), 0
         revision = floor.revision
-        for row in file.execute("SELECT * FROM revisions ORDER BY revision"):
-            change = self._change(row)
+        for row in connection.execute("SELECT * FROM revisions ORDER BY revision"):
+            change = self._apply_row(row)
             if change.revision > floor.revision:
                 if change.revision != revision + 1:
                     raise damaged(self._path, f"revision {revision + 1} is missing")
                 revision = change.revision
                 changes.append(change)
             else:
-                below += 1
-            note_replaced(self._replaced, change)
-        if below != floor.rows:
-            mismatch = f"up to revision {floor.revision} it has {below} rows, not {floor.rows}"
+                rows_below_floor += 1
+            note_replaced(self._replaced_rows, change)
+        if rows_below_floor != floor.rows:
+            mismatch = f"it has {rows_below_floor} rows up to revision {floor.revision} instead of {floor.rows}"
             raise damaged(self._path, mismatch)
-        return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced)
+        return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
-    def _change(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
-        """Return a row as the change it was, and apply it to the objects."""
+    def _apply_row(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
+        """Return the change that a row records, and apply it to the objects."""
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
@@ -341,7 +344,7 @@ class _JournalReader:
 
 
 def note_replaced(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Record the row that a change replaces; the row of a deletion is itself replaceable."""
+    """Append the rows that a change makes obsolete: the object's previous row, and the row of a deletion itself."""
     if change.old is not None:
         replaced.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
     if change.type is EventType.DELETED:
@@ -349,19 +352,19 @@ def note_replaced(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
 
 
 def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
-    """Return the checksum of a row."""
-    head = "\0".join((str(revision), *key)).encode()
-    return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(head))
+    """Return the checksum of a journal row: of its revision, key and object."""
+    key_fields = "\0".join((str(revision), *key)).encode()
+    return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(key_fields))
 
 
 def floor_checksum(floor: CompactionFloor) -> int:
-    """Return the checksum of the floor."""
+    """Return the checksum of a compaction floor."""
     return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
 def journal_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into JournalError."""
+    """Translate SQLite's errors about a journal file into JournalError."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -373,20 +376,20 @@ def journal_errors(path: Path) -> Iterator[None]:
 
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
-    """Return the error for a fault that is not damage."""
-    what, remedy = _FAULTS.get(_code_of(error), (str(error), ""))
-    return JournalError(f"{path}: {what}; {remedy}" if remedy else f"{path}: {what}")
+    """Return the JournalError for an SQLite error that is not damage, with the remedy if it is known."""
+    problem, remedy = _PROBLEMS_BY_CODE.get(_result_code(error), (str(error), ""))
+    return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Report whether an error is about access or disk space, not about the contents."""
-    return _code_of(error) in _FAULTS
+    """Report whether an SQLite error is about access or disk space, not about the contents of the file."""
+    return _result_code(error) in _PROBLEMS_BY_CODE
 
 
-def _code_of(error: sqlite3.Error) -> int:
+def _result_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def damaged(path: Path, what: str) -> JournalError:
-    """Return the error for a damaged file."""
-    return JournalError(f"{path} is damaged: {what}; restore a backup")
+def damaged(path: Path, problem: str) -> JournalError:
+    """Return the JournalError for a damaged file."""
+    return JournalError(f"{path} is damaged: {problem}; restore a backup")

@@ -25,8 +25,8 @@ from batchyard.interfaces.client import EventType, WatchEvent
 #
 # Every change to the store is one entry with the next revision. Listeners are called with each entry as it is
 # appended. A listener must not append, so no listener is called re-entrantly. The durable log is such a listener.
-# Watches read the window at their own pace instead (memory.py). An entry that has left the window is gone, and a watch
-# that still needs it must list again.
+# Watches read the window at their own pace instead. An entry that has left the window is gone, and a watch that still
+# needs it must list again.
 
 
 Listener: TypeAlias = Callable[[WatchEvent], None]
@@ -35,7 +35,7 @@ WINDOW: Final = 1024  # number of entries; enough for a watcher that is a few ba
 
 
 class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
-    """The revision has left the window of history (410 Gone): list again and watch from there."""
+    """The requested revision is older than the history window (410 Gone); the client must list again."""
 
     reason = "Expired"
 
@@ -51,48 +51,51 @@ class RecoveredStore(NamedTuple):
 class RevisionLog:
     """All changes in order of revision; the last `window` of them can be read again."""
 
-    __slots__ = ("_entries", "_listeners", "_reporting", "revision")
+    __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 
     def __init__(self, window: int = WINDOW, recovered: RecoveredStore | None = None) -> None:
-        invariant(window >= 1, "the window of history holds at least one entry")
+        invariant(window >= 1, "the history window must hold at least one entry")
         self._entries: deque[WatchEvent] = deque(recovered.changes if recovered else (), maxlen=window)
         self._listeners: list[Listener] = []
-        self._reporting = False
+        self._is_notifying = False
         self.revision = recovered.revision if recovered else 0
 
     def listen(self, listener: Listener) -> None:
-        """Call this listener with every later entry, in order."""
+        """Call a listener with every later entry of the log, in order."""
         self._listeners.append(listener)
 
     def append(self, entry: WatchEvent) -> None:
-        """Add the next entry and call the listeners."""
-        assert not self._reporting, "a listener of the log must not write"
-        self._reporting = True
+        """Add the next entry to the log and call the listeners."""
+        assert not self._is_notifying, "a listener of the store must not write to it"
+        self._is_notifying = True
         self.revision = entry.revision
         self._entries.append(entry)
         for listener in self._listeners:
             listener(entry)
-        self._reporting = False
+        self._is_notifying = False
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all entries after a revision; Expired if the window no longer reaches back to it."""
-        wanted = self.revision - revision
-        invariant(wanted >= 0, "a requested revision is not newer than the log")
-        if wanted > len(self._entries):
+        """Return all entries after a revision; raises Expired if the window no longer reaches back to it."""
+        count = self.revision - revision
+        invariant(count >= 0, "a requested revision must not be newer than the store")
+        if count > len(self._entries):
             oldest = self.revision - len(self._entries)
             raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
-        return list(islice(self._entries, len(self._entries) - wanted, None))
+        return list(islice(self._entries, len(self._entries) - count, None))
 
     def forget(self, revision: int) -> None:
-        """Drop the entries up to a revision, although there is room for more."""
+        """Drop the log entries up to a revision, even if the window is not full."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
 
     def validate(self) -> None:
-        """Check the invariants between two appends."""
+        """Check the invariants of the log; to be called between two appends."""
         revisions = [entry.revision for entry in self._entries]
-        last = self.revision
-        invariant(revisions == list(range(last - len(revisions) + 1, last + 1)), "the window has no gap")
+        last_revision = self.revision
+        invariant(
+            revisions == list(range(last_revision - len(revisions) + 1, last_revision + 1)),
+            "the history window must have no gap",
+        )
 
 
 # --- listing ---
@@ -105,65 +108,68 @@ class RevisionLog:
 
 
 class Listing:
-    """The objects of one kind by key, their sorted list, and the keys touched since."""
+    """The objects of one kind by key, with a sorted list that is updated lazily."""
 
-    __slots__ = ("_keys", "_listed", "_touched", "is_listed", "objects")
+    __slots__ = ("_changed_keys", "_keys", "_sorted_objects", "is_listed", "objects")
 
     def __init__(self) -> None:
         self.objects: dict[Key, Obj] = {}  # change it only together with touch()
         self.is_listed = False
-        self._listed: list[Obj] | None = None  # returned to callers, so never changed in place
+        self._sorted_objects: list[Obj] | None = None  # returned to callers, so never changed in place
         self._keys: list[Key] = []
-        self._touched: dict[Key, None] = {}
+        self._changed_keys: dict[Key, None] = {}
 
     def touch(self, key: Key) -> None:
-        """Record that the object of this key was added, replaced or removed; to be called if `is_listed`."""
-        assert self._listed is not None, "touch() is called only if the kind was listed"
-        self._touched[key] = None
-        if len(self._touched) > 16 + len(self._listed) // 4:
-            self._listed, self._keys, self.is_listed = None, [], False  # sorting again is cheaper from here on
-            self._touched.clear()
+        """Record that the object of a key was added, replaced or removed; to be called if `is_listed`."""
+        assert self._sorted_objects is not None, "touch() must be called only if is_listed is true"
+        self._changed_keys[key] = None
+        if len(self._changed_keys) > 16 + len(self._sorted_objects) // 4:
+            self._sorted_objects, self._keys, self.is_listed = None, [], False  # sorting again is cheaper from here on
+            self._changed_keys.clear()
 
     def in_order(self, namespace: str | None = None) -> Sequence[Obj]:
         """Return the objects sorted by namespace and name, of one namespace or all."""
-        listed = self._refreshed()
-        if namespace is None or not listed:
-            return listed
+        objects_in_order = self._refresh_list()
+        if namespace is None or not objects_in_order:
+            return objects_in_order
         keys = self._keys
         kind = keys[0].kind
         first = bisect_left(keys, Key(kind, namespace, ""))
-        return listed[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
+        return objects_in_order[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
 
     def validate(self) -> None:
-        """Check that the list equals a freshly sorted one."""
+        """Check that the list equals a newly sorted one."""
         keys = sorted(self.objects)
-        invariant(list(self.in_order()) == [self.objects[key] for key in keys], "the list holds all objects")
-        invariant(self._keys == keys, "the list is sorted")
+        invariant(
+            list(self.in_order()) == [self.objects[key] for key in keys],
+            "the sorted list of a kind must hold all its objects",
+        )
+        invariant(self._keys == keys, "the keys of a kind's sorted list must be sorted")
 
-    def _refreshed(self) -> list[Obj]:
-        """Return the whole list, updated."""
-        if self._listed is None:
+    def _refresh_list(self) -> list[Obj]:
+        """Return the sorted list of all objects, after applying the recorded changes."""
+        if self._sorted_objects is None:
             self._keys = sorted(self.objects)
-            self._listed, self.is_listed = [self.objects[key] for key in self._keys], True
-        elif self._touched:
-            self._listed = self._listed.copy()
-            for key in self._touched:
-                self._place(key, self._listed)
-            self._touched.clear()
-        return self._listed
+            self._sorted_objects, self.is_listed = [self.objects[key] for key in self._keys], True
+        elif self._changed_keys:
+            self._sorted_objects = self._sorted_objects.copy()
+            for key in self._changed_keys:
+                self._update_key(key, self._sorted_objects)
+            self._changed_keys.clear()
+        return self._sorted_objects
 
-    def _place(self, key: Key, listed: list[Obj]) -> None:
-        """Update one key of the list."""
+    def _update_key(self, key: Key, sorted_objects: list[Obj]) -> None:
+        """Insert, replace or remove the object of one key in the sorted list."""
         keys, obj = self._keys, self.objects.get(key)
-        at = bisect_left(keys, key)
-        known = at < len(keys) and keys[at] == key
-        if known and obj is not None:
-            listed[at] = obj
-        elif known:
-            del keys[at], listed[at]
+        index = bisect_left(keys, key)
+        is_present = index < len(keys) and keys[index] == key
+        if is_present and obj is not None:
+            sorted_objects[index] = obj
+        elif is_present:
+            del keys[index], sorted_objects[index]
         elif obj is not None:
-            keys.insert(at, key)
-            listed.insert(at, obj)
+            keys.insert(index, key)
+            sorted_objects.insert(index, obj)
 
 
 # --- watch ---
@@ -175,7 +181,7 @@ class Listing:
 
 
 class RevisionWatch:
-    """All changes after a revision, each returned once."""
+    """A watch that returns each change after a revision once."""
 
     __slots__ = ("_log", "revision")
 
@@ -184,7 +190,7 @@ class RevisionWatch:
         self.revision = since
 
     def take(self) -> Sequence[WatchEvent]:
-        """Return the changes since the last call; Expired if they have left the window of history."""
+        """Return the changes since the last call; raises Expired if they have left the history window."""
         if self.revision == self._log.revision:
             return ()
         events = self._log.since(self.revision)
@@ -196,7 +202,7 @@ _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DEL
 
 
 def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
-    """Return a function that returns all changes after a revision; None if they have left the window of history."""
+    """Return a function that returns all changes after a revision; None if they have left the history window."""
 
     def changes(revision: int) -> Sequence[WatchEvent] | None:
         if revision > store.revision:  # from another store
@@ -210,18 +216,18 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
 
 
 class Store:
-    """Objects by key, with optimistic concurrency and a log of revisions."""
+    """The stored objects by key, with optimistic concurrency and a log of revisions."""
 
-    __slots__ = ("_copies", "_kinds", "_log")
+    __slots__ = ("_copies", "_listings", "_log")
 
     def __init__(
         self, *, window: int = WINDOW, detect_mutation: bool = False, recovered: RecoveredStore | None = None
     ) -> None:
-        self._kinds: dict[str, Listing] = {}
+        self._listings: dict[str, Listing] = {}
         self._log = RevisionLog(window, recovered)
         self._copies: dict[Key, Obj] | None = {} if detect_mutation else None
         for key, obj in recovered.objects.items() if recovered else ():
-            self._kinds.setdefault(key.kind, Listing()).objects[key] = obj
+            self._listings.setdefault(key.kind, Listing()).objects[key] = obj
             if self._copies is not None:
                 self._copies[key] = copy.deepcopy(obj)
 
@@ -231,33 +237,33 @@ class Store:
         return self._log.revision
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
-        listing = self._kinds.get(key[0])
+        """Return the object with a key, or None."""
+        listing = self._listings.get(key[0])
         return listing.objects.get(key) if listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name. The list does not change when objects do."""
-        listing = self._kinds.get(kind)
+        listing = self._listings.get(kind)
         return listing.in_order(namespace) if listing is not None else ()
 
     def kinds(self) -> Sequence[str]:
         """Return the kinds that have objects, sorted."""
-        return sorted(kind for kind, listing in self._kinds.items() if listing.objects)
+        return sorted(kind for kind, listing in self._listings.items() if listing.objects)
 
     def count(self, kind: str) -> int:
         """Return the number of objects of a kind."""
-        listing = self._kinds.get(kind)
+        listing = self._listings.get(kind)
         return len(listing.objects) if listing is not None else 0
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
         """Store an object, and return it as stored.
 
         `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None for any.
-        Conflict if the stored revision differs.
+        Raises Conflict if the stored revision differs.
         """
-        listing = self._kinds.get(key[0])
+        listing = self._listings.get(key[0])
         if listing is None:
-            listing = self._kinds[key[0]] = Listing()
+            listing = self._listings[key[0]] = Listing()
         old = listing.objects.get(key)
         if expect is not None:
             _check_revision(key, old, expect)
@@ -273,7 +279,7 @@ class Store:
         return stored
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object, and return its last state. NotFound if it does not exist, Conflict as for `put`."""
+        """Remove an object, and return its last state. Raises NotFound if it does not exist, Conflict as `put` does."""
         old = self.get(key)
         if old is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -282,7 +288,7 @@ class Store:
         if self._copies is not None:
             self._check_copy(key, old)
             del self._copies[key]
-        listing = self._kinds[key[0]]
+        listing = self._listings[key[0]]
         del listing.objects[key]
         if listing.is_listed:
             listing.touch(key)
@@ -290,41 +296,41 @@ class Store:
         return old
 
     def listen(self, listener: Listener) -> None:
-        """Call a listener with every later change at once. It may record the change, and must not write."""
+        """Call a listener with every later change, during the write. The listener may record it, but must not write."""
         self._log.listen(listener)
 
     def watch(self, since: int) -> RevisionWatch:
-        """Return a watch of all changes after a revision; Expired if the window does not reach back to it."""
+        """Return a watch of all changes after a revision; raises Expired if the history window starts later."""
         self._log.since(since)
         return RevisionWatch(self._log, since)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision; Expired if the window of history does not reach back to it."""
+        """Return all changes after a revision; raises Expired if the history window starts later."""
         return self._log.since(revision)
 
     def forget_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision, although the window has room for more."""
+        """Drop the changes up to a revision from the history, even if the window is not full."""
         self._log.forget(revision)
 
     def check_unchanged(self) -> None:
-        """Fail if a stored object was changed in place. Needs `detect_mutation`."""
-        invariant(self._copies is not None, "only a store with detect_mutation can detect changes of objects")
-        for listing in self._kinds.values():
+        """Raise InvariantError if a stored object was changed in place. Requires `detect_mutation`."""
+        invariant(self._copies is not None, "check_unchanged() requires a store with detect_mutation=True")
+        for listing in self._listings.values():
             for key, obj in listing.objects.items():
                 self._check_copy(key, obj)
 
     def validate(self) -> None:
-        """Check the invariants between two writes."""
+        """Check the invariants of the store; to be called between two writes."""
         self._log.validate()
-        for kind, listing in self._kinds.items():
+        for kind, listing in self._listings.items():
             listing.validate()
-            invariant(all(key.kind == kind for key in listing.objects), "objects lie under their kind")
+            invariant(all(key.kind == kind for key in listing.objects), "each object must be stored under its own kind")
             versions = [int(obj["metadata"]["resourceVersion"]) for obj in listing.objects.values()]
-            invariant(len(set(versions)) == len(versions), "no two objects have one revision")
-            invariant(all(version <= self.revision for version in versions), "no object is newer than the store")
+            invariant(len(set(versions)) == len(versions), "all objects must have different revisions")
+            invariant(all(version <= self.revision for version in versions), "no object may be newer than the store")
 
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
-        """Fail if an object differs from its copy."""
+        """Raise InvariantError if a stored object differs from the copy made when it was stored."""
         assert self._copies is not None
         if obj is not None and self._copies[key] != obj:
             raise InvariantError(
@@ -332,14 +338,15 @@ class Store:
             )
 
 
-def _check_revision(key: Key, old: Obj | None, expect: int) -> None:
+def _check_revision(key: Key, old: Obj | None, expected_revision: int) -> None:
     """Raise Conflict unless the stored object has the expected revision (0: it does not exist)."""
-    found = int(old["metadata"]["resourceVersion"]) if old is not None else 0
-    if found == expect:
+    current_revision = int(old["metadata"]["resourceVersion"]) if old is not None else 0
+    if current_revision == expected_revision:
         return
-    if expect == 0:
+    if expected_revision == 0:
         raise Conflict(f'{key.kind} "{key}" already exists')
     raise Conflict(
-        f'{key.kind} "{key}": the object has been modified (read at {expect}, now {found or "deleted"}); '
+        f'{key.kind} "{key}": the object has been modified (read at {expected_revision}, '
+        f"now {current_revision or 'deleted'}); "
         "apply your changes to the latest version and try again"
     )

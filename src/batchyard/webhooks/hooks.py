@@ -1,7 +1,8 @@
-"""The webhooks by kind and operation, under the names that Kueue's and JobSet's webhooks have.
+"""The operator's webhooks: their registration by kind and operation, and their answers to reviews.
 
-Sources: Kueue's config/components/webhook, JobSet's config/components/webhook. The CEL rules of their CRDs are
-checked by webhooks here, so some kinds have a webhook more.
+They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs,
+so some kinds have an additional webhook.
+Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 """
 
 import base64
@@ -28,39 +29,39 @@ CONVERT: Final = "/convert"
 SYSTEM: Final = "kube-system"
 #: The label that distinguishes pods of JobSets.
 POD_LABEL: Final = well_known.JOB_SET_NAME
-_CREATED: Final = ("CREATE",)
-_WRITTEN: Final = ("CREATE", "UPDATE")
+_ON_CREATE: Final = ("CREATE",)
+_ON_CREATE_OR_UPDATE: Final = ("CREATE", "UPDATE")
 
 
 class Hook(NamedTuple):
-    """One webhook: the requests that it handles."""
+    """One webhook: its name, and the kind and operations that it handles."""
 
     name: str
     info: ServedKind
     operations: Sequence[str]
     mutates: bool
-    #: Subresources that it also handles.
-    parts: Sequence[str] = ()
+    #: Subresources that the webhook also handles.
+    subresources: Sequence[str] = ()
 
     @property
     def resources(self) -> list[str]:
-        """The resources in the notation of webhook rules."""
-        return [self.info.plural, *(f"{self.info.plural}/{part}" for part in self.parts)]
+        """The resources that the webhook handles, in the notation of webhook rules."""
+        return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
 
     @property
     def is_of_work(self) -> bool:
-        """Whether it handles the users' workloads, which exist in every Namespace."""
+        """Whether the webhook handles Jobs, JobSets or pods, which users create in every Namespace."""
         return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
 
 
-_MUTATED: Final = {
+_MUTATED_KINDS: Final = {
     controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR),
         *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
     ),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
-_VALIDATED: Final = {
+_VALIDATED_KINDS: Final = {
     controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY),
@@ -68,63 +69,64 @@ _VALIDATED: Final = {
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 #: Kinds whose status subresource is validated too.
-_WITH_STATUS: Final = (scheme.WORKLOAD,)
+_STATUS_VALIDATED_KINDS: Final = (scheme.WORKLOAD,)
 
 
-def hooks(of: Sequence[str]) -> Sequence[Hook]:
-    """The webhooks of controller groups, mutating ones first."""
-    return [*_hooks(of, mutates=True), *_hooks(of, mutates=False)]
+def hooks(groups: Sequence[str]) -> Sequence[Hook]:
+    """Return the webhooks of the given controller groups, mutating ones first."""
+    return [*_iterate_webhooks(groups, mutates=True), *_iterate_webhooks(groups, mutates=False)]
 
 
-def _hooks(of: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
-    table = _MUTATED if mutates else _VALIDATED
-    for kind in dict.fromkeys(kind for group in of for kind in table.get(group, ())):
+def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
+    kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
+    for kind in dict.fromkeys(kind for group in groups for kind in kinds_by_group.get(group, ())):
         info = kind_info(kind)
-        operations = _CREATED if mutates or kind == scheme.POD else _WRITTEN
-        parts = ("status",) if kind in _WITH_STATUS and not mutates else ()
-        yield Hook(f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, parts)
+        operations = _ON_CREATE if mutates or kind == scheme.POD else _ON_CREATE_OR_UPDATE
+        subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
+        yield Hook(f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, subresources)
 
 
 # --- lookups ---
 #
-# Lookups of an answer: it is computed from the known objects, and again after a missing object was fetched.
+# Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each
+# fetch of a missing object.
 
 
 class ObjectQuery(NamedTuple):
-    """An object by its key, or the pods of a Job by the Job's uid."""
+    """A query for one object by its key, or for the pods of a Job by the Job's uid."""
 
     key: Key
     owner: str = ""
 
 
-class ObjectNotFetched(Exception):  # noqa: N818 - reads better
-    """An answer requires an object that has not been fetched yet."""
+class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
+    """A webhook answer requires an object that has not been fetched from the API server yet."""
 
-    def __init__(self, question: ObjectQuery) -> None:
-        super().__init__(str(question))
-        self.question = question
+    def __init__(self, query: ObjectQuery) -> None:
+        super().__init__(str(query))
+        self.question = query
 
 
 class FetchedObjects:
-    """The fetched objects for one answer; raises Unknown for others."""
+    """The objects fetched for one webhook answer; reading any other object raises ObjectNotFetched."""
 
-    def __init__(self, namespace: str, known: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
+    def __init__(self, namespace: str, fetched: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._namespace = namespace
-        self._known = known
+        self._fetched = fetched
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
-        found = self._found(ObjectQuery(key))
-        return found[0] if found else None
+        """Return a fetched object; None if the API server does not have it."""
+        objects = self._fetched_objects(ObjectQuery(key))
+        return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """The pods of a Job."""
-        return self._found(ObjectQuery(Key("", self._namespace, ""), uid))
+        """Return the fetched pods of the Job with a uid."""
+        return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
 
-    def _found(self, question: ObjectQuery) -> Sequence[Obj]:
-        if question not in self._known:
-            raise ObjectNotFetched(question)
-        return self._known[question]
+    def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:
+        if query not in self._fetched:
+            raise ObjectNotFetched(query)
+        return self._fetched[query]
 
 
 # --- patches ---
@@ -133,8 +135,8 @@ class FetchedObjects:
 
 
 def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The operations: fields of objects one by one, lists as a whole."""
-    return list(_operations(before, after, ""))
+    """Return the operations of a JSON patch between two objects; lists are replaced as a whole."""
+    return list(_patch_operations(before, after, ""))
 
 
 # --- reviews ---
@@ -146,162 +148,167 @@ def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[d
 # Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
 
 
-def _operations(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
+def _patch_operations(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
     for field in before:
         if field not in after:
-            yield {"op": "remove", "path": f"{path}/{_escaped(field)}"}
+            yield {"op": "remove", "path": f"{path}/{_escape_pointer(field)}"}
     for field, value in after.items():
-        place = f"{path}/{_escaped(field)}"
+        pointer = f"{path}/{_escape_pointer(field)}"
         old = before.get(field)
         if field not in before:
-            yield {"op": "add", "path": place, "value": value}
+            yield {"op": "add", "path": pointer, "value": value}
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            yield from _operations(old, value, place)
+            yield from _patch_operations(old, value, pointer)
         elif old != value:
-            yield {"op": "replace", "path": place, "value": value}
+            yield {"op": "replace", "path": pointer, "value": value}
 
 
-def _escaped(field: str) -> str:
+def _escape_pointer(field: str) -> str:
     return field.replace("~", "~0").replace("/", "~1")
 
 
 _ADMISSION: Final = "admission.k8s.io/v1"
 _CONVERSION: Final = "apiextensions.k8s.io/v1"
-_WORK: Final = (scheme.JOB, scheme.JOB_SET)
+_JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: The prefix of the embedded API server's webhook errors; here the external API server adds it.
-_DENIED: Final = " denied the request: "
+_DENIAL_SEPARATOR: Final = " denied the request: "
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class InvalidReview(ValueError):  # noqa: N818 - reads better
-    """The request body is not a review."""
+class InvalidReview(ValueError):  # noqa: N818 - named after the condition
+    """The request body is not a valid AdmissionReview or ConversionReview."""
 
 
 def namespace_of(review: Mapping[str, Any]) -> str:
-    """The Namespace of the reviewed object."""
-    namespace: str = _request(review).get("namespace") or ""
+    """Return the Namespace of the object in an AdmissionReview."""
+    namespace: str = _read_request(review).get("namespace") or ""
     return namespace
 
 
 def mutated(
-    review: Mapping[str, Any], groups: Sequence[str], find: FetchedObjects, managed: Selector | None = None
+    review: Mapping[str, Any],
+    groups: Sequence[str],
+    fetched: FetchedObjects,
+    managed: Selector | None = None,
 ) -> Obj:
-    """The response with the defaults as a JSON patch; `managed` selects the Namespaces whose jobs are managed."""
-    request = _request(review)
-    obj = _object(request, "object")
+    """Return the mutating webhook's answer: a JSON patch with the defaults. `managed` selects managed Namespaces."""
+    request = _read_request(review)
+    obj = _read_object(request, "object")
     try:
-        done = _completed(_in_namespace(obj, request), groups, find, managed)
-    except Forbidden as refused:
-        return _refusal(request, str(refused))
-    patch = patch_between(obj, _as_sent(done, obj))
+        completed = _complete_object(_with_namespace(obj, request), groups, fetched, managed)
+    except Forbidden as denial:
+        return _denial_response(request, str(denial))
+    patch = patch_between(obj, _without_added_namespace(completed, obj))
     if not patch:
-        return _answer(request)
-    return _answer(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
+        return _admission_response(request)
+    return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
 
 
-def validated(review: Mapping[str, Any], groups: Sequence[str], find: FetchedObjects) -> Obj:
-    """The response whether the object is allowed."""
-    request = _request(review)
-    new = _in_namespace(_object(request, "object"), request)
-    old = _object(request, "oldObject") if request.get("operation") == "UPDATE" else None
-    faults = list(_faults(new, old, request.get("subResource") or ""))
+def validated(review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects) -> Obj:
+    """Return the validating webhook's answer: whether the object is allowed, or else the errors."""
+    request = _read_request(review)
+    new_object = _with_namespace(_read_object(request, "object"), request)
+    old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
+    faults = list(_find_faults(new_object, old, request.get("subResource") or ""))
     if faults:
         message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
-        return _refusal(request, message)
+        return _denial_response(request, message)
     try:
-        _check(new, old, groups, find)
-    except Forbidden as refused:
-        return _refusal(request, str(refused))
-    return _answer(request)
+        _check_related_objects(new_object, old, groups, fetched)
+    except Forbidden as denial:
+        return _denial_response(request, str(denial))
+    return _admission_response(request)
 
 
 def converted(review: Mapping[str, Any]) -> Obj:
-    """The response with the objects in another version; if one cannot be converted, the review fails."""
-    request = _request(review)
-    wanted, objects = request.get("desiredAPIVersion"), request.get("objects")
-    if not isinstance(wanted, str) or not isinstance(objects, list):
-        raise InvalidReview("a ConversionReview requires desiredAPIVersion and objects")
-    reported: dict[str, Any] = {"uid": request.get("uid", "")}
+    """Return the answer to a ConversionReview: the objects in the requested version, or the error."""
+    request = _read_request(review)
+    target_version, objects = request.get("desiredAPIVersion"), request.get("objects")
+    if not isinstance(target_version, str) or not isinstance(objects, list):
+        raise InvalidReview("invalid ConversionReview: request requires desiredAPIVersion and a list of objects")
+    response: dict[str, Any] = {"uid": request.get("uid", "")}
     try:
-        done = [conversion.from_storage(conversion.to_storage(obj), wanted) for obj in objects]
+        converted_objects = [conversion.from_storage(conversion.to_storage(obj), target_version) for obj in objects]
     except (ValueError, KeyError, TypeError) as error:
-        reported |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
+        response |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
     else:
-        reported |= {"convertedObjects": done, "result": {"status": "Success"}}
-    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": reported}
+        response |= {"convertedObjects": converted_objects, "result": {"status": "Success"}}
+    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": response}
 
 
-def _completed(obj: Obj, groups: Sequence[str], find: FetchedObjects, managed: Selector | None) -> Obj:
-    """The object with defaults and mutations, as it is stored."""
+def _complete_object(
+    obj: Obj, groups: Sequence[str], fetched: FetchedObjects, managed_namespaces: Selector | None
+) -> Obj:
+    """Return a sent object with defaults and mutations, as the API server will store it."""
     kind = group_kind(obj)
     if kind == scheme.POD:
-        return mutate_pod(obj, find)
+        return mutate_pod(obj, fetched)
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
-    if kind in _WORK:
-        return queue_job(obj, find.get, managed) if ADMISSION in groups else obj
+    if kind in _JOB_KINDS:
+        return queue_job(obj, fetched.get, managed_namespaces) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 
-def _faults(new: Obj, old: Obj | None, part: str) -> Iterator[FieldError]:
+def _find_faults(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
     kind = group_kind(new)
     if kind == scheme.POD:
         return
-    if part:
+    if subresource:
         yield from validation.validate_status(new, old) if old is not None else ()
         return
-    found = validation.validate(new) if old is None else validation.validate_update(new, old)
+    faults = validation.validate(new) if old is None else validation.validate_update(new, old)
     # The API server validates names itself; a name that is still to be generated is empty.
-    ours = (fault for fault in found if not fault.path.startswith("metadata.name"))
-    yield from (fault for fault in ours if fault.webhook or kind != scheme.JOB)
+    webhook_faults = (fault for fault in faults if not fault.path.startswith("metadata.name"))
+    yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
 
 
-def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: FetchedObjects) -> None:
-    """Check rules that depend on other objects; raises Forbidden."""
+def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched: FetchedObjects) -> None:
+    """Check the rules that depend on objects other than the reviewed one; raises Forbidden."""
     kind = group_kind(new)
     if kind == scheme.POD:
-        validate_pod(new, find)
-    elif kind in _WORK and old is not None and ADMISSION in groups:
-        check_queue_kept(new, old, find.get)
+        validate_pod(new, fetched)
+    elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
+        check_queue_kept(new, old, fetched.get)
 
 
-def _request(review: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:
     request = review.get("request")
     if not isinstance(request, dict):
-        raise InvalidReview("a review requires a request")
+        raise InvalidReview("invalid review: the field request is missing or not an object")
     return request
 
 
-def _object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
+def _read_object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
     obj = request.get(field)
     is_object = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict)
     if not isinstance(obj, dict) or not is_object or "kind" not in obj or "apiVersion" not in obj:
-        raise InvalidReview(f"the request has no object in {field}")
+        raise InvalidReview(f"invalid review: request.{field} must be an object with apiVersion, kind and metadata")
     return obj
 
 
-def _in_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with its Namespace set, which a new object may omit."""
+def _with_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with the namespace of the request, if the object itself has none."""
     namespace, metadata = request.get("namespace"), obj["metadata"]
     if not namespace or metadata.get("namespace"):
         return obj
     return {**obj, "metadata": {**metadata, "namespace": namespace}}
 
 
-def _as_sent(done: Obj, sent: Obj) -> Obj:
-    """The object without the Namespace if it was sent without."""
+def _without_added_namespace(completed: Obj, sent: Obj) -> Obj:
+    """Return the mutated object without the namespace, if the sent object had none."""
     if "namespace" in sent["metadata"]:
-        return done
-    metadata = {field: value for field, value in done["metadata"].items() if field != "namespace"}
-    return {**done, "metadata": metadata}
+        return completed
+    metadata = {field: value for field, value in completed["metadata"].items() if field != "namespace"}
+    return {**completed, "metadata": metadata}
 
 
-def _refusal(request: Mapping[str, Any], reported: str) -> Obj:
-    message = reported.partition(_DENIED)[2] or reported
+def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:
+    message = reason.partition(_DENIAL_SEPARATOR)[2] or reason
     status = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
-    return _answer(request, allowed=False, status=status)
+    return _admission_response(request, allowed=False, status=status)
 
 
-def _answer(request: Mapping[str, Any], *, allowed: bool = True, **further: Any) -> Obj:
-    response = {"uid": request.get("uid", ""), "allowed": allowed, **further}
+def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **fields: Any) -> Obj:
+    response = {"uid": request.get("uid", ""), "allowed": allowed, **fields}
     return {"apiVersion": _ADMISSION, "kind": "AdmissionReview", "response": response}

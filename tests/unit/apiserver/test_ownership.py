@@ -17,10 +17,10 @@ META = {"name": "a", "namespace": "default"}
 def versions(kind: str) -> Versions:
     """A kind that has one version."""
 
-    def shape(_version: str) -> MergeSchema:
+    def merge_schema(_version: str) -> MergeSchema:
         return shape_of_kind(kind_info(kind), "v1")
 
-    return Versions(shape, lambda obj, _version: obj, lambda _version: True)
+    return Versions(merge_schema, lambda obj, _version: obj, lambda _version: True)
 
 
 PODS, SERVICES = versions(POD), versions(SERVICE)
@@ -175,7 +175,7 @@ def test_apply_keeps_order_of_applied_items() -> None:
 )
 def test_invalid_apply_configuration_is_rejected(change: dict[str, Any], reported: str) -> None:
     with pytest.raises(StatusError, match=reported):
-        check_config({**service(), **change}, SERVICES.shape("v1"))
+        check_config({**service(), **change}, SERVICES.merge_schema("v1"))
 
 
 @pytest.mark.parametrize("ports", [[{"port": 80}, {"port": 80}], ["http"]])

@@ -13,5 +13,5 @@ def request_for_ports(*ports: int) -> ApiRequest:
 
 def test_port_forward_rejects_more_than_128_ports() -> None:
     assert ports_of(request_for_ports(*range(1, 129))) == tuple(range(1, 129))
-    with pytest.raises(StatusError, match="129 ports are more than 128"):
+    with pytest.raises(StatusError, match="129 ports are too many for one connection: forward at most 128"):
         ports_of(request_for_ports(*range(1, 130)))

@@ -30,7 +30,7 @@ CUSTOM = shape_of_schema(SCHEMA)
 def at(shape: MergeSchema, *path: str) -> MergeSchema:
     """The merge schema at a path; `[]` are the items of a list."""
     for name in path:
-        shape = shape.item if name == "[]" else shape.below(name)
+        shape = shape.item if name == "[]" else shape.field_schema(name)
     return shape
 
 

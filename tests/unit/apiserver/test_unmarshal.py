@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import NATIVE, scope
-from batchyard.apiserver.built_in import misfit, time_fault
+from batchyard.apiserver.built_in import find_decoding_error, time_fault
 from unit.apiserver.api import Api
 
 INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
@@ -47,7 +47,7 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
     ],
 )
 def test_first_value_of_wrong_type_is_reported(job: dict[str, Any], reported: str | None) -> None:
-    assert misfit(job, scope(NATIVE), "Job") == reported
+    assert find_decoding_error(job, scope(NATIVE), "Job") == reported
 
 
 SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00"

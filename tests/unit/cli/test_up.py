@@ -39,7 +39,9 @@ def test_folder_with_foreign_files_is_left_unchanged(tmp_path: Path) -> None:
 def test_commands_without_running_platform_are_rejected(tmp_path: Path) -> None:
     for command in ("status", "down"):
         assert f"no platform runs in {tmp_path}" in output_of_failure(command, "--data-dir", str(tmp_path))
-    assert "there is no such journal" in output_of_failure("backup", str(tmp_path / "b"), "--data-dir", str(tmp_path))
+    assert "does not exist; pass the data directory" in output_of_failure(
+        "backup", str(tmp_path / "b"), "--data-dir", str(tmp_path)
+    )
 
 
 def test_damaged_journal_is_reported_with_path_and_remedy(tmp_path: Path) -> None:
@@ -100,13 +102,13 @@ def test_foreign_listen_address_is_rejected(tmp_path: Path, address: str) -> Non
 def test_invalid_backup_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text " * 1000, "utf-8")
     reported = output_of_failure("restore", str(tmp_path / "text"), "--data-dir", str(tmp_path / "new"))
-    assert f"{tmp_path / 'text'} is no backup; name a file that `batchyard backup` wrote" in reported
+    assert f"{tmp_path / 'text'} is not a backup; pass a file that `batchyard backup` wrote" in reported
 
 
 def test_backup_to_missing_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "journal.db").touch()
     reported = output_of_failure("backup", str(tmp_path / "none/kept"), "--data-dir", str(tmp_path))
-    assert f"{tmp_path / 'none/kept'}: there is no folder {tmp_path / 'none'}" in reported
+    assert f"{tmp_path / 'none/kept'}: the folder {tmp_path / 'none'} does not exist" in reported
 
 
 def test_page_rejects_empty_user(tmp_path: Path) -> None:

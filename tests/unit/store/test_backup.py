@@ -61,10 +61,10 @@ def test_restored_store_skips_revisions_and_expires_old_watches(path: Path, back
 def test_backup_and_restore_do_not_overwrite_files(path: Path, backup: Path, other_path: Path) -> None:
     filled(path)
     back_up(path, backup)
-    with pytest.raises(JournalError, match="it already exists and is not overwritten"):
+    with pytest.raises(JournalError, match="already exists and is not overwritten"):
         back_up(path, backup)
     restore(backup, other_path)
-    with pytest.raises(JournalError, match="it already exists and is not overwritten"):
+    with pytest.raises(JournalError, match="already exists and is not overwritten"):
         restore(backup, other_path)
 
 
@@ -72,7 +72,7 @@ def test_backup_of_damaged_journal_is_rejected(path: Path, backup: Path) -> None
     write_crashed_journal(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100])
-    with pytest.raises(JournalError, match="its mark does not match"):
+    with pytest.raises(JournalError, match="its commit mark does not match"):
         back_up(path, backup)
     assert not backup.exists()
 
@@ -89,7 +89,7 @@ def test_restore_of_damaged_backup_is_rejected(path: Path, backup: Path, other_p
 
 def test_restore_rejects_journal_with_log(path: Path, other_path: Path) -> None:
     write_crashed_journal(path)
-    with pytest.raises(JournalError, match="is no backup: a log lies beside it"):
+    with pytest.raises(JournalError, match="is not a backup: it has a log file"):
         restore(path, other_path)
 
 
@@ -121,7 +121,7 @@ def test_disk_error_names_backup_file(path: Path, other_path: Path) -> None:
     kept = JournaledStore(path)
     kept.store.put(key("large"), thing("x" * 100_000))
     kept.flush()
-    with files_no_larger_than(50_000), pytest.raises(JournalError, match=f"^{other_path}: the disk refuses"):
+    with files_no_larger_than(50_000), pytest.raises(JournalError, match=f"^{other_path}: the disk cannot"):
         back_up(path, other_path)
     assert list(other_path.parent.iterdir()) == []
 

@@ -93,7 +93,7 @@ def test_damaged_last_transaction_is_detected(path: Path) -> None:
     write_crashed_journal(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
-    with pytest.raises(JournalError, match=r"is damaged: it ends at revision \d+, and 45 was acknowledged"):
+    with pytest.raises(JournalError, match=r"is damaged: it ends at revision \d+, but revision 45 was acknowledged"):
         RevisionJournal(path)
 
 
@@ -117,7 +117,7 @@ def test_older_copy_of_journal_is_rejected(path: Path, tmp_path: Path) -> None:
     kept.flush()
     kept.journal.close()
     shutil.copy(tmp_path / "older", path)
-    with pytest.raises(JournalError, match="it ends at revision 5, and 6 was acknowledged"):
+    with pytest.raises(JournalError, match="it ends at revision 5, but revision 6 was acknowledged"):
         RevisionJournal(path)
 
 
@@ -126,7 +126,7 @@ def test_journal_of_another_data_directory_is_rejected(path: Path, tmp_path: Pat
     (tmp_path / "other").mkdir()
     filled(tmp_path / "other" / "journal.db")
     shutil.copy(tmp_path / "other" / "journal.db", path)
-    with pytest.raises(JournalError, match="it is the journal of another data directory"):
+    with pytest.raises(JournalError, match="it belongs to another data directory"):
         RevisionJournal(path)
 
 

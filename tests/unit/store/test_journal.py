@@ -109,7 +109,7 @@ def test_changes_without_append_are_lost(path: Path) -> None:
 
 def test_journal_is_opened_by_one_process_only(path: Path) -> None:
     kept = JournaledStore(path)
-    with pytest.raises(JournalError, match="another process has it open; end that one first"):
+    with pytest.raises(JournalError, match="another process has the journal open; stop that process first"):
         RevisionJournal(path)
     kept.fill()
 
@@ -133,7 +133,11 @@ def test_journal_is_opened_by_one_process_only(path: Path) -> None:
             id="emptied",
         ),
         pytest.param("DELETE FROM revisions WHERE revision = 4", "revision 4 is missing", id="missing above the floor"),
-        pytest.param("DELETE FROM revisions WHERE revision = 1", "it has 1 rows, not 2", id="missing below"),
+        pytest.param(
+            "DELETE FROM revisions WHERE revision = 1",
+            "it has 1 rows up to revision 2 instead of 2",
+            id="missing below",
+        ),
     ],
 )
 def test_damaged_row_is_reported(path: Path, damage: str, reported: str) -> None:
@@ -156,7 +160,7 @@ def test_truncated_file_is_reported(path: Path, length: int) -> None:
 def test_foreign_file_is_rejected(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE t (x)")
-    with pytest.raises(JournalError, match="this is not a batchyard file; choose another data directory"):
+    with pytest.raises(JournalError, match="is not a batchyard journal; choose another data directory"):
         RevisionJournal(path)
     path.write_text("text " * 1000, "utf-8")
     with pytest.raises(JournalError, match="is damaged: file is not a database"):
@@ -167,18 +171,18 @@ def test_newer_format_is_reported(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
-    with pytest.raises(JournalError, match="its format is 9, not 1; use the batchyard version that wrote it"):
+    with pytest.raises(JournalError, match="has format 9 instead of 1; use the batchyard version that wrote it"):
         RevisionJournal(path)
 
 
 def test_full_disk_loses_no_stored_changes(path: Path) -> None:
     kept = JournaledStore(path)
     kept.fill()
-    kept.journal._file.execute("PRAGMA max_page_count = 4")
+    kept.journal._connection.execute("PRAGMA max_page_count = 4")
     kept.store.put(key("big"), thing("big", data={"x": "y" * 100_000}))
     with pytest.raises(JournalError, match="database or disk is full"):
         kept.flush()
-    kept.journal._file.execute("PRAGMA max_page_count = 1000")
+    kept.journal._connection.execute("PRAGMA max_page_count = 1000")
     kept.flush()
     kept.journal.close()
     assert JournaledStore(path).store.revision == 6
@@ -231,6 +235,6 @@ def test_acknowledged_changes_survive_kill(path: Path) -> None:
 
 def test_sync_mode_process_lowers_synchronous_level(path: Path) -> None:
     journal = RevisionJournal(path, SyncMode.PROCESS)
-    assert journal._file.execute("PRAGMA synchronous").fetchone() == (1,)
+    assert journal._connection.execute("PRAGMA synchronous").fetchone() == (1,)
     journal.close()
-    assert RevisionJournal(path)._file.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert RevisionJournal(path)._connection.execute("PRAGMA synchronous").fetchone() == (2,)

@@ -110,7 +110,7 @@ def test_file_with_disk_error_is_not_moved_aside(tmp_path: Path) -> None:
     first.close()
     with (
         files_no_larger_than(100),
-        pytest.raises(JournalError, match=r"decisions\.db: the disk refuses to read or write it"),
+        pytest.raises(JournalError, match=r"decisions\.db: the disk cannot read or write the file"),
     ):
         LedgerFile(path)
     again = LedgerFile(path)

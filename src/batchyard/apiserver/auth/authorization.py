@@ -1,4 +1,7 @@
-"""Authorization: the attributes of a request, and the decision. Source: k8s.io/apiserver, pkg/authorization."""
+"""Authorization of requests: their attributes, RBAC decisions, rules of roles, and the bootstrap roles.
+
+Source: k8s.io/apiserver, pkg/authorization.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +44,7 @@ class Attributes(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Whether a request is allowed, with a reason or ''."""
+    """An authorization decision: whether a request is allowed, with a reason or ''."""
 
     allowed: bool
     reason: str = ""
@@ -51,11 +54,11 @@ class Authorizer(Protocol):
     """Decides whether a user may perform a request."""
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Decide whether a request is allowed."""
+        """Decide whether a request with these attributes is allowed."""
 
 
 def attributes_of(request: ApiRequest, path: ResourcePath | None) -> Attributes:
-    """Return the attributes of a request."""
+    """Return the authorization attributes of a request."""
     if path is None:
         return Attributes(request.user, verb_of(request, path), path=request.path)
     info, verb = path.info, verb_of(request, path)
@@ -72,24 +75,24 @@ def forbidden(attributes: Attributes, reason: str = "") -> StatusError:
     message = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
         return StatusError(403, "Forbidden", f'forbidden: {message} path "{attributes.path}"')
-    part = f"/{attributes.subresource}" if attributes.subresource else ""
-    where = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
-    message += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
+    subresource_suffix = f"/{attributes.subresource}" if attributes.subresource else ""
+    scope = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
+    message += f' resource "{attributes.resource}{subresource_suffix}" in API group "{attributes.group}" {scope}'
     return refused_resource(
         attributes.group, attributes.resource, attributes.name, f"{message}{reason and f': {reason}'}"
     )
 
 
-def refused_resource(group: str, resource: str, name: str, why: str) -> StatusError:
+def refused_resource(group: str, resource: str, name: str, reason: str) -> StatusError:
     """Return a 403 error about a resource or one of its objects."""
-    title = f"{resource}.{group}" if group else resource
+    resource_name = f"{resource}.{group}" if group else resource
     details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
-    named = f'{title} "{name}"' if name else title
-    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", details)
+    object_name = f'{resource_name} "{name}"' if name else resource_name
+    return StatusError(403, "Forbidden", f"{object_name} is forbidden: {reason}", details)
 
 
 def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
-    """Return the verb of a request."""
+    """Return the Kubernetes verb of a request, such as `list` or `deletecollection`."""
     if path is None:
         return request.method.lower()
     verb = _VERBS.get(request.method, "")
@@ -108,14 +111,6 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
 ALL: Final = "*"
 
 
-# --- rbac ---
-#
-# Role-based access control: decisions from Roles and their bindings.
-#
-# The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
-# groups. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
-
-
 class RbacRule(NamedTuple):
     """A rule of a role: verbs on resources or on non-resource URLs."""
 
@@ -127,29 +122,32 @@ class RbacRule(NamedTuple):
 
     def allows(self, attributes: Attributes) -> bool:
         """Report whether the rule allows a request."""
-        if not _holds(self.verbs, attributes.verb):
+        if not _matches_any(self.verbs, attributes.verb):
             return False
         if not attributes.resource:
             return any(_url_covers(url, attributes.path) for url in self.urls)
-        part = attributes.subresource
-        whole = f"{attributes.resource}/{part}" if part else attributes.resource
+        subresource = attributes.subresource
+        resource_name = f"{attributes.resource}/{subresource}" if subresource else attributes.resource
         return (
-            _holds(self.groups, attributes.group)
-            and (_holds(self.resources, whole) or (bool(part) and f"*/{part}" in self.resources))
+            _matches_any(self.groups, attributes.group)
+            and (
+                _matches_any(self.resources, resource_name)
+                or (bool(subresource) and f"*/{subresource}" in self.resources)
+            )
             and (not self.names or attributes.name in self.names)
         )
 
-    def reported(self) -> Mapping[str, Any]:
-        """Return the rule as JSON of the API."""
-        reported = {"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources}
-        reported |= {"resourceNames": self.names, "nonResourceURLs": self.urls}
-        return {field: list(values) for field, values in reported.items() if values}
+    def to_json(self) -> Mapping[str, Any]:
+        """Return the rule in the JSON form of the API."""
+        fields_by_name = {"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources}
+        fields_by_name |= {"resourceNames": self.names, "nonResourceURLs": self.urls}
+        return {field: list(values) for field, values in fields_by_name.items() if values}
 
     def __str__(self) -> str:
         """Format the rule as in denial messages."""
-        reported = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
-        reported |= {"ResourceNames": self.names, "Verbs": self.verbs}
-        parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in reported.items() if values)
+        values_by_name = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
+        values_by_name |= {"ResourceNames": self.names, "Verbs": self.verbs}
+        parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in values_by_name.items() if values)
         return f"{{{', '.join(parts)}}}"
 
 
@@ -159,17 +157,22 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
     return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
 
 
-def uncovered(wanted: Iterable[RbacRule], held: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return what the wanted rules allow and the held rules do not, merged into as few rules as possible."""
-    missing = [part for rule in wanted for part in _parts(rule) if not any(_covers(each, part) for each in held)]
+def uncovered(required: Iterable[RbacRule], granted: Sequence[RbacRule]) -> list[RbacRule]:
+    """Return the required permissions that the granted rules lack, merged into few rules."""
+    missing = [
+        single_rule
+        for rule in required
+        for single_rule in _split_rule(rule)
+        if not any(_covers(each, single_rule) for each in granted)
+    ]
     merged: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in missing:
-        found = merged.get(rule[1:])
-        merged[rule[1:]] = rule if found is None else rule._replace(verbs=(*found.verbs, *rule.verbs))
+        same_target = merged.get(rule[1:])
+        merged[rule[1:]] = rule if same_target is None else rule._replace(verbs=(*same_target.verbs, *rule.verbs))
     return list(merged.values())
 
 
-def _parts(rule: RbacRule) -> Iterator[RbacRule]:
+def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
     """Split a rule into rules of a single verb and a single resource, name or URL."""
     for verb in rule.verbs:
         for group in rule.groups:
@@ -180,27 +183,35 @@ def _parts(rule: RbacRule) -> Iterator[RbacRule]:
             yield RbacRule((verb,), urls=(url,))
 
 
-def _covers(rule: RbacRule, part: RbacRule) -> bool:
-    """Report whether a rule covers a single-verb, single-resource rule."""
-    if not _holds(rule.verbs, part.verbs[0]):
+def _covers(rule: RbacRule, single_rule: RbacRule) -> bool:
+    """Report whether a rule includes a rule of a single verb and a single resource, name or URL."""
+    if not _matches_any(rule.verbs, single_rule.verbs[0]):
         return False
-    if part.urls:
-        return any(_url_covers(url, part.urls[0]) for url in rule.urls)
-    resource = part.resources[0]
-    _, is_part, subresource = resource.partition("/")
+    if single_rule.urls:
+        return any(_url_covers(url, single_rule.urls[0]) for url in rule.urls)
+    resource = single_rule.resources[0]
+    _, has_subresource, subresource = resource.partition("/")
     return (
-        _holds(rule.groups, part.groups[0])
-        and (_holds(rule.resources, resource) or (bool(is_part) and f"*/{subresource}" in rule.resources))
-        and (not rule.names or (bool(part.names) and part.names[0] in rule.names))
+        _matches_any(rule.groups, single_rule.groups[0])
+        and (_matches_any(rule.resources, resource) or (bool(has_subresource) and f"*/{subresource}" in rule.resources))
+        and (not rule.names or (bool(single_rule.names) and single_rule.names[0] in rule.names))
     )
 
 
-def _holds(values: Sequence[str], value: str) -> bool:
+def _matches_any(values: Sequence[str], value: str) -> bool:
     return ALL in values or value in values
 
 
 def _url_covers(url: str, path: str) -> bool:
     return url == path or (url.endswith(ALL) and path.startswith(url.rstrip(ALL)))
+
+
+# --- rbac ---
+#
+# Role-based access control: decisions from Roles and their bindings.
+#
+# The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
+# groups. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
 
 
 GROUP: Final = "rbac.authorization.k8s.io"
@@ -216,7 +227,7 @@ class _Grant(NamedTuple):
 
 
 class RbacAuthorizer:
-    """The RBAC index: rules by role, and granted roles by namespace and subject."""
+    """The RBAC index: rules by role, and granted roles by namespace and subject. It decides requests."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._rules: dict[Key, tuple[RbacRule, ...]] = {}
@@ -227,7 +238,7 @@ class RbacAuthorizer:
                 self._add(key_of(obj), obj)
 
     def observe(self, change: WatchEvent) -> None:
-        """Update the index with a change."""
+        """Update the index with a change of a role or binding."""
         if change.key.kind not in _ROLES and change.key.kind not in _BINDINGS:
             return
         if change.old is not None:
@@ -239,24 +250,24 @@ class RbacAuthorizer:
         """Decide whether a request is allowed, and by which binding."""
         if MASTERS in attributes.user.groups:
             return Decision(True)
-        for grant in self._granted(attributes.user, attributes.namespace):
+        for grant in self._grants_for(attributes.user, attributes.namespace):
             if any(rule.allows(attributes) for rule in self._rules.get(grant.role, ())):
                 return Decision(True, f"RBAC: allowed by {grant.source}")
         return Decision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
-        """Return all rules of a user in a namespace; for '' the cluster-wide rules."""
-        return [rule for grant in self._granted(user, namespace) for rule in self._rules.get(grant.role, ())]
+        """Return all rules granted to a user in a namespace; for '' only the cluster-wide ones."""
+        return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
-        """Return the rules of a role; None if the role does not exist."""
+        """Return the rules of a Role or ClusterRole; None if it does not exist."""
         return self._rules.get(role)
 
-    def _granted(self, user: UserInfo, namespace: str) -> Iterator[_Grant]:
+    def _grants_for(self, user: UserInfo, namespace: str) -> Iterator[_Grant]:
         subjects = [f"User {user.name}", *(f"Group {group}" for group in user.groups)]
-        for where in ("", namespace) if namespace else ("",):
+        for scope in ("", namespace) if namespace else ("",):
             for subject in subjects:
-                yield from self._grants.get((where, subject), {}).values()
+                yield from self._grants.get((scope, subject), {}).values()
 
     def _add(self, key: Key, obj: Obj) -> None:
         if key.kind in _ROLES:
@@ -264,21 +275,21 @@ class RbacAuthorizer:
             return
         role = role_key(obj)
         for subject in obj.get("subjects") or ():
-            found = _subject(subject, key.namespace)
-            if found:
-                grant = _Grant(role, _source(key, role, subject))
-                self._grants.setdefault((key.namespace, found), {})[key] = grant
+            subject_key = _subject_key(subject, key.namespace)
+            if subject_key:
+                grant = _Grant(role, _describe_binding(key, role, subject))
+                self._grants.setdefault((key.namespace, subject_key), {})[key] = grant
 
     def _remove(self, key: Key, old: Obj) -> None:
         if key.kind in _ROLES:
             self._rules.pop(key, None)
             return
         for subject in old.get("subjects") or ():
-            where = (key.namespace, _subject(subject, key.namespace))
-            grants = self._grants.get(where, {})
+            grants_key = (key.namespace, _subject_key(subject, key.namespace))
+            grants = self._grants.get(grants_key, {})
             grants.pop(key, None)
             if not grants:
-                self._grants.pop(where, None)
+                self._grants.pop(grants_key, None)
 
 
 def role_key(binding: Obj) -> Key:
@@ -289,23 +300,25 @@ def role_key(binding: Obj) -> Key:
     return Key(scheme.CLUSTER_ROLE, "", role["name"])
 
 
-def _subject(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return a subject as an index key. ServiceAccounts are users; '' if the subject has no namespace."""
+def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
+    """Return the index key of a binding's subject; ServiceAccounts are users. '' if it lacks a namespace."""
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"
-    of = subject.get("namespace") or namespace
-    return f"User {account_name(of, name)}" if of else ""
+    account_namespace = subject.get("namespace") or namespace
+    return f"User {account_name(account_namespace, name)}" if account_namespace else ""
 
 
-def _source(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:
-    """Describe a binding in Kubernetes' form, with names before namespaces."""
-    where = f"/{binding.namespace}" if binding.namespace else ""
-    who = subject["name"]
+def _describe_binding(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:
+    """Describe a binding as Kubernetes does in the reason of a decision, with names before namespaces."""
+    namespace_suffix = f"/{binding.namespace}" if binding.namespace else ""
+    subject_name = subject["name"]
     if subject["kind"] == "ServiceAccount":
-        who += f"/{subject.get('namespace') or binding.namespace}"
+        subject_name += f"/{subject.get('namespace') or binding.namespace}"
     kind, role_kind = binding.kind.partition(".")[0], role.kind.partition(".")[0]
-    return f'{kind} "{binding.name}{where}" of {role_kind} "{role.name}" to {subject["kind"]} "{who}"'
+    return (
+        f'{kind} "{binding.name}{namespace_suffix}" of {role_kind} "{role.name}" to {subject["kind"]} "{subject_name}"'
+    )
 
 
 # --- bootstrap roles ---
@@ -315,27 +328,27 @@ def _source(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:
 # Sources: Kubernetes's plugin/pkg/auth/authorizer/rbac/bootstrappolicy, Kueue's config/components/rbac.
 
 
-_READ: Final = ("get", "list", "watch")
-_WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
-_EDIT: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
-_KUEUE: Final = "kueue.x-k8s.io"
-_VISIBILITY: Final = "visibility.kueue.x-k8s.io"
-_AGGREGATE: Final = "rbac.authorization.k8s.io/aggregate-to-"
-_BATCH: Final = "rbac.kueue.x-k8s.io/batch-"
-_HEALTH: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
-_MONITORED: Final = (
+_READ_VERBS: Final = ("get", "list", "watch")
+_WRITE_VERBS: Final = ("create", "delete", "deletecollection", "patch", "update")
+_EDIT_VERBS: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
+_KUEUE_GROUP: Final = "kueue.x-k8s.io"
+_VISIBILITY_GROUP: Final = "visibility.kueue.x-k8s.io"
+_AGGREGATE_LABEL_PREFIX: Final = "rbac.authorization.k8s.io/aggregate-to-"
+_BATCH_LABEL_PREFIX: Final = "rbac.kueue.x-k8s.io/batch-"
+_HEALTH_URLS: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_MONITORED_URLS: Final = (
     *("/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*"),
     *("/metrics", "/metrics/slis"),
 )
 
 #: Rules of Kubernetes' own roles.
-_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
+_BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
     "cluster-admin": (RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",))),
     "system:discovery": (
-        RbacRule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH)),
+        RbacRule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH_URLS)),
     ),
-    "system:public-info-viewer": (RbacRule(("get",), urls=_HEALTH),),
-    "system:monitoring": (RbacRule(("get",), urls=_MONITORED),),
+    "system:public-info-viewer": (RbacRule(("get",), urls=_HEALTH_URLS),),
+    "system:monitoring": (RbacRule(("get",), urls=_MONITORED_URLS),),
     "system:basic-user": (
         RbacRule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
         RbacRule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
@@ -346,68 +359,68 @@ _RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
     ),
     "system:aggregate-to-admin": (
         RbacRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
-        RbacRule((*_WRITE, *_READ), (GROUP,), ("rolebindings", "roles")),
+        RbacRule((*_WRITE_VERBS, *_READ_VERBS), (GROUP,), ("rolebindings", "roles")),
     ),
     "system:aggregate-to-edit": (
         RbacRule(
-            _READ,
+            _READ_VERBS,
             ("",),
             ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"),
         ),
         RbacRule(("impersonate",), ("",), ("serviceaccounts",)),
-        RbacRule(_WRITE, ("",), ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy")),
+        RbacRule(_WRITE_VERBS, ("",), ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy")),
         RbacRule(("create",), ("",), ("pods/eviction",)),
         RbacRule(
-            _WRITE,
+            _WRITE_VERBS,
             ("",),
             ("configmaps", "events", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"),
         ),
         RbacRule(("create",), ("",), ("serviceaccounts/token",)),
-        RbacRule(_WRITE, ("apps",), ("deployments", "deployments/scale", "replicasets", "replicasets/scale")),
-        RbacRule(_WRITE, ("apps",), ("daemonsets", "statefulsets", "statefulsets/scale")),
-        RbacRule(_WRITE, ("networking.k8s.io",), ("ingresses", "networkpolicies")),
-        RbacRule(_WRITE, ("",), ("replicationcontrollers",)),
-        RbacRule(_WRITE, ("batch",), ("cronjobs", "jobs")),
-        RbacRule(_WRITE, ("policy",), ("poddisruptionbudgets",)),
-        RbacRule((*_WRITE, *_READ), ("coordination.k8s.io",), ("leases",)),
+        RbacRule(_WRITE_VERBS, ("apps",), ("deployments", "deployments/scale", "replicasets", "replicasets/scale")),
+        RbacRule(_WRITE_VERBS, ("apps",), ("daemonsets", "statefulsets", "statefulsets/scale")),
+        RbacRule(_WRITE_VERBS, ("networking.k8s.io",), ("ingresses", "networkpolicies")),
+        RbacRule(_WRITE_VERBS, ("",), ("replicationcontrollers",)),
+        RbacRule(_WRITE_VERBS, ("batch",), ("cronjobs", "jobs")),
+        RbacRule(_WRITE_VERBS, ("policy",), ("poddisruptionbudgets",)),
+        RbacRule((*_WRITE_VERBS, *_READ_VERBS), ("coordination.k8s.io",), ("leases",)),
     ),
-    "system:aggregated-metrics-reader": (RbacRule(_READ, ("metrics.k8s.io",), ("pods", "nodes")),),
+    "system:aggregated-metrics-reader": (RbacRule(_READ_VERBS, ("metrics.k8s.io",), ("pods", "nodes")),),
     "system:aggregate-to-view": (
         RbacRule(
-            _READ,
+            _READ_VERBS,
             ("",),
             ("configmaps", "endpoints", "persistentvolumeclaims", "pods", "serviceaccounts", "services"),
         ),
-        RbacRule(_READ, ("",), ("persistentvolumeclaims/status", "services/status")),
+        RbacRule(_READ_VERBS, ("",), ("persistentvolumeclaims/status", "services/status")),
         RbacRule(
-            _READ,
+            _READ_VERBS,
             ("",),
             ("bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "resourcequotas"),
         ),
-        RbacRule(_READ, ("",), ("namespaces", "resourcequotas/status")),
+        RbacRule(_READ_VERBS, ("",), ("namespaces", "resourcequotas/status")),
         RbacRule(("get",), ("",), ("pods/why",)),
         RbacRule(("get",), ("batch",), ("jobs/why",)),
         RbacRule(
-            _READ,
+            _READ_VERBS,
             ("apps",),
             ("deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"),
         ),
         RbacRule(
-            _READ,
+            _READ_VERBS,
             ("apps",),
             ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"),
         ),
-        RbacRule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
-        RbacRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
-        RbacRule(_READ, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
-        RbacRule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
-        RbacRule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
-        RbacRule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
-        RbacRule(_READ, ("batchyard.dev",), ("decisions",)),
+        RbacRule(_READ_VERBS, ("apps",), ("daemonsets", "daemonsets/status")),
+        RbacRule(_READ_VERBS, ("discovery.k8s.io",), ("endpointslices",)),
+        RbacRule(_READ_VERBS, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
+        RbacRule(_READ_VERBS, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
+        RbacRule(_READ_VERBS, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
+        RbacRule(_READ_VERBS, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
+        RbacRule(_READ_VERBS, ("batchyard.dev",), ("decisions",)),
     ),
 }
 #: The roles into which a role is aggregated by its labels.
-_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+_AGGREGATION_TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": ("admin",),
     "view": ("edit",),
     "system:aggregate-to-admin": ("admin",),
@@ -415,7 +428,7 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "system:aggregate-to-view": ("view",),
     "system:aggregated-metrics-reader": ("view", "edit", "admin"),
 }
-_BOUND: Final[Mapping[str, tuple[str, ...]]] = {
+_BOUND_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster-admin": (MASTERS,),
     "system:basic-user": (AUTHENTICATED,),
     "system:discovery": (AUTHENTICATED,),
@@ -423,76 +436,88 @@ _BOUND: Final[Mapping[str, tuple[str, ...]]] = {
     "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
 }
 #: Kinds of Kueue and its jobs: group, plural, whether it has a status, the roles that may read it.
-_QUEUED: Final = (
-    (_KUEUE, "clusterqueues", True, ("batch-admin", "admin")),
-    (_KUEUE, "cohorts", False, ("batch-admin", "admin")),
-    (_KUEUE, "resourceflavors", False, ("batch-admin", "admin")),
-    (_KUEUE, "topologies", False, ("batch-admin", "admin")),
-    (_KUEUE, "localqueues", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
-    (_KUEUE, "workloads", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+_KUEUE_RESOURCES: Final = (
+    (_KUEUE_GROUP, "clusterqueues", True, ("batch-admin", "admin")),
+    (_KUEUE_GROUP, "cohorts", False, ("batch-admin", "admin")),
+    (_KUEUE_GROUP, "resourceflavors", False, ("batch-admin", "admin")),
+    (_KUEUE_GROUP, "topologies", False, ("batch-admin", "admin")),
+    (_KUEUE_GROUP, "localqueues", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+    (_KUEUE_GROUP, "workloads", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
     ("batch", "jobs", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
     ("jobset.x-k8s.io", "jobsets", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
 )
 #: The kinds with a start forecast; readers of the kind may read it.
-_FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
+_FORECAST_RESOURCES: Final = ((_KUEUE_GROUP, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
 #: Cost resources, readable by the users of a namespace; budgets are written by administrators only.
-_COSTS: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
+_COST_RESOURCES: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
 #: The kinds with a `why` subresource.
-_EXPLAINED: Final = ("clusterqueues", "workloads", "jobs", "jobsets")
-_SINGULAR: Final = {"topologies": "topology"}
+_EXPLAINED_RESOURCES: Final = ("clusterqueues", "workloads", "jobs", "jobsets")
+_IRREGULAR_SINGULARS: Final = {"topologies": "topology"}
 
 
 def bootstrap_roles() -> Iterator[Obj]:
     """Yield all bootstrap roles and bindings."""
-    for name, rules in _RULES.items():
-        yield _role(name, rules, _aggregated(_LABELS.get(name, ())))
+    for name, rules in _BOOTSTRAP_RULES.items():
+        yield _cluster_role(name, rules, _aggregation_labels(_AGGREGATION_TARGETS.get(name, ())))
     for name in ("admin", "edit", "view"):
-        yield _aggregate(name, f"{_AGGREGATE}{name}", _aggregated(_LABELS.get(name, ())))
-    for name, groups in _BOUND.items():
-        yield _binding(name, groups)
+        yield _aggregating_role(
+            name, f"{_AGGREGATE_LABEL_PREFIX}{name}", _aggregation_labels(_AGGREGATION_TARGETS.get(name, ()))
+        )
+    for name, groups in _BOUND_GROUPS.items():
+        yield _cluster_role_binding(name, groups)
     yield from _kueue_roles()
-    group, plurals = _COSTS
-    readers = _aggregated(("batch-admin", "batch-user", "view", "admin", "edit"))
-    yield _role("batchyard-cost-viewer-role", (RbacRule(_READ, (group,), plurals),), readers)
-    yield _role(
-        "batchyard-budget-editor-role", (RbacRule(_EDIT, (group,), ("budgets",)),), _aggregated(("batch-admin",))
+    group, plurals = _COST_RESOURCES
+    readers = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
+    yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), readers)
+    yield _cluster_role(
+        "batchyard-budget-editor-role",
+        (RbacRule(_EDIT_VERBS, (group,), ("budgets",)),),
+        _aggregation_labels(("batch-admin",)),
     )
 
 
 def _kueue_roles() -> Iterator[Obj]:
-    for who in ("admin", "user"):
-        yield _aggregate(f"kueue-batch-{who}-role", f"{_BATCH}{who}", {})
-    for group, plural, has_status, readers in _QUEUED:
-        name = _SINGULAR.get(plural, plural[:-1])
-        status = (RbacRule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
-        why = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED else ()
-        editors = ("batch-admin", "batch-user") if group != _KUEUE else ("batch-admin",)
-        kinds = (("editor", _EDIT, editors), ("viewer", _READ, readers))
-        for role, verbs, into in kinds:
-            labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregated(into)}
-            yield _role(f"kueue-{name}-{role}-role", (RbacRule(verbs, (group,), (plural,)), *status, *why), labels)
-    for short, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
-        into = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if short == "lq" else ()))
-        rule = RbacRule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))
-        labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{short}-viewer", **_aggregated(into)}
-        yield _role(f"kueue-pending-workloads-{short}-viewer-role", (rule,), labels)
+    for role_suffix in ("admin", "user"):
+        yield _aggregating_role(f"kueue-batch-{role_suffix}-role", f"{_BATCH_LABEL_PREFIX}{role_suffix}", {})
+    for group, plural, has_status, readers in _KUEUE_RESOURCES:
+        name = _IRREGULAR_SINGULARS.get(plural, plural[:-1])
+        status_rules = (RbacRule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
+        why_rules = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED_RESOURCES else ()
+        editors = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
+        role_variants = (("editor", _EDIT_VERBS, editors), ("viewer", _READ_VERBS, readers))
+        for role, verbs, aggregating_roles in role_variants:
+            labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregation_labels(aggregating_roles)}
+            yield _cluster_role(
+                f"kueue-{name}-{role}-role", (RbacRule(verbs, (group,), (plural,)), *status_rules, *why_rules), labels
+            )
+    for abbreviation, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
+        aggregating_roles = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if abbreviation == "lq" else ()))
+        rule = RbacRule(_READ_VERBS, (_VISIBILITY_GROUP,), (f"{plural}/pendingworkloads",))
+        labels = {
+            "rbac.kueue.x-k8s.io/role": f"pending-workloads-{abbreviation}-viewer",
+            **_aggregation_labels(aggregating_roles),
+        }
+        yield _cluster_role(f"kueue-pending-workloads-{abbreviation}-viewer-role", (rule,), labels)
     readers = ("batch-admin", "batch-user", "view", "admin", "edit")
-    forecasts = [RbacRule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST]
-    yield _role("batchyard-eta-viewer", forecasts, _aggregated(readers))
+    forecasts = [RbacRule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST_RESOURCES]
+    yield _cluster_role("batchyard-eta-viewer", forecasts, _aggregation_labels(readers))
 
 
-def _aggregated(into: Sequence[str]) -> dict[str, str]:
-    """Return the aggregation labels for the given roles; the `batch-` roles of Kueue use its label prefix."""
-    labels = (f"rbac.kueue.x-k8s.io/{who}" if who.startswith("batch-") else f"{_AGGREGATE}{who}" for who in into)
+def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
+    """Return the labels that aggregate a role into the given roles; Kueue's `batch-` roles have their own prefix."""
+    labels = (
+        f"rbac.kueue.x-k8s.io/{role}" if role.startswith("batch-") else f"{_AGGREGATE_LABEL_PREFIX}{role}"
+        for role in aggregating_roles
+    )
     return dict.fromkeys(labels, "true")
 
 
-def _role(name: str, rules: Sequence[RbacRule], labels: Mapping[str, str]) -> Obj:
-    return {**_rbac_object("ClusterRole", name, labels), "rules": [rule.reported() for rule in rules]}
+def _cluster_role(name: str, rules: Sequence[RbacRule], labels: Mapping[str, str]) -> Obj:
+    return {**_rbac_object("ClusterRole", name, labels), "rules": [rule.to_json() for rule in rules]}
 
 
-def _aggregate(name: str, label: str, labels: Mapping[str, str]) -> Obj:
-    """Return a role that aggregates all roles with a label."""
+def _aggregating_role(name: str, label: str, labels: Mapping[str, str]) -> Obj:
+    """Return a ClusterRole that aggregates all roles with a label."""
     selectors = [{"matchLabels": {label: "true"}}]
     return {
         **_rbac_object("ClusterRole", name, labels),
@@ -501,14 +526,14 @@ def _aggregate(name: str, label: str, labels: Mapping[str, str]) -> Obj:
     }
 
 
-def _binding(role: str, groups: Sequence[str]) -> Obj:
+def _cluster_role_binding(role: str, groups: Sequence[str]) -> Obj:
     subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
     role_ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}
     return {**_rbac_object("ClusterRoleBinding", role, {}), "subjects": subjects, "roleRef": role_ref}
 
 
 def _rbac_object(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return an object with a name; Kubernetes' own bootstrap roles also get the bootstrapping label."""
+    """Return kind and metadata of a role or binding; those of Kubernetes also get the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

@@ -1,7 +1,8 @@
-"""Review resources: a create request asks a question, and the status of the reply answers it. Reviews are not stored.
+"""Review resources and token requests: a create request asks a question, and the response answers it.
 
-Authorization: SubjectAccessReview, its local and self variants, SelfSubjectRulesReview. Authentication: TokenReview,
-SelfSubjectReview. Sources: Kubernetes's pkg/registry/{authorization,authentication}, pkg/apis/authorization/validation.
+Reviews are not stored. Authorization: SubjectAccessReview, its local and self variants, SelfSubjectRulesReview.
+Authentication: TokenReview, SelfSubjectReview, TokenRequest.
+Sources: Kubernetes's pkg/registry/{authorization,authentication}, pkg/apis/authorization/validation.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ _VERSION: Final = "v1"
 _REMEDY: Final = "set the attributes of the request"
 
 Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
+"""Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
 class Reviews:
@@ -50,267 +52,296 @@ class Reviews:
     def resources(self) -> list[Resource]:
         """Return the review kinds as create-only resources."""
         return [
-            _resource(AUTHORIZATION, "SelfSubjectAccessReview", self._own_access),
-            _resource(AUTHORIZATION, "SubjectAccessReview", self._access),
-            _resource(AUTHORIZATION, "LocalSubjectAccessReview", self._local_access, namespaced=True),
-            _resource(AUTHORIZATION, "SelfSubjectRulesReview", self._own_rules),
-            _resource(AUTHENTICATION, "TokenReview", self._token),
-            _resource(AUTHENTICATION, "SelfSubjectReview", self._own_user),
+            _resource(AUTHORIZATION, "SelfSubjectAccessReview", self._self_subject_access_review),
+            _resource(AUTHORIZATION, "SubjectAccessReview", self._subject_access_review),
+            _resource(AUTHORIZATION, "LocalSubjectAccessReview", self._local_subject_access_review, namespaced=True),
+            _resource(AUTHORIZATION, "SelfSubjectRulesReview", self._self_subject_rules_review),
+            _resource(AUTHENTICATION, "TokenReview", self._token_review),
+            _resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
         ]
 
-    def _own_access(self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        return self._decided("SelfSubjectAccessReview", request.user, spec)
+    def _self_subject_access_review(
+        self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any]:
+        return self._decide_access("SelfSubjectAccessReview", request.user, spec)
 
-    def _access(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        return self._decided("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
+    def _subject_access_review(
+        self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any]:
+        return self._decide_access("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
 
-    def _local_access(self, _request: ApiRequest, spec: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
-        """Answer like `_access`, limited to the namespace of the path."""
+    def _local_subject_access_review(
+        self, _request: ApiRequest, spec: Mapping[str, Any], namespace: str
+    ) -> Mapping[str, Any]:
+        """Answer a LocalSubjectAccessReview, which is limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
         user = _user_in(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _refused(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
-        asked = _text(_object(spec, "resourceAttributes"), "namespace")
-        if asked != namespace:
+            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
+        requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
+        if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
-            raise _refused(kind, rules.invalid("spec.resourceAttributes.namespace", asked, message, "leave it out"))
-        return self._decided(kind, user, spec)
+            raise _invalid_review(
+                kind, rules.invalid("spec.resourceAttributes.namespace", requested_namespace, message, "leave it out")
+            )
+        return self._decide_access(kind, user, spec)
 
-    def _own_rules(self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        namespace = _text(spec, "namespace")
+    def _self_subject_rules_review(
+        self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any]:
+        namespace = _string_field(spec, "namespace")
         if not namespace:
             raise bad_request("no namespace on request")
-        reported = [rule.reported() for rule in self._rbac.rules_for(request.user, namespace)]
+        rules_json = [rule.to_json() for rule in self._rbac.rules_for(request.user, namespace)]
         return {
-            "resourceRules": [rule for rule in reported if "resources" in rule],
-            "nonResourceRules": [rule for rule in reported if "nonResourceURLs" in rule],
+            "resourceRules": [rule for rule in rules_json if "resources" in rule],
+            "nonResourceRules": [rule for rule in rules_json if "nonResourceURLs" in rule],
             "incomplete": False,
         }
 
-    def _token(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        token = _text(spec, "token")
+    def _token_review(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+        token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
-        verified = self._tokens.verified(token)
-        wanted = _texts(spec, "audiences") or (ISSUER,)
-        audiences = [] if verified is None else [each for each in wanted if each in verified.audiences]
-        if verified is None or not audiences:
+        verified_token = self._tokens.verify_token(token)
+        requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
+        audiences = (
+            [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
+        )
+        if verified_token is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": verified.user.reported(), "audiences": audiences}
+        return {"authenticated": True, "user": verified_token.user.to_json(), "audiences": audiences}
 
-    def _own_user(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        return {"userInfo": request.user.reported()}
+    def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+        return {"userInfo": request.user.to_json()}
 
-    def _decided(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Decide whether a user may perform what a spec describes."""
-        of_resource, of_path = _object(spec, "resourceAttributes"), _object(spec, "nonResourceAttributes")
-        is_of_path = spec.get("nonResourceAttributes") is not None
-        if (spec.get("resourceAttributes") is not None) == is_of_path:
+    def _decide_access(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Decide whether a user may perform the request that the spec of a review describes."""
+        resource_attributes, path_attributes = (
+            _object_field(spec, "resourceAttributes"),
+            _object_field(spec, "nonResourceAttributes"),
+        )
+        is_path_review = spec.get("nonResourceAttributes") is not None
+        if (spec.get("resourceAttributes") is not None) == is_path_review:
             message = (
                 "cannot be specified in combination with resourceAttributes"
-                if is_of_path
+                if is_path_review
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
-            field = "spec.nonResourceAttributes" if is_of_path else "spec.resourceAttributes"
-            raise _refused(kind, rules.invalid(field, of_path, message, _REMEDY))
-        if is_of_path:
-            asked = Attributes(user, _text(of_path, "verb"), path=_text(of_path, "path"))
+            field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
+            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _REMEDY))
+        if is_path_review:
+            attributes = Attributes(
+                user, _string_field(path_attributes, "verb"), path=_string_field(path_attributes, "path")
+            )
         else:
             fields = ("verb", "group", "resource", "subresource", "namespace", "name")
-            asked = Attributes(user, *(_text(of_resource, field) for field in fields))
-        allowed, reason = self._rbac.decide(asked)
+            attributes = Attributes(user, *(_string_field(resource_attributes, field) for field in fields))
+        allowed, reason = self._rbac.decide(attributes)
         return {"allowed": allowed, "reason": reason} if reason else {"allowed": allowed}
 
 
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
-    """Return a resource without objects, whose create request is answered by a review."""
+    """Return a create-only resource without objects, whose requests a review function answers."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
             raise method_not_allowed()
-        sent = read_body(request).value
-        if not isinstance(sent, Mapping):
+        body = read_body(request).value
+        if not isinstance(body, Mapping):
             raise bad_request("the request body is not an object")
-        check_kind(sent, f"{group}/{_VERSION}", kind)
-        metadata = _object(sent, "metadata")
+        check_kind(body, f"{group}/{_VERSION}", kind)
+        metadata = _object_field(body, "metadata")
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
-            _check_unnamed(kind, metadata, is_placed=namespaced)
-        status = review(request, _object(sent, "spec"), namespace)
-        reported = {
+            _check_metadata(kind, metadata, is_namespaced=namespaced)
+        status = review(request, _object_field(body, "spec"), namespace)
+        review_object = {
             "kind": kind,
             "apiVersion": f"{group}/{_VERSION}",
             "metadata": metadata,
-            "spec": sent.get("spec", {}),
+            "spec": body.get("spec", {}),
         }
-        return Response(201, {**reported, "status": status})
+        return Response(201, {**review_object, "status": status})
 
     singular = kind.lower()
     info = unstored_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
     return unstored(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
 
 
-def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -> None:
-    """Raise Refused if an access review has metadata other than the allowed fields."""
-    ignored = ("managedFields", "namespace") if is_placed else ("managedFields",)
-    stated = {field: value for field, value in metadata.items() if value and field not in ignored}
-    if stated:
-        message = "must be empty except for namespace" if is_placed else "must be empty"
-        raise _refused(kind, rules.invalid("metadata", stated, message, "leave it out"))
+def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:
+    """Raise StatusError if an access review has metadata other than the allowed fields."""
+    ignored = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
+    forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored}
+    if forbidden_fields:
+        message = "must be empty except for namespace" if is_namespaced else "must be empty"
+        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave it out"))
 
 
-def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
-    """Raise Refused if the body has another kind or API version."""
-    found = (sent.get("apiVersion") or api_version, sent.get("kind") or kind)
-    if found != (api_version, kind):
-        raise bad_request(f'{found[1]} in version "{found[0]}" cannot be handled as a {kind}')
+def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
+    """Raise StatusError if a request body has another kind or API version."""
+    version_and_kind = (body.get("apiVersion") or api_version, body.get("kind") or kind)
+    if version_and_kind != (api_version, kind):
+        raise bad_request(f'{version_and_kind[1]} in version "{version_and_kind[0]}" cannot be handled as a {kind}')
 
 
 def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
-    """Return the user that a spec names."""
-    user, groups, extra = _text(spec, "user"), _texts(spec, "groups"), _object(spec, "extra")
+    """Return the user that the spec of an access review names."""
+    user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
-        raise _refused(kind, rules.invalid("spec.user", user, message, "name one"))
-    return UserInfo(user, groups, _text(spec, "uid"), tuple((key, _texts(extra, key)) for key in extra))
+        raise _invalid_review(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
+    return UserInfo(
+        user, groups, _string_field(spec, "uid"), tuple((key, _string_list_field(extra, key)) for key in extra)
+    )
 
 
-def _refused(kind: str, fault: FieldError) -> StatusError:
+def _invalid_review(kind: str, fault: FieldError) -> StatusError:
     details = {"group": AUTHORIZATION, "kind": kind, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{kind}.{AUTHORIZATION} "" is invalid: {fault}', details)
 
 
-def _object(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return an object field; empty if absent."""
-    found = of.get(field)
-    if found is not None and not isinstance(found, Mapping):
+def _object_field(parent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return an object field of a request body; empty if absent."""
+    value = parent.get(field)
+    if value is not None and not isinstance(value, Mapping):
         raise bad_request(f"{field} must be an object")
-    return found or {}
+    return value or {}
 
 
-def _text(of: Mapping[str, Any], field: str) -> str:
-    """Return a string field; empty if absent."""
-    found = of.get(field)
-    if found is not None and not isinstance(found, str):
+def _string_field(parent: Mapping[str, Any], field: str) -> str:
+    """Return a string field of a request body; empty if absent."""
+    value = parent.get(field)
+    if value is not None and not isinstance(value, str):
         raise bad_request(f"{field} must be a string")
-    return found or ""
+    return value or ""
 
 
-def _texts(of: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    """Return a field with a list of strings; empty if absent."""
-    found = of.get(field) or ()
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+def _string_list_field(parent: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    """Return a field of a request body with a list of strings; empty if absent."""
+    values = parent.get(field) or ()
+    if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
         raise bad_request(f"{field} must be a list of strings")
-    return tuple(found)
+    return tuple(values)
 
 
-#: Maximum lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
+#: Maximum token lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
 LIFE_MAX: Final = 30 * 24 * 3600
-_LIFE: Final = 3600
-_LIFE_MIN: Final = 600
+_DEFAULT_LIFETIME: Final = 3600
+_LIFETIME_MIN: Final = 600
 _REQUESTED_SECONDS_MAX: Final = 1 << 32
 _KIND: Final = "TokenRequest"
 _GROUP: Final = "authentication.k8s.io"
-_BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
+_BINDABLE_KINDS: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
 
 
 class TokenRequests:
-    """The handler of token requests."""
+    """The handler of requests for ServiceAccount tokens: `serviceaccounts/NAME/token`."""
 
     def __init__(self, objects: ObjectReader, tokens: Tokens) -> None:
         self._objects = objects
         self._tokens = tokens
 
     def answer(self) -> EndpointHandlers:
-        """Return the handlers of the subresource."""
+        """Return the handlers of the subresource `token`."""
         return EndpointHandlers(_GROUP, "v1", _KIND, {"POST": self._create})
 
     def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        sent = read_body(request).value
-        sent = sent if isinstance(sent, Mapping) else {}
-        check_kind(sent, f"{_GROUP}/v1", _KIND)
-        _check_place(sent.get("metadata") or {}, namespace, name)
-        spec = sent.get("spec")
+        body_object = read_body(request).value
+        body_object = body_object if isinstance(body_object, Mapping) else {}
+        check_kind(body_object, f"{_GROUP}/v1", _KIND)
+        _check_account_names(body_object.get("metadata") or {}, namespace, name)
+        spec = body_object.get("spec")
         if not isinstance(spec, Mapping | None):
             raise bad_request("spec must be an object")
         spec = spec or {}
-        seconds, audiences = _seconds(spec), _audiences(spec)
-        account = self._found(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
-        bound = self._bound(spec.get("boundObjectRef"), namespace, name)
+        seconds, audiences = _requested_seconds(spec), _requested_audiences(spec)
+        account = self._get_required(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
+        bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
         expires_at = self._tokens.clock() + min(seconds, LIFE_MAX) * SECOND
-        token = self._tokens.issue(account, bound, audiences, expires_at)
-        reported = format_time(expires_at // SECOND * SECOND)
-        wanted = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, LIFE_MAX)}
-        status = {"token": token, "expirationTimestamp": reported}
+        token = self._tokens.issue(account, bound_object, audiences, expires_at)
+        expiration_time = format_time(expires_at // SECOND * SECOND)
+        granted_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, LIFE_MAX)}
+        status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
-        body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": wanted, "status": status}
+        body = {
+            "kind": _KIND,
+            "apiVersion": f"{_GROUP}/v1",
+            "metadata": metadata,
+            "spec": granted_spec,
+            "status": status,
+        }
         return Response(201, body)
 
-    def _bound(self, reference: Any, namespace: str, account: str) -> Obj | None:
-        """Return the object that the token is bound to; None without a reference."""
+    def _find_bound_object(self, reference: Any, namespace: str, account: str) -> Obj | None:
+        """Return the Pod or Secret that a token is bound to; None without a reference."""
         if reference is None:
             return None
         kind = reference.get("kind") if isinstance(reference, Mapping) else None
-        if not isinstance(kind, str) or kind not in _BOUND or reference.get("apiVersion", "v1") != "v1":
+        if not isinstance(kind, str) or kind not in _BINDABLE_KINDS or reference.get("apiVersion", "v1") != "v1":
             raise bad_request(f"cannot bind token to object of type {kind}")
-        bound = self._found(Key(_BOUND[kind][0], namespace, str(reference.get("name", ""))), _BOUND[kind][1])
-        of = (bound.get("spec") or {}).get("serviceAccountName") or "default"
-        if kind == "Pod" and of != account:
-            message = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{of}"'
+        bound_object = self._get_required(
+            Key(_BINDABLE_KINDS[kind][0], namespace, str(reference.get("name", ""))), _BINDABLE_KINDS[kind][1]
+        )
+        pod_account = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
+        if kind == "Pod" and pod_account != account:
+            message = (
+                f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{pod_account}"'
+            )
             raise bad_request(message)
-        wanted, uid = reference.get("uid"), bound["metadata"]["uid"]
-        if wanted and wanted != uid:
-            why = f"the UID in the bound object reference ({wanted}) does not match the UID in record"
-            message = f'Operation cannot be fulfilled on {kind} "{bound["metadata"]["name"]}": {why}'
+        required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
+        if required_uid and required_uid != uid:
+            mismatch = f"the UID in the bound object reference ({required_uid}) does not match the UID in record"
+            message = f'Operation cannot be fulfilled on {kind} "{bound_object["metadata"]["name"]}": {mismatch}'
             raise StatusError(409, "Conflict", message)
-        return bound
+        return bound_object
 
-    def _found(self, key: Key, resource: str) -> Obj:
-        found = self._objects.get(key)
-        if found is None:
+    def _get_required(self, key: Key, resource: str) -> Obj:
+        obj = self._objects.get(key)
+        if obj is None:
             raise StatusError(
                 404, "NotFound", f'{resource} "{key.name}" not found', {"name": key.name, "kind": resource}
             )
-        return found
+        return obj
 
 
-def _check_place(metadata: Any, namespace: str, name: str) -> None:
-    """Raise Refused if the body names another ServiceAccount than the path."""
+def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
+    """Raise StatusError if the body of a token request names another ServiceAccount than the path."""
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
-    for field, wanted in (("name", name), ("namespace", namespace)):
-        given = metadata.get(field)
-        if given and given != wanted:
+    for field, expected in (("name", name), ("namespace", namespace)):
+        value = metadata.get(field)
+        if value and value != expected:
             message = f"must match the service account {field} if specified"
-            raise _token_requests_refused(rules.invalid(f"metadata.{field}", given, message, "leave it out"), name)
+            raise _invalid_token_request(rules.invalid(f"metadata.{field}", value, message, "leave it out"), name)
 
 
-def _seconds(spec: Mapping[str, Any]) -> int:
+def _requested_seconds(spec: Mapping[str, Any]) -> int:
     """Return the requested lifetime of a token in seconds."""
-    asked = spec.get("expirationSeconds", _LIFE)
+    seconds = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
-    if not isinstance(asked, int) or isinstance(asked, bool):
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
         raise bad_request(f"{path} must be an integer")
-    if asked < _LIFE_MIN:
-        raise _token_requests_refused(
-            rules.invalid(path, asked, "may not specify a duration less than 10 minutes", remedy)
+    if seconds < _LIFETIME_MIN:
+        raise _invalid_token_request(
+            rules.invalid(path, seconds, "may not specify a duration less than 10 minutes", remedy)
         )
-    if asked > _REQUESTED_SECONDS_MAX:
-        raise _token_requests_refused(
-            rules.invalid(path, asked, "may not specify a duration larger than 2^32 seconds", remedy)
+    if seconds > _REQUESTED_SECONDS_MAX:
+        raise _invalid_token_request(
+            rules.invalid(path, seconds, "may not specify a duration larger than 2^32 seconds", remedy)
         )
-    return asked
+    return seconds
 
 
-def _audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the requested audiences of a token; the platform's own by default."""
-    found = spec.get("audiences") or (ISSUER,)
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the requested audiences of a token; by default the API server itself."""
+    audiences = spec.get("audiences") or (ISSUER,)
+    if not isinstance(audiences, list | tuple) or not all(isinstance(each, str) for each in audiences):
         raise bad_request("spec.audiences must be a list of strings")
-    return tuple(found)
+    return tuple(audiences)
 
 
-def _token_requests_refused(fault: FieldError, name: str = "") -> StatusError:
-    named = {"name": name} if name else {}
-    details = {**named, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
+def _invalid_token_request(fault: FieldError, name: str = "") -> StatusError:
+    name_detail = {"name": name} if name else {}
+    details = {**name_detail, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)

@@ -1,4 +1,4 @@
-"""The security of a server: filters, RBAC index, guards of roles, review and token resources."""
+"""The security of a server: authentication, impersonation, authorization, and guards against escalation."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,121 +40,116 @@ from batchyard.apiserver.request import (
 from batchyard.apiserver.resources import Resource, ResourcePath, WriteGuard, part_at, with_answers
 from batchyard.interfaces.client import ObjectReader
 
-"""Returns the status of a review, from the request, the spec and the namespace of the path."""
-
-
-# --- impersonation ---
+# --- filters ---
 #
-# The Impersonate-* headers make a request act as another user.
+# Request filters: authentication, impersonation (the Impersonate-* headers make a request act as another user),
+# authorization.
 #
-# Source: k8s.io/apiserver, pkg/endpoints/filters/impersonation.go.
+# Source of the order: k8s.io/apiserver, pkg/server/config.go and pkg/endpoints/filters/impersonation.go.
 
 
 _AUTHENTICATION: Final = "authentication.k8s.io"
-# --- filters ---
-#
-# Request filters: authentication, impersonation, authorization.
-#
-# Source of the order: k8s.io/apiserver, pkg/server/config.go.
-
-
-_PREFIX: Final = "impersonate-"
-_USER: Final = "impersonate-user"
-_REVIEW_GROUP: Final = "impersonate-group"
-_UID: Final = "impersonate-uid"
-_EXTRA: Final = "impersonate-extra-"
+_IMPERSONATE_PREFIX: Final = "impersonate-"
+_IMPERSONATE_USER: Final = "impersonate-user"
+_IMPERSONATE_GROUP: Final = "impersonate-group"
+_IMPERSONATE_UID: Final = "impersonate-uid"
+_IMPERSONATE_EXTRA_PREFIX: Final = "impersonate-extra-"
 
 
 def impersonated(request: ApiRequest) -> UserInfo | None:
-    """Return the impersonated user; None without impersonation headers."""
-    if _PREFIX not in "\n".join(request.headers):  # true for nearly all requests
+    """Return the user that a request impersonates; None without impersonation headers."""
+    if _IMPERSONATE_PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
-    name = request.headers.get(_USER, "")
-    given = [header for header in request.headers if header in {_REVIEW_GROUP, _UID} or header.startswith(_EXTRA)]
+    name = request.headers.get(_IMPERSONATE_USER, "")
+    other_headers = [
+        header
+        for header in request.headers
+        if header in {_IMPERSONATE_GROUP, _IMPERSONATE_UID} or header.startswith(_IMPERSONATE_EXTRA_PREFIX)
+    ]
     if not name:
-        if given:
-            raise bad_request(f"requested {', '.join(given)} without impersonating a user")
+        if other_headers:
+            raise bad_request(f"requested {', '.join(other_headers)} without impersonating a user")
         return None
-    groups = tuple(group for group in request.headers.get(_REVIEW_GROUP, "").split(SEPARATOR) if group)
+    groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(SEPARATOR) if group)
     account = account_of(name)
     if not groups and account is not None:
         groups = account_groups(account[0])
-    known = UNAUTHENTICATED if name == ANONYMOUS.name else AUTHENTICATED
+    implied_group = UNAUTHENTICATED if name == ANONYMOUS.name else AUTHENTICATED
     if AUTHENTICATED not in groups and UNAUTHENTICATED not in groups:
-        groups = (*groups, known)
-    extra = tuple((key, tuple(values)) for key, values in _extra(request))
-    return UserInfo(name, groups, request.headers.get(_UID, ""), extra)
+        groups = (*groups, implied_group)
+    extra = tuple((key, tuple(values)) for key, values in _extra_headers(request))
+    return UserInfo(name, groups, request.headers.get(_IMPERSONATE_UID, ""), extra)
 
 
-def rights_needed(user: UserInfo, request: ApiRequest) -> Iterator[Attributes]:
+def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[Attributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
-    name = request.headers[_USER]
+    name = request.headers[_IMPERSONATE_USER]
     account = account_of(name)
     if account is None:
         yield Attributes(user, "impersonate", "", "users", name=name)
     else:
         yield Attributes(user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1])
-    for group in request.headers.get(_REVIEW_GROUP, "").split(SEPARATOR):
+    for group in request.headers.get(_IMPERSONATE_GROUP, "").split(SEPARATOR):
         if group:
             yield Attributes(user, "impersonate", "", "groups", name=group)
-    if uid := request.headers.get(_UID, ""):
+    if uid := request.headers.get(_IMPERSONATE_UID, ""):
         yield Attributes(user, "impersonate", _AUTHENTICATION, "uids", name=uid)
-    for key, values in _extra(request):
+    for key, values in _extra_headers(request):
         for value in values:
             yield Attributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
 
 
-def _extra(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
+def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
     for header, value in request.headers.items():
-        if header.startswith(_EXTRA):
-            yield unquote(header.removeprefix(_EXTRA)), value.split(SEPARATOR)
+        if header.startswith(_IMPERSONATE_EXTRA_PREFIX):
+            yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(SEPARATOR)
 
 
 HEALTH: Final = ("healthz", "livez", "readyz")
 #: Path roots that need no authentication.
-_OPEN: Final = (*HEALTH, "version", "ui")
-_SCHEME: Final = "bearer"
+_PUBLIC_ROOTS: Final = (*HEALTH, "version", "ui")
+_BEARER: Final = "bearer"
 #: Subresources that the dashboard reads beside its models.
 _PAGE_SUBRESOURCES: Final = ("why", "eta")
 
 
 class AuthFilters:
-    """The filters of a request: authentication, impersonation, authorization."""
+    """The authentication, impersonation and authorization of requests."""
 
     def __init__(self, authorizer: Authorizer, tokens: Tokens) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
-    def authenticated(self, request: ApiRequest) -> ApiRequest:
-        """Return the request with the user of its certificate or token. Raises Refused on invalid credentials."""
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
+        """Return the request with the user of its certificate or token. Raises StatusError if they are invalid."""
         if request.user != ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == _SCHEME and token.strip():
+        if scheme.lower() == _BEARER and token.strip():
             user = self._tokens.user_of(token.strip())
             if user is None and permits_page_token(request):
                 user = self._tokens.page_user_of(token.strip())
             if user is None:
                 raise unauthorized()
             return request.made_by(user)
-        if not _is_open(request):
+        if not _is_public(request):
             raise unauthorized()
         return request
 
-    def acting(self, request: ApiRequest) -> ApiRequest:
-        """Return the request with the impersonated user, if any. Raises Refused if its own user may not impersonate."""
+    def impersonate(self, request: ApiRequest) -> ApiRequest:
+        """Return the request with the impersonated user, if any. Raises StatusError if that is not allowed."""
         user = impersonated(request)
         if user is None:
             return request
-        for attributes in rights_needed(request.user, request):
+        for attributes in required_permissions(request.user, request):
             decision = self._authorizer.decide(attributes)
             if not decision.allowed:
                 raise forbidden(attributes, decision.reason)
         return request.made_by(user)
 
     def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
-        """Raise Refused unless the user may perform the request, or the given verb in its place."""
-        if path is None and _is_open(request):
+        """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
+        if path is None and _is_public(request):
             return
         attributes = attributes_of(request, path)
         if verb:
@@ -170,14 +165,14 @@ def unauthorized() -> StatusError:
 
 
 def permits_page_token(request: ApiRequest) -> bool:
-    """Report whether a page token permits a request: it permits reads of models and of `why` and `eta`."""
+    """Report whether a dashboard token permits a request: it permits reads of view models, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
     return request.path.startswith(MODELS) or part_at(request.path) in _PAGE_SUBRESOURCES
 
 
-def _is_open(request: ApiRequest) -> bool:
-    return request.path.strip("/").split("/")[0] in _OPEN
+def _is_public(request: ApiRequest) -> bool:
+    return request.path.strip("/").split("/")[0] in _PUBLIC_ROOTS
 
 
 # --- escalation ---
@@ -187,7 +182,7 @@ def _is_open(request: ApiRequest) -> bool:
 # Sources: Kubernetes's pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased.
 
 
-_RESOURCES: Final = {
+_RBAC_RESOURCES: Final = {
     scheme.ROLE: "roles",
     scheme.CLUSTER_ROLE: "clusterroles",
     scheme.ROLE_BINDING: "rolebindings",
@@ -196,7 +191,7 @@ _RESOURCES: Final = {
 
 
 class Escalation:
-    """The escalation checks for writes of roles and bindings."""
+    """Prevents privilege escalation by writes of roles and bindings."""
 
     def __init__(self, rbac: RbacAuthorizer) -> None:
         self._rbac = rbac
@@ -214,53 +209,53 @@ class Escalation:
         """
         if _changes_only_lifecycle(new, old):
             return
-        resource, metadata = _RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
+        resource, metadata = _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
-        if self._may(user, "escalate", resource, namespace, name):
+        if self._is_allowed(user, "escalate", resource, namespace, name):
             return
-        wanted = rules_of(new)
+        required_rules = rules_of(new)
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            wanted = (*wanted, RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",)))
-        self._check_held(user, new, wanted)
+            required_rules = (*required_rules, RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",)))
+        self._check_permissions_held(user, new, required_rules)
 
     def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
         if _changes_only_lifecycle(new, old):
             return
         role, namespace = role_key(new), new["metadata"].get("namespace", "")
-        resource = _RESOURCES[role.kind]
-        if self._may(user, "bind", resource, namespace, role.name):
+        resource = _RBAC_RESOURCES[role.kind]
+        if self._is_allowed(user, "bind", resource, namespace, role.name):
             return
         rules = self._rbac.rules_of(role)
         if rules is None:
             details = {"name": role.name, "group": GROUP, "kind": resource}
             raise StatusError(404, "NotFound", f'{resource}.{GROUP} "{role.name}" not found', details)
-        self._check_held(user, new, rules)
+        self._check_permissions_held(user, new, rules)
 
-    def _may(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
+    def _is_allowed(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
         if MASTERS in user.groups:
             return True
         return self._rbac.decide(Attributes(user, verb, GROUP, resource, "", namespace, name)).allowed
 
-    def _check_held(self, user: UserInfo, new: Obj, wanted: Sequence[RbacRule]) -> None:
+    def _check_permissions_held(self, user: UserInfo, new: Obj, required_rules: Sequence[RbacRule]) -> None:
         metadata = new["metadata"]
-        missing = uncovered(wanted, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        missing = uncovered(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing:
             return
         groups = " ".join(map(json.dumps, user.groups))
         message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
-        why = "\n".join([message, *sorted(map(str, missing))])
-        raise refused_resource(GROUP, _RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), why)
+        reason = "\n".join([message, *sorted(map(str, missing))])
+        raise refused_resource(GROUP, _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), reason)
 
 
 def _changes_only_lifecycle(new: Obj, old: Obj | None) -> bool:
     """Report whether a change affects only owner references and finalizers, which grant no permission."""
-    return old is not None and _without_ends(new) == _without_ends(old)
+    return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
 
-def _without_ends(obj: Obj) -> Obj:
-    left_out = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
-    return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in left_out}}
+def _drop_lifecycle_fields(obj: Obj) -> Obj:
+    ignored_fields = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
+    return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in ignored_fields}}
 
 
 # --- owner pods ---
@@ -271,19 +266,21 @@ def _without_ends(obj: Obj) -> Obj:
 # therefore denies those writes to other users, and also commands in the owner's containers.
 
 
-_WRITES: Final = frozenset({"create", "update", "patch"})
-_KINDS: Final = frozenset({("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")})
-_COMMANDS: Final = frozenset({"exec", "attach"})
+_WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
+_POD_CREATING_RESOURCES: Final = frozenset(
+    {("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")}
+)
+_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
 class OwnerPods:
-    """An authorizer that denies requests that start processes to users other than the owner.
+    """An authorizer that lets only the owner of the platform start processes in pods.
 
-    It delegates all other requests.
+    It delegates all other requests to another authorizer.
     """
 
     def __init__(self, authorizer: Authorizer, denial: Callable[[], str]) -> None:
-        """`denial` returns why the machine cannot isolate pods; '' if it can."""
+        """Create the authorizer. `denial` returns why the machine cannot isolate pods; '' if it can."""
         self._authorizer = authorizer
         self._denial = denial
 
@@ -298,13 +295,13 @@ class OwnerPods:
 
 def _starts_processes(attributes: Attributes) -> bool:
     kind = (attributes.group, attributes.resource)
-    if kind == ("", "pods") and attributes.subresource in _COMMANDS:
+    if kind == ("", "pods") and attributes.subresource in _COMMAND_SUBRESOURCES:
         return True
-    return kind in _KINDS and not attributes.subresource and attributes.verb in _WRITES
+    return kind in _POD_CREATING_RESOURCES and not attributes.subresource and attributes.verb in _WRITE_VERBS
 
 
 class Security(NamedTuple):
-    """The filters of a server, the RBAC index that must observe every change, and all resources."""
+    """The filters of a server, the RBAC index that must observe every change, and all served resources."""
 
     access: AuthFilters
     rbac: RbacAuthorizer

@@ -33,11 +33,11 @@ from batchyard.apiserver.crd.values import (
     with_defaults,
 )
 
-_TEXT: Final[Schema] = {"type": "string"}
-_TRUTH: Final[Schema] = {"type": "boolean"}
+_STRING: Final[Schema] = {"type": "string"}
+_BOOLEAN: Final[Schema] = {"type": "boolean"}
 _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
-_JUNCTORS: Final = ("allOf", "anyOf", "oneOf")
-_NOT_NESTED: Final = {
+_COMBINING_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
+_FORBIDDEN_IN_NESTED: Final = {
     "type": "must be empty to be structural",
     "additionalProperties": "must be undefined to be structural",
     "default": "must be undefined to be structural",
@@ -52,58 +52,62 @@ _NOT_NESTED: Final = {
     MAP_TYPE: "must be undefined to be structural",
     RULES: "must be empty to be structural",
 }
-_EITHER: Final = [{"type": "integer"}, {"type": "string"}]
-_IN_METADATA: Final = frozenset({"name", "generateName"})
+_INTEGER_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
+_METADATA_FIELDS: Final = frozenset({"name", "generateName"})
 
 
 def schema_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Yield the errors of an object's root schema."""
+    """Yield the errors of the root schema of a version in a CustomResourceDefinition."""
     if additional(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "must not be used at the root", "")
     if schema.get("type", "object") != "object":
         yield invalid(f"{path}.type", schema["type"], "must be object at the root", "")
-    yield from _faults(schema, path, "must not be empty at the root")
+    yield from _schema_faults(schema, path, "must not be empty at the root")
     metadata = properties(schema).get("metadata", {})
-    if not _IN_METADATA.issuperset(properties(metadata)) or set(metadata) - {"type", "properties", "description"}:
+    if not _METADATA_FIELDS.issuperset(properties(metadata)) or set(metadata) - {"type", "properties", "description"}:
         message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
         yield forbidden(f"{path}.properties[metadata]", message, "")
 
 
-def _faults(schema: Schema, path: str, must_have_type: str) -> Iterator[FieldError]:
-    yield from _type_faults(schema, path, must_have_type)
+def _schema_faults(schema: Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
+    yield from _type_faults(schema, path, missing_type_message)
     yield from _extension_faults(schema, path)
     yield from _list_and_map_faults(schema, path)
-    yield from _word_faults(schema, path)
+    yield from _unsupported_keyword_faults(schema, path)
     yield from _rule_faults(schema, path)
-    yield from _junctor_faults(schema, path, has_either=bool(schema.get(INT_OR_STRING)))
-    for name, of in properties(schema).items():
-        yield from _faults(of, f"{path}.properties[{name}]", "must not be empty for specified object fields")
-    if rest := additional(schema):
-        yield from _faults(rest, f"{path}.additionalProperties", "must not be empty for specified object fields")
+    yield from _combining_keyword_faults(schema, path, is_int_or_string=bool(schema.get(INT_OR_STRING)))
+    for name, field_schema in properties(schema).items():
+        yield from _schema_faults(
+            field_schema, f"{path}.properties[{name}]", "must not be empty for specified object fields"
+        )
+    if additional_schema := additional(schema):
+        yield from _schema_faults(
+            additional_schema, f"{path}.additionalProperties", "must not be empty for specified object fields"
+        )
     if isinstance(schema.get("items"), Mapping):
-        yield from _faults(items(schema), f"{path}.items", "must not be empty for specified array items")
+        yield from _schema_faults(items(schema), f"{path}.items", "must not be empty for specified array items")
     if "default" in schema:
         yield from _default_faults(schema, path)
 
 
 def _type_faults(schema: Schema, path: str, must_have: str) -> Iterator[FieldError]:
-    found = schema.get("type", "")
-    if found and found not in _TYPES:
-        yield unsupported(f"{path}.type", found, _TYPES)
-    if schema.get(EMBEDDED) and found != "object":
+    type_name = schema.get("type", "")
+    if type_name and type_name not in _TYPES:
+        yield unsupported(f"{path}.type", type_name, _TYPES)
+    if schema.get(EMBEDDED) and type_name != "object":
         message = f"must be object if {EMBEDDED} is true"
-        yield invalid(f"{path}.type", found, message, "") if found else required(f"{path}.type", message, "")
-    elif not found and not schema.get(INT_OR_STRING) and not schema.get(PRESERVES):
+        yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")
+    elif not type_name and not schema.get(INT_OR_STRING) and not schema.get(PRESERVES):
         yield required(f"{path}.type", must_have, "")
-    if found == "array" and not isinstance(schema.get("items"), Mapping):
+    if type_name == "array" and not isinstance(schema.get("items"), Mapping):
         yield required(f"{path}.items", "must be specified", "")
 
 
 def _extension_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     if schema.get(INT_OR_STRING):
-        for word in (PRESERVES, EMBEDDED):
-            if schema.get(word):
-                yield invalid(f"{path}.{word}", True, f"must be false if {INT_OR_STRING} is true", "")
+        for keyword in (PRESERVES, EMBEDDED):
+            if schema.get(keyword):
+                yield invalid(f"{path}.{keyword}", True, f"must be false if {INT_OR_STRING} is true", "")
     if schema.get(EMBEDDED) and additional(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set", "")
     if schema.get(EMBEDDED) and not schema.get(PRESERVES) and not properties(schema):
@@ -116,153 +120,165 @@ def _extension_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def _list_and_map_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    kind, keys = schema.get(LIST_TYPE), schema.get(MAP_KEYS) or ()
-    if kind is not None:
+    list_type, keys = schema.get(LIST_TYPE), schema.get(MAP_KEYS) or ()
+    if list_type is not None:
         if schema.get("type") != "array":
             yield invalid(f"{path}.type", schema.get("type", ""), f"must be array if {LIST_TYPE} is specified", "")
-        if kind not in ("atomic", "set", "map"):
-            yield unsupported(f"{path}.{LIST_TYPE}", kind, ("atomic", "set", "map"))
-    if kind == "map":
+        if list_type not in ("atomic", "set", "map"):
+            yield unsupported(f"{path}.{LIST_TYPE}", list_type, ("atomic", "set", "map"))
+    if list_type == "map":
         yield from _map_key_faults(schema, keys, path)
     elif keys:
-        yield invalid(f"{path}.{LIST_TYPE}", kind or "", f"must be map if {MAP_KEYS} is non-empty", "")
-    if (of := schema.get(MAP_TYPE)) is not None and of not in ("atomic", "granular"):
-        yield unsupported(f"{path}.{MAP_TYPE}", of, ("atomic", "granular"))
+        yield invalid(f"{path}.{LIST_TYPE}", list_type or "", f"must be map if {MAP_KEYS} is non-empty", "")
+    if (map_type := schema.get(MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
+        yield unsupported(f"{path}.{MAP_TYPE}", map_type, ("atomic", "granular"))
 
 
 def _map_key_faults(schema: Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
-    of = items(schema)
+    item_schema = items(schema)
     if not keys:
         yield required(f"{path}.{MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
-    if of.get("type") != "object":
+    if item_schema.get("type") != "object":
         message = f"must be object if parent array's {LIST_TYPE} is map"
-        yield invalid(f"{path}.items.type", of.get("type", ""), message, "")
+        yield invalid(f"{path}.items.type", item_schema.get("type", ""), message, "")
     for i, key in enumerate(keys):
-        if key not in properties(of):
+        if key not in properties(item_schema):
             yield invalid(f"{path}.{MAP_KEYS}[{i}]", key, "entries must all be names of item properties", "")
-        elif key not in (of.get("required") or ()) and "default" not in properties(of)[key]:
+        elif key not in (item_schema.get("required") or ()) and "default" not in properties(item_schema)[key]:
             message = (
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
             )
             yield required(f"{path}.items.properties[{key}].default", message, "")
 
 
-def _word_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    for word in ("$ref", "id", "patternProperties", "definitions", "dependencies", "additionalItems"):
-        if word in schema:
-            yield forbidden(f"{path}.{word}", f"{word} is not supported", "")
+def _unsupported_keyword_faults(schema: Schema, path: str) -> Iterator[FieldError]:
+    for keyword in ("$ref", "id", "patternProperties", "definitions", "dependencies", "additionalItems"):
+        if keyword in schema:
+            yield forbidden(f"{path}.{keyword}", f"{keyword} is not supported", "")
     if schema.get("uniqueItems"):
         message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
         yield forbidden(f"{path}.uniqueItems", message, "")
-    if (pattern := schema.get("pattern")) and (wrong := pattern_fault(pattern)):
-        message = f"must be a valid regular expression, but isn't: {wrong}"
+    if (pattern := schema.get("pattern")) and (problem := pattern_fault(pattern)):
+        message = f"must be a valid regular expression, but isn't: {problem}"
         yield invalid(f"{path}.pattern", pattern, message, "")
 
 
 def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    for i, written in enumerate(schema.get(RULES) or ()):
-        at = f"{path}.{RULES}[{i}]"
-        if not str(written.get("rule", "")).strip():
-            yield required(f"{at}.rule", "rule is not specified", "")
-        elif wrong := check_rule(written)[0]:
-            yield invalid(f"{at}.rule", written["rule"], wrong, "")
+    for i, rule in enumerate(schema.get(RULES) or ()):
+        rule_path = f"{path}.{RULES}[{i}]"
+        if not str(rule.get("rule", "")).strip():
+            yield required(f"{rule_path}.rule", "rule is not specified", "")
+        elif problem := check_rule(rule)[0]:
+            yield invalid(f"{rule_path}.rule", rule["rule"], problem, "")
 
 
 def rule_warnings(schema: Schema, path: str) -> Iterator[str]:
-    """Yield a warning for each rule that is not checked because it uses unimplemented functions."""
-    for i, written in enumerate(schema.get(RULES) or ()):
-        if lacking := check_rule(written)[1]:
-            yield f"{path}.{RULES}[{i}]: the rule is not checked: unsupported functions: {lacking}"
-    for name, of in properties(schema).items():
-        yield from rule_warnings(of, f"{path}.properties[{name}]")
-    for word, inner in (("additionalProperties", additional(schema)), ("items", items(schema))):
-        if inner:
-            yield from rule_warnings(inner, f"{path}.{word}")
+    """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
+    for i, rule in enumerate(schema.get(RULES) or ()):
+        if unsupported_functions := check_rule(rule)[1]:
+            yield f"{path}.{RULES}[{i}]: the rule is not checked: unsupported functions: {unsupported_functions}"
+    for name, field_schema in properties(schema).items():
+        yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
+    for keyword, inner_schema in (("additionalProperties", additional(schema)), ("items", items(schema))):
+        if inner_schema:
+            yield from rule_warnings(inner_schema, f"{path}.{keyword}")
 
 
-def _junctor_faults(schema: Schema, path: str, *, has_either: bool) -> Iterator[FieldError]:
-    for word in _JUNCTORS:
-        for i, each in enumerate(schema.get(word) or ()):
-            is_either = has_either and (
-                (word == "anyOf" and schema["anyOf"] == _EITHER)
-                or (word == "allOf" and i == 0 and each.get("anyOf") == _EITHER)
+def _combining_keyword_faults(schema: Schema, path: str, *, is_int_or_string: bool) -> Iterator[FieldError]:
+    for keyword in _COMBINING_KEYWORDS:
+        for i, nested_schema in enumerate(schema.get(keyword) or ()):
+            is_int_or_string_form = is_int_or_string and (
+                (keyword == "anyOf" and schema["anyOf"] == _INTEGER_OR_STRING)
+                or (keyword == "allOf" and i == 0 and nested_schema.get("anyOf") == _INTEGER_OR_STRING)
             )
-            if not is_either:
-                yield from _nested_faults(each, f"{path}.{word}[{i}]")
+            if not is_int_or_string_form:
+                yield from _nested_faults(nested_schema, f"{path}.{keyword}[{i}]")
     if isinstance(schema.get("not"), Mapping):
         yield from _nested_faults(schema["not"], f"{path}.not")
 
 
 def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Check schemas below allOf, anyOf, oneOf and not, which may validate values but not declare structure."""
-    for word, reported in _NOT_NESTED.items():
-        if schema.get(word):
-            yield forbidden(f"{path}.{word}", reported, "")
+    """Yield the errors of schemas below allOf, anyOf, oneOf and not, which must not declare structure."""
+    for keyword, message in _FORBIDDEN_IN_NESTED.items():
+        if schema.get(keyword):
+            yield forbidden(f"{path}.{keyword}", message, "")
     if "metadata" in properties(schema):
         yield forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context", "")
-    yield from _junctor_faults(schema, path, has_either=False)
-    for name, of in properties(schema).items():
-        yield from _nested_faults(of, f"{path}.properties[{name}]")
+    yield from _combining_keyword_faults(schema, path, is_int_or_string=False)
+    for name, field_schema in properties(schema).items():
+        yield from _nested_faults(field_schema, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
         yield from _nested_faults(items(schema), f"{path}.items")
 
 
 def _default_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Check that a default is valid by its schema and has no unknown fields."""
+    """Yield the errors of a schema's default, which must be valid and have no unknown fields."""
     default: Any = schema["default"]
     if isinstance(default, Mapping) and not schema.get(EMBEDDED) and pruned(default, schema) != default:
         yield invalid(f"{path}.default", default, "must not have unknown fields", "")
     yield from value_faults(with_defaults(default, schema), schema, f"{path}.default")
 
 
+# --- schema keywords ---
+#
+# The recursive schema of JSON schemas, which checks the types of their keywords.
+#
+# Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
+
+
 _NUMBER: Final[Schema] = {"type": "number"}
-_WHOLE: Final[Schema] = {"type": "integer"}
-_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
-_RULE: Final[Schema] = {
+_INTEGER: Final[Schema] = {"type": "integer"}
+_STRING_LIST: Final[Schema] = {"type": "array", "items": _STRING}
+_VALIDATION_RULE: Final[Schema] = {
     "type": "object",
     "required": ["rule"],
     "properties": {
-        **dict.fromkeys(("rule", "message", "messageExpression", "fieldPath"), _TEXT),
+        **dict.fromkeys(("rule", "message", "messageExpression", "fieldPath"), _STRING),
         "reason": {
             "type": "string",
             "enum": ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"],
         },
-        "optionalOldSelf": _TRUTH,
+        "optionalOldSelf": _BOOLEAN,
     },
 }
 
 
 def _schema_of_schemas() -> Schema:
-    itself: dict[str, Any] = {"type": "object"}
-    many: Schema = {"type": "array", "items": itself}
-    itself["properties"] = {
-        **dict.fromkeys(("type", "format", "title", "description", "pattern", LIST_TYPE, MAP_TYPE), _TEXT),
-        **dict.fromkeys(("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum"), _TRUTH),
-        **dict.fromkeys((PRESERVES, EMBEDDED, INT_OR_STRING), _TRUTH),
+    schema: dict[str, Any] = {"type": "object"}
+    schema_list: Schema = {"type": "array", "items": schema}
+    schema["properties"] = {
+        **dict.fromkeys(("type", "format", "title", "description", "pattern", LIST_TYPE, MAP_TYPE), _STRING),
+        **dict.fromkeys(("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum"), _BOOLEAN),
+        **dict.fromkeys((PRESERVES, EMBEDDED, INT_OR_STRING), _BOOLEAN),
         **dict.fromkeys(("maximum", "minimum", "multipleOf"), _NUMBER),
-        **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _WHOLE),
-        **dict.fromkeys(("required", MAP_KEYS), _TEXTS),
-        **dict.fromkeys(("items", "not"), itself),
-        **dict.fromkeys(("allOf", "anyOf", "oneOf"), many),
+        **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _INTEGER),
+        **dict.fromkeys(("required", MAP_KEYS), _STRING_LIST),
+        **dict.fromkeys(("items", "not"), schema),
+        **dict.fromkeys(("allOf", "anyOf", "oneOf"), schema_list),
         "enum": {"type": "array", "items": {}},
-        "properties": {"type": "object", "additionalProperties": itself},
-        "additionalProperties": {"anyOf": [itself, _TRUTH]},
-        RULES: {"type": "array", "items": _RULE},
+        "properties": {"type": "object", "additionalProperties": schema},
+        "additionalProperties": {"anyOf": [schema, _BOOLEAN]},
+        RULES: {"type": "array", "items": _VALIDATION_RULE},
     }
-    return itself
+    return schema
 
 
 SCHEMA_OF_SCHEMAS: Final = _schema_of_schemas()
 
 
-_APPROVAL: Final = "api-approved.kubernetes.io"
-_PROTECTED: Final = ("k8s.io", "kubernetes.io")
+# --- definitions ---
+#
+# Errors of a CustomResourceDefinition: its names, versions, columns and subresources.
+
+
+_APPROVAL_ANNOTATION: Final = "api-approved.kubernetes.io"
+_PROTECTED_GROUPS: Final = ("k8s.io", "kubernetes.io")
 _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")
 _SELECTABLE_MAX: Final = 8
 
 
 def definition_faults(definition: Obj) -> Iterator[FieldError]:
-    """Yield the errors of a structurally valid definition."""
+    """Yield the errors of a CustomResourceDefinition that conforms to its own schema."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")
@@ -271,7 +287,7 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
     yield from _version_faults(spec["versions"])
     yield from _conversion_faults(definition)
     for i, version in enumerate(spec["versions"]):
-        yield from _faults_of_version(version, f"spec.versions[{i}]")
+        yield from _version_schema_faults(version, f"spec.versions[{i}]")
     if spec.get("preserveUnknownFields"):
         message = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
@@ -280,35 +296,35 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
 
 
 def definition_warnings(definition: Obj) -> list[str]:
-    """Return the warnings for the author of a definition."""
-    reported = []
+    """Return the warnings for the author of a CustomResourceDefinition."""
+    warnings = []
     known = built_in_kind(definition)
     if known is not None:
-        reported.append(
+        warnings.append(
             f"batchyard serves {known.kind}.{known.group} itself: this definition is stored, but its schema is not used"
         )
-        return reported
+        return warnings
     for i, version in enumerate(definition["spec"]["versions"]):
-        reported += rule_warnings(root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
-    return reported
+        warnings += rule_warnings(root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
+    return warnings
 
 
 def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Yield the errors of an update of a definition."""
-    was, wanted = old["spec"], new["spec"]
-    if wanted["group"] != was["group"]:
-        yield immutable("spec.group", wanted["group"])
-    if wanted["names"]["plural"] != was["names"]["plural"]:
-        yield immutable("spec.names.plural", wanted["names"]["plural"])
+    """Yield the errors of an update of a CustomResourceDefinition."""
+    old_spec, new_spec = old["spec"], new["spec"]
+    if new_spec["group"] != old_spec["group"]:
+        yield immutable("spec.group", new_spec["group"])
+    if new_spec["names"]["plural"] != old_spec["names"]["plural"]:
+        yield immutable("spec.names.plural", new_spec["names"]["plural"])
     if is_true(old, ESTABLISHED):
-        if wanted["scope"] != was["scope"]:
-            yield immutable("spec.scope", wanted["scope"])
-        if wanted["names"]["kind"] != was["names"]["kind"]:
-            yield immutable("spec.names.kind", wanted["names"]["kind"])
-    there = [version["name"] for version in wanted["versions"]]
-    for i, stored in enumerate((old.get("status") or {}).get("storedVersions") or ()):
-        if stored not in there:
-            yield invalid(f"status.storedVersions[{i}]", stored, "must appear in spec.versions", "")
+        if new_spec["scope"] != old_spec["scope"]:
+            yield immutable("spec.scope", new_spec["scope"])
+        if new_spec["names"]["kind"] != old_spec["names"]["kind"]:
+            yield immutable("spec.names.kind", new_spec["names"]["kind"])
+    version_names = [version["name"] for version in new_spec["versions"]]
+    for i, stored_version in enumerate((old.get("status") or {}).get("storedVersions") or ()):
+        if stored_version not in version_names:
+            yield invalid(f"status.storedVersions[{i}]", stored_version, "must appear in spec.versions", "")
 
 
 def _group_faults(definition: Obj) -> Iterator[FieldError]:
@@ -317,37 +333,37 @@ def _group_faults(definition: Obj) -> Iterator[FieldError]:
         yield invalid("spec.group", group, message, "")
     if "." not in group:
         yield invalid("spec.group", group, "should be a domain with at least one dot", "")
-    is_protected = any(group == each or group.endswith(f".{each}") for each in _PROTECTED)
-    if is_protected and not annotation(definition, _APPROVAL):
-        text = f'protected groups must have approval annotation "{_APPROVAL}", see https://github.com/kubernetes/enhancements/pull/1111'
-        yield required(f"metadata.annotations[{_APPROVAL}]", text, "")
+    is_protected = any(group == each or group.endswith(f".{each}") for each in _PROTECTED_GROUPS)
+    if is_protected and not annotation(definition, _APPROVAL_ANNOTATION):
+        text = f'protected groups must have approval annotation "{_APPROVAL_ANNOTATION}", see https://github.com/kubernetes/enhancements/pull/1111'
+        yield required(f"metadata.annotations[{_APPROVAL_ANNOTATION}]", text, "")
 
 
-def _name_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
+def _name_faults(names: Mapping[str, Any]) -> Iterator[FieldError]:
     for field in ("plural", "singular"):
-        for message in rules.dns1035_label(given[field]) if given.get(field) else ():
-            yield invalid(f"spec.names.{field}", given[field], message, "")
+        for message in rules.dns1035_label(names[field]) if names.get(field) else ():
+            yield invalid(f"spec.names.{field}", names[field], message, "")
     for field in ("kind", "listKind"):
-        for message in rules.dns1035_label(given[field].lower()) if given.get(field) else ():
+        for message in rules.dns1035_label(names[field].lower()) if names.get(field) else ():
             text = f"may have mixed case, but should otherwise match: {message}"
-            yield invalid(f"spec.names.{field}", given[field], text, "")
+            yield invalid(f"spec.names.{field}", names[field], text, "")
     for field in ("shortNames", "categories"):
-        for i, each in enumerate(given.get(field) or ()):
+        for i, each in enumerate(names.get(field) or ()):
             for message in rules.dns1035_label(each):
                 yield invalid(f"spec.names.{field}[{i}]", each, message, "")
     for field in ("plural", "singular", "kind", "listKind"):
-        if not given.get(field):
+        if not names.get(field):
             yield required(f"spec.names.{field}", "", "")
-    if given["kind"] and given["kind"] == given["listKind"]:
-        yield invalid("spec.names.listKind", given["kind"], "kind and listKind may not be the same", "")
+    if names["kind"] and names["kind"] == names["listKind"]:
+        yield invalid("spec.names.listKind", names["kind"], "kind and listKind may not be the same", "")
 
 
 def _version_faults(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    reported = [version["name"] for version in versions]
-    for i, name in enumerate(reported):
+    names = [version["name"] for version in versions]
+    for i, name in enumerate(names):
         for message in rules.dns1035_label(name):
             yield invalid(f"spec.versions[{i}].name", name, message, "")
-    if len(dict.fromkeys(reported)) != len(reported):
+    if len(dict.fromkeys(names)) != len(names):
         yield invalid_here("spec.versions", "must contain unique version names", "")
     if sum(version["storage"] for version in versions) != 1:
         yield invalid_here("spec.versions", "must have exactly one version marked as storage version", "")
@@ -363,14 +379,14 @@ def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
         yield forbidden("spec.conversion.strategy", message, "")
 
 
-def _faults_of_version(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _version_schema_faults(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     schema = root_schema(version)
     if not schema:
         yield required(f"{path}.schema.openAPIV3Schema", "schemas are required", "")
         return
-    misread = list(value_faults(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
-    if misread:
-        yield from misread
+    keyword_faults = list(value_faults(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
+    if keyword_faults:
+        yield from keyword_faults
         return
     yield from schema_faults(schema, f"{path}.schema.openAPIV3Schema")
     for i, column in enumerate(version.get("additionalPrinterColumns") or ()):
@@ -392,11 +408,13 @@ def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]
 def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
     if scale is None:
         return
-    for field, below in (("specReplicasPath", (".spec.",)), ("statusReplicasPath", (".status.",))):
+    for field, allowed_prefixes in (("specReplicasPath", (".spec.",)), ("statusReplicasPath", (".status.",))):
         if not scale.get(field):
             yield required(f"{path}.{field}", "", "")
-        elif not scale[field].startswith(below):
-            yield invalid(f"{path}.{field}", scale[field], f"should be a json path under {below[0][:-1]}", "")
+        elif not scale[field].startswith(allowed_prefixes):
+            yield invalid(
+                f"{path}.{field}", scale[field], f"should be a json path under {allowed_prefixes[0][:-1]}", ""
+            )
     selector = scale.get("labelSelectorPath")
     if selector and not selector.startswith((".spec.", ".status.")):
         message = "should be a json path under either .status or .spec"
@@ -407,17 +425,17 @@ def _selectable_faults(version: Mapping[str, Any], schema: Schema, path: str) ->
     fields = version.get("selectableFields") or ()
     if len(fields) > _SELECTABLE_MAX:
         yield FieldError(path, f"Too many: {len(fields)}: must have at most {_SELECTABLE_MAX} items")
-    seen: list[str] = []
+    known_paths: list[str] = []
     for i, field in enumerate(fields):
-        written = field["jsonPath"]
-        of: Schema = schema
-        for name in written.strip(".").split("."):
-            of = child(of, name)
-        if written in seen:
-            yield FieldError(f"{path}[{i}].jsonPath", f'Duplicate value: "{written}"')
-        elif not of:
-            yield invalid(f"{path}[{i}].jsonPath", written, "does not refer to a valid field", "")
-        elif of.get("type") not in ("boolean", "integer", "string"):
+        json_path = field["jsonPath"]
+        field_schema: Schema = schema
+        for name in json_path.strip(".").split("."):
+            field_schema = child(field_schema, name)
+        if json_path in known_paths:
+            yield FieldError(f"{path}[{i}].jsonPath", f'Duplicate value: "{json_path}"')
+        elif not field_schema:
+            yield invalid(f"{path}[{i}].jsonPath", json_path, "does not refer to a valid field", "")
+        elif field_schema.get("type") not in ("boolean", "integer", "string"):
             message = "must point to a field of type string, boolean or integer"
-            yield invalid(f"{path}[{i}].jsonPath", written, message, "")
-        seen.append(written)
+            yield invalid(f"{path}[{i}].jsonPath", json_path, message, "")
+        known_paths.append(json_path)

@@ -1,4 +1,4 @@
-"""The kind CustomResourceDefinition: a custom kind with a structural schema and further validation."""
+"""The resource of CustomResourceDefinitions, and the resources of the custom kinds that they define."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -28,17 +28,6 @@ from batchyard.apiserver.subresources.scale import with_scale
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import WatchEvent
 
-# --- schema words ---
-#
-# The recursive schema of JSON schemas, which checks the types of their keywords.
-#
-# Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
-
-
-_TEXT: Final[Schema] = {"type": "string"}
-_TRUTH: Final[Schema] = {"type": "boolean"}
-
-
 # --- definition schema ---
 #
 # The structural schema of CustomResourceDefinitions, which are handled like custom objects.
@@ -46,96 +35,98 @@ _TRUTH: Final[Schema] = {"type": "boolean"}
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types.go.
 
 
-_PRINTED_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT, LIST_TYPE: "atomic"}
-_ANYTHING: Final[Schema] = {"type": "object", PRESERVES: True}
+_STRING: Final[Schema] = {"type": "string"}
+_BOOLEAN: Final[Schema] = {"type": "boolean"}
+_STRING_LIST: Final[Schema] = {"type": "array", "items": _STRING, LIST_TYPE: "atomic"}
+_ANY_OBJECT: Final[Schema] = {"type": "object", PRESERVES: True}
 
 
-def _object(*required: str, about: str = "", **fields: Schema) -> dict[str, Any]:
-    reported: dict[str, Any] = {"type": "object", "properties": fields}
-    reported |= {"required": list(required)} if required else {}
-    return reported | ({"description": about} if about else {})
+def _object_schema(*required: str, about: str = "", **fields: Schema) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": fields}
+    schema |= {"required": list(required)} if required else {}
+    return schema | ({"description": about} if about else {})
 
 
-def _list(of: Schema, *keys: str) -> dict[str, Any]:
-    kind: Mapping[str, Any] = {LIST_TYPE: "map", MAP_KEYS: list(keys)} if keys else {LIST_TYPE: "atomic"}
-    return {"type": "array", "items": of, **kind}
+def _list_schema(item_schema: Schema, *keys: str) -> dict[str, Any]:
+    list_keywords: Mapping[str, Any] = {LIST_TYPE: "map", MAP_KEYS: list(keys)} if keys else {LIST_TYPE: "atomic"}
+    return {"type": "array", "items": item_schema, **list_keywords}
 
 
-_NAMES: Final = _object(
+_NAMES: Final = _object_schema(
     "plural",
     "kind",
     about="the names of the resource and the kind",
-    plural=_TEXT,
-    singular=_TEXT,
-    shortNames=_PRINTED_TEXTS,
-    kind=_TEXT,
-    listKind=_TEXT,
-    categories=_PRINTED_TEXTS,
+    plural=_STRING,
+    singular=_STRING,
+    shortNames=_STRING_LIST,
+    kind=_STRING,
+    listKind=_STRING,
+    categories=_STRING_LIST,
 )
-_COLUMN: Final = _object(
+_COLUMN: Final = _object_schema(
     "name",
     "type",
     "jsonPath",
     about="a column of the printed table",
-    name=_TEXT,
-    type=_TEXT,
-    format=_TEXT,
-    description=_TEXT,
+    name=_STRING,
+    type=_STRING,
+    format=_STRING,
+    description=_STRING,
     priority={"type": "integer", "format": "int32"},
-    jsonPath=_TEXT,
+    jsonPath=_STRING,
 )
-_SCALE: Final = _object(
+_SCALE: Final = _object_schema(
     about="the paths of desired and current replicas",
-    specReplicasPath=_TEXT,
-    statusReplicasPath=_TEXT,
-    labelSelectorPath=_TEXT,
+    specReplicasPath=_STRING,
+    statusReplicasPath=_STRING,
+    labelSelectorPath=_STRING,
 )
-_VERSION: Final = _object(
+_VERSION: Final = _object_schema(
     "name",
     "served",
     "storage",
-    name=_TEXT,
-    served=_TRUTH,
-    storage=_TRUTH,
-    deprecated=_TRUTH,
-    deprecationWarning=_TEXT,
-    schema=_object(about="the schema of the objects", openAPIV3Schema=_ANYTHING),
-    subresources=_object(about="the subresources of the objects", status=_ANYTHING, scale=_SCALE),
-    additionalPrinterColumns=_list(_COLUMN),
-    selectableFields=_list(_object("jsonPath", jsonPath=_TEXT)),
+    name=_STRING,
+    served=_BOOLEAN,
+    storage=_BOOLEAN,
+    deprecated=_BOOLEAN,
+    deprecationWarning=_STRING,
+    schema=_object_schema(about="the schema of the objects", openAPIV3Schema=_ANY_OBJECT),
+    subresources=_object_schema(about="the subresources of the objects", status=_ANY_OBJECT, scale=_SCALE),
+    additionalPrinterColumns=_list_schema(_COLUMN),
+    selectableFields=_list_schema(_object_schema("jsonPath", jsonPath=_STRING)),
 )
-_SPEC: Final = _object(
+_SPEC: Final = _object_schema(
     "group",
     "names",
     "scope",
     "versions",
     about="the desired state of the definition",
-    group=_TEXT,
+    group=_STRING,
     names=_NAMES,
     scope={"type": "string", "enum": ["Cluster", "Namespaced"]},
-    versions=_list(_VERSION),
-    conversion=_object("strategy", strategy=_TEXT, webhook=_ANYTHING) | {"default": {"strategy": "None"}},
-    preserveUnknownFields=_TRUTH,
+    versions=_list_schema(_VERSION),
+    conversion=_object_schema("strategy", strategy=_STRING, webhook=_ANY_OBJECT) | {"default": {"strategy": "None"}},
+    preserveUnknownFields=_BOOLEAN,
 )
-_CONDITION: Final = _object(
+_CONDITION: Final = _object_schema(
     "type",
     "status",
-    type=_TEXT,
-    status=_TEXT,
+    type=_STRING,
+    status=_STRING,
     lastTransitionTime={"type": "string", "format": "date-time"},
-    reason=_TEXT,
-    message=_TEXT,
+    reason=_STRING,
+    message=_STRING,
     observedGeneration={"type": "integer", "format": "int64"},
 )
-CONDITIONS: Final = _list(_CONDITION, "type")
-_STATUS: Final = _object(
+CONDITIONS: Final = _list_schema(_CONDITION, "type")
+_STATUS: Final = _object_schema(
     about="the current state of the definition",
     conditions=CONDITIONS,
-    acceptedNames=_object(**_NAMES["properties"]),
-    storedVersions=_PRINTED_TEXTS,
+    acceptedNames=_object_schema(**_NAMES["properties"]),
+    storedVersions=_STRING_LIST,
     observedGeneration={"type": "integer", "format": "int64"},
 )
-DEFINITION_SCHEMA: Final = _object("spec", spec=_SPEC, status=_STATUS)
+DEFINITION_SCHEMA: Final = _object_schema("spec", spec=_SPEC, status=_STATUS)
 
 
 _INFO: Final = ServedKind(
@@ -155,13 +146,13 @@ _COLUMNS: Final = (Column("Name", format="name"), Column("Created At", type="dat
 
 
 class DefinitionStrategy(CustomStrategy):
-    """The strategy of CustomResourceDefinitions."""
+    """The resource strategy of CustomResourceDefinitions."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode a definition with defaults; or return its errors."""
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode a CustomResourceDefinition with defaults, or return its errors."""
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:
             return decoded
@@ -174,44 +165,50 @@ class DefinitionStrategy(CustomStrategy):
         )
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the validation errors of an update."""
+        """Return the validation errors of an update of a CustomResourceDefinition."""
         return list(definition_update_faults(new, old))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return no errors: any status update is valid."""
+        """Return no errors: any status update of a CustomResourceDefinition is valid."""
         return []
 
-    def _times(self) -> TimeLocations:
+    def _time_locations(self) -> TimeLocations:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """Return the table columns."""
+        """Return the table columns of CustomResourceDefinitions."""
         return _COLUMNS
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """Return the table cells of a definition."""
-        made_at = parse_time(stored["metadata"]["creationTimestamp"])
-        return [stored["metadata"]["name"], format_time(made_at // SECOND * SECOND)]
+        """Return the table cells of a CustomResourceDefinition."""
+        created_at = parse_time(stored["metadata"]["creationTimestamp"])
+        return [stored["metadata"]["name"], format_time(created_at // SECOND * SECOND)]
 
 
 def definition_resource() -> Resource:
-    """Return the resource of CustomResourceDefinitions."""
+    """Return the served resource of CustomResourceDefinitions."""
     strategy = DefinitionStrategy()
     return Resource(
-        _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
+        _INFO,
+        strategy,
+        ("status",),
+        merge_schema=strategy.merge_schema,
+        is_native=True,
+        drops_unknown=True,
+        is_adoptable=True,
     )
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return a definition with default names."""
+    """Return a CustomResourceDefinition with the default singular and list kind, if it omits them."""
     spec = definition["spec"]
     kind = spec["names"]["kind"]
-    implied = {"singular": kind.lower(), "listKind": f"{kind}List" if kind else ""}
-    return {**definition, "spec": {**spec, "names": {**spec["names"], **_missing(implied, spec["names"])}}}
+    default_names = {"singular": kind.lower(), "listKind": f"{kind}List" if kind else ""}
+    return {**definition, "spec": {**spec, "names": {**spec["names"], **_missing_names(default_names, spec["names"])}}}
 
 
-def _missing(implied: Mapping[str, str], names: Mapping[str, Any]) -> Mapping[str, str]:
-    return {field: name for field, name in implied.items() if not names.get(field)}
+def _missing_names(default_names: Mapping[str, str], names: Mapping[str, Any]) -> Mapping[str, str]:
+    return {field: name for field, name in default_names.items() if not names.get(field)}
 
 
 # --- serving ---
@@ -220,14 +217,14 @@ def _missing(implied: Mapping[str, str], names: Mapping[str, Any]) -> Mapping[st
 
 
 class CustomObjectStore(ApiObjectStore, Protocol):
-    """Access to the stored objects."""
+    """Access to the stored objects of the API server, with sorted lists."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
 
 
 class CustomResources:
-    """Serves the kinds of all established definitions, and follows their changes."""
+    """Serves the kinds of all established CustomResourceDefinitions, and follows their changes."""
 
     def __init__(self, objects: CustomObjectStore, resources: Resources, now: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -237,7 +234,7 @@ class CustomResources:
         self._refresh()
 
     def observe(self, event: WatchEvent) -> None:
-        """Refresh the served kinds after a change of a definition."""
+        """Refresh the served kinds after a change of a CustomResourceDefinition."""
         if event.key.kind == DEFINITION:
             self._refresh()
 
@@ -246,30 +243,30 @@ class CustomResources:
         served = {
             key: self._served.get(key) or _resource(each, self._objects, self._now)
             for each in definitions
-            for key in [_key_of(each)]
+            for key in [_resource_key(each)]
         }
         if served.keys() != self._served.keys():
-            self._resources.serve_also(served.values())
+            self._resources.serve_additional(served.values())
         self._served = served
 
 
 def _serves_a_version(definition: Obj) -> bool:
-    """Report whether any version is served; without one the kind has no path and no discovery entry."""
+    """Report whether a definition serves any version; without one the kind has no path."""
     return any(version["served"] for version in definition["spec"]["versions"])
 
 
-def _key_of(definition: Obj) -> tuple[Any, ...]:
-    """Return what identifies the resource of a definition; a change requires a new resource."""
+def _resource_key(definition: Obj) -> tuple[Any, ...]:
+    """Return the key of a definition's resource; if the key changes, a new resource is needed."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_leaving(definition)
 
 
 def _resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
-    """Return the resource of a definition."""
+    """Return the resource that serves the objects of a CustomResourceDefinition."""
     info, versions = kind_of(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))
+    strategy = CustomStrategy(info, versions, is_terminating=is_leaving(definition))
     parts = ("status",) if info.has_status else ()
     scales = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale = next(filter(None, scales), None)
-    resource = Resource(info, strategy, parts, shape=strategy.shape, drops_unknown=True)
+    resource = Resource(info, strategy, parts, merge_schema=strategy.merge_schema, drops_unknown=True)
     return resource if scale is None else with_scale(resource, objects, scale, now)

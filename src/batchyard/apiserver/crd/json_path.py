@@ -17,36 +17,36 @@ _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*
 
 
 class BadPath(ValueError):  # noqa: N818 - named after the condition
-    """A malformed path."""
+    """The text is not a supported JSON path."""
 
 
 def path_of(text: str) -> Sequence[Step]:
-    """Parse a path into steps. Raises BadPath if it is malformed."""
-    rest, steps = text.strip().removeprefix("$"), []
-    while rest:
-        step, length = _first_step(rest, text)
+    """Parse a JSON path into steps. Raises BadPath if it is malformed."""
+    remaining, steps = text.strip().removeprefix("$"), []
+    while remaining:
+        step, length = _parse_first_step(remaining, text)
         steps.append(step)
-        rest = rest[length:]
+        remaining = remaining[length:]
     return steps
 
 
 def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
-    """Return all values at a path."""
+    """Return all values of an object at a JSON path."""
     values = [obj]
     for step in path:
         values = [inner for value in values for inner in step(value)]
     return values
 
 
-def _first_step(rest: str, whole: str) -> tuple[Step, int]:
+def _parse_first_step(remaining: str, path: str) -> tuple[Step, int]:
     for pattern, make in _STEPS:
-        found = pattern.match(rest)
-        if found:
-            return make(found), found.end()
-    raise BadPath(f"{whole!r} cannot be parsed from {rest!r} on")
+        match = pattern.match(remaining)
+        if match:
+            return make(match), match.end()
+    raise BadPath(f"cannot parse {remaining!r} in {path!r}")
 
 
-def _field(name: str) -> Step:
+def _field_step(name: str) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if isinstance(value, Mapping) and name in value:
             yield value[name]
@@ -54,7 +54,7 @@ def _field(name: str) -> Step:
     return step
 
 
-def _index(number: int) -> Step:
+def _index_step(number: int) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if isinstance(value, list) and -len(value) <= number < len(value):
             yield value[number]
@@ -62,30 +62,30 @@ def _index(number: int) -> Step:
     return step
 
 
-def _every(value: Any) -> Iterable[Any]:
+def _all_items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
 
 
-def _filter(found: re.Match[str]) -> Step:
-    names, is_equal = found[1].split("."), found[2] == "=="
-    wanted = next(text for text in found.groups()[2:] if text is not None)
+def _filter_step(match: re.Match[str]) -> Step:
+    names, is_equal = match[1].split("."), match[2] == "=="
+    constant = next(text for text in match.groups()[2:] if text is not None)
 
     def step(value: Any) -> Iterator[Any]:
-        return (each for each in _every(value) if (_text(each, names) == wanted) is is_equal)
+        return (each for each in _all_items(value) if (_nested_text(each, names) == constant) is is_equal)
 
     return step
 
 
-def _text(value: Any, names: Sequence[str]) -> str | None:
+def _nested_text(value: Any, names: Sequence[str]) -> str | None:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 _STEPS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
-    (_QUOTED, lambda found: _field(found[1] if found[1] is not None else found[2])),
-    (_INDEX, lambda found: _index(int(found[1]))),
-    (_ALL, lambda _found: _every),
-    (_FILTER, _filter),
-    (_FIELD, lambda found: _field(found[1].replace("\\", ""))),
+    (_QUOTED, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
+    (_INDEX, lambda match: _index_step(int(match[1]))),
+    (_ALL, lambda _match: _all_items),
+    (_FILTER, _filter_step),
+    (_FIELD, lambda match: _field_step(match[1].replace("\\", ""))),
 )

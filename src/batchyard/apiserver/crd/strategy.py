@@ -1,4 +1,4 @@
-"""The strategy of custom objects.
+"""The resource strategy of custom objects: their schemas, table columns and validation rules by version.
 
 An object is pruned, defaulted and validated in the version in which it is sent, then stored in the storage version.
 Conversion changes only `apiVersion` and prunes fields that the other version lacks. Validation rules are those of the
@@ -44,49 +44,52 @@ from batchyard.base.instant import Instant, format_age
 # Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor.
 
 
-_NAME: Final = Column("Name", format="name")
-_AGE: Final[Mapping[str, Any]] = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_NAME_COLUMN: Final = Column("Name", format="name")
+_AGE_COLUMN: Final[Mapping[str, Any]] = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _encode = msgspec.json.encode
 
 
 class Columns:
-    """The table columns of one version of a definition."""
+    """The table columns of one version of a CustomResourceDefinition."""
 
-    def __init__(self, defined: Sequence[Mapping[str, Any]]) -> None:
-        self._defined = defined or [_AGE]
-        self._paths: Sequence[Sequence[Step]] = [path_of(each["jsonPath"]) for each in self._defined]
+    def __init__(self, definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._column_definitions = definitions or [_AGE_COLUMN]
+        self._paths: Sequence[Sequence[Step]] = [path_of(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
-        """Return the columns."""
-        return [_NAME, *map(_column, self._defined)]
+        """Return the table columns: the name, then those of the definition."""
+        return [_NAME_COLUMN, *map(_column_from_definition, self._column_definitions)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:
-        """Return the cells of an object."""
-        found = [_cell(obj, each["type"], path, now) for each, path in zip(self._defined, self._paths, strict=True)]
-        return [obj["metadata"]["name"], *found]
+        """Return the table cells of a custom object."""
+        values = [
+            _format_cell(obj, each["type"], path, now)
+            for each, path in zip(self._column_definitions, self._paths, strict=True)
+        ]
+        return [obj["metadata"]["name"], *values]
 
 
-def _column(defined: Mapping[str, Any]) -> Column:
+def _column_from_definition(definition: Mapping[str, Any]) -> Column:
     return Column(
-        defined["name"],
-        defined.get("priority", 0),
-        defined["type"],
-        defined.get("format", ""),
-        defined.get("description", ""),
+        definition["name"],
+        definition.get("priority", 0),
+        definition["type"],
+        definition.get("format", ""),
+        definition.get("description", ""),
     )
 
 
-def _cell(obj: Obj, type_: str, path: Sequence[Step], now: Instant) -> str:
-    """Return the first value at a path, if it has the column's type."""
+def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant) -> str:
+    """Return the first value at a JSON path as text; '' if it does not have the type of the column."""
     values = values_at(obj, path)
     if not values or values[0] is None:
         return ""
     value = values[0]
-    match type_:
+    match column_type:
         case "string":
             return _encode(value).decode() if isinstance(value, Mapping | list) else text(value)
         case "date":
-            return _age(value, now)
+            return _format_age(value, now)
         case "boolean":
             return text(value) if isinstance(value, bool) else ""
         case "integer":
@@ -98,7 +101,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _age(value: Any, now: Instant) -> str:
+def _format_age(value: Any, now: Instant) -> str:
     try:
         return format_age(now - parse_time(value))
     except (TypeError, ValueError):
@@ -106,60 +109,64 @@ def _age(value: Any, now: Instant) -> str:
 
 
 _METADATA: Final = "ObjectMeta"
-_SOUND_MAX: Final = 100_000
+_CONFORMING_OBJECTS_MAX: Final = 100_000
 #: Errors after which validation rules are skipped.
-_BLOCKING: Final = ("Required value", "Too long", "Too many")
-_UNCHECKED: Final = FieldError(
+_BLOCKING_PROBLEMS: Final = ("Required value", "Too long", "Too many")
+_RULES_NOT_CHECKED: Final = FieldError(
     "<nil>",
     'Invalid value: "null": some validation rules were not checked because the object was invalid; correct the '
     "existing errors to complete validation",
 )
-_TEXT: Final[Schema] = {"type": "string"}
+_STRING: Final[Schema] = {"type": "string"}
 #: The fields of the object root that rules can access.
 _ROOT_PROPERTIES: Final[Mapping[str, Schema]] = {
-    "apiVersion": _TEXT,
-    "kind": _TEXT,
-    "metadata": {"type": "object", "properties": {"name": _TEXT, "generateName": _TEXT}},
+    "apiVersion": _STRING,
+    "kind": _STRING,
+    "metadata": {"type": "object", "properties": {"name": _STRING, "generateName": _STRING}},
 }
-_ABOUT_VERSION: Final = (
+_API_VERSION_DESCRIPTION: Final = (
     "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized "
     "schemas to the latest internal value, and may reject unrecognized values."
 )
-_ABOUT_KIND: Final = "Kind is a string value representing the REST resource this object represents."
+_KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resource this object represents."
 
 
 class CustomStrategy:
-    """The schemas, columns and rules of one custom kind, by version."""
+    """The resource strategy of one custom kind, with schemas, columns and rules by version."""
 
-    def __init__(self, info: ServedKind, versions: Sequence[Mapping[str, Any]], *, is_leaving: bool = False) -> None:
+    def __init__(
+        self, info: ServedKind, versions: Sequence[Mapping[str, Any]], *, is_terminating: bool = False
+    ) -> None:
         self._info = info
-        self._is_leaving = is_leaving
+        self._is_terminating = is_terminating
         self._schemas = {info.api_version_for(each["name"]): root_schema(each) for each in versions}
-        self._deprecated = {
+        self._deprecation_warnings = {
             info.api_version_for(each["name"]): each.get("deprecationWarning")
             or f"{info.api_version_for(each['name'])} {info.kind} is deprecated"
             for each in versions
             if each.get("deprecated")
         }
         #: The metadata of objects known to conform to the schema, by uid. Each revision has its own metadata object.
-        self._sound: dict[str, Mapping[str, Any]] = {}
+        self._conforming_metadata: dict[str, Mapping[str, Any]] = {}
         self._columns = {
             info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
         }
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode an object into its storage version with defaults; or return its errors."""
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode a custom object into its storage version with defaults, or return its errors."""
         schema = self._schemas[sent["apiVersion"]]
-        obj = {**sent, "metadata": _placed(sent.get("metadata"), namespace if self._info.namespaced else "")}
-        faults = [*_faults_of_metadata(obj)]
+        obj = {**sent, "metadata": _complete_metadata(sent.get("metadata"), namespace if self._info.namespaced else "")}
+        faults = [*_metadata_errors(obj)]
         completed = with_defaults(pruned(obj, schema), schema)
-        found = list(value_faults(completed, schema, ""))
-        if any(fault.problem.startswith(_BLOCKING) or "must be of type" in fault.problem for fault in found):
-            found += [_UNCHECKED] if has_somewhere(schema, RULES) else []
-        faults += found
-        reported = self._deprecated.get(sent["apiVersion"])
-        warnings = [] if reported is None else [reported]
-        return DecodedObject(None if faults else self._as(completed, self._info.api_version), faults, warnings)
+        value_errors = list(value_faults(completed, schema, ""))
+        if any(
+            fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in value_errors
+        ):
+            value_errors += [_RULES_NOT_CHECKED] if has_somewhere(schema, RULES) else []
+        faults += value_errors
+        warning = self._deprecation_warnings.get(sent["apiVersion"])
+        warnings = [] if warning is None else [warning]
+        return DecodedObject(None if faults else self._convert(completed, self._info.api_version), faults, warnings)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
@@ -167,19 +174,19 @@ class CustomStrategy:
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        return in_whole_seconds(self.in_version(stored, api_version), self._times())
+        return in_whole_seconds(self.in_version(stored, api_version), self._time_locations())
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object without rounding times, for comparison."""
-        return self._as(self._current(stored), api_version)
+        """Convert a stored object to a served version without rounding times, for comparison."""
+        return self._convert(self._upgrade_stored(stored), api_version)
 
-    def _times(self) -> TimeLocations:
-        """Return the paths of time fields; only those of the metadata are known."""
+    def _time_locations(self) -> TimeLocations:
+        """Return the paths of time fields; of a custom object only those of the metadata are known."""
         return times_of_metadata()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object. Raises Refused if the definition is terminating."""
-        if self._is_leaving:
+        """Return the validation errors of a new object. Raises StatusError if the definition is terminating."""
+        if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
         return list(self._rules.faults(new, NO_OLD_VALUE))
@@ -200,10 +207,10 @@ class CustomStrategy:
         """Return the table cells of a stored object."""
         return self._columns[api_version].cells(stored, now)
 
-    def shape(self, version: str) -> MergeSchema:
+    def merge_schema(self, version: str) -> MergeSchema:
         """Return the merge schema of a version."""
         schema = self._schemas[self._info.api_version_for(version)]
-        fields = {**(schema.get("properties") or {}), "apiVersion": _TEXT, "kind": _TEXT}
+        fields = {**(schema.get("properties") or {}), "apiVersion": _STRING, "kind": _STRING}
         return shape_of_schema({**schema, "properties": fields}, metadata_shape())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
@@ -211,55 +218,55 @@ class CustomStrategy:
         metadata = metadata_schemas()
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {
-            "apiVersion": {"type": "string", "description": _ABOUT_VERSION},
-            "kind": {"type": "string", "description": _ABOUT_KIND},
+            "apiVersion": {"type": "string", "description": _API_VERSION_DESCRIPTION},
+            "kind": {"type": "string", "description": _KIND_DESCRIPTION},
             **(schema.get("properties") or {}),
             "metadata": {"allOf": [{"$ref": REFERENCE + next(iter(metadata))}]},
         }
         kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
-        reported = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(self._info, version): reported, **metadata}
+        object_schema = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(self._info, version): object_schema, **metadata}
 
     @cached_property
     def _rules(self) -> ValidationRules:
-        """The rules of the storage version, compiled on first use."""
+        """The validation rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
-    def _current(self, stored: Obj) -> Obj:
-        """Return a stored object as the current schema prunes and defaults it; the schema may have changed since."""
+    def _upgrade_stored(self, stored: Obj) -> Obj:
+        """Return a stored object, pruned and defaulted by the current schema if that has changed since."""
         metadata = stored["metadata"]
         uid = metadata.get("uid", "")
-        if self._sound.get(uid) is metadata:
+        if self._conforming_metadata.get(uid) is metadata:
             return stored
         schema = self._schemas[self._info.api_version]
         current: Obj = with_defaults(pruned(stored, schema), schema)
         if uid and current == stored:
-            if len(self._sound) >= _SOUND_MAX:
-                self._sound.clear()
-            self._sound[uid] = metadata
+            if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:
+                self._conforming_metadata.clear()
+            self._conforming_metadata[uid] = metadata
         return current
 
-    def _as(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    def _convert(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         if obj["apiVersion"] == api_version:
             return dict(obj)
         schema = self._schemas[api_version]
         return {**with_defaults(pruned(obj, schema), schema), "apiVersion": api_version}
 
 
-def _placed(metadata: Any, namespace: str) -> Any:
-    """Return metadata without unknown fields, in the namespace or in none."""
+def _complete_metadata(metadata: Any, namespace: str) -> Any:
+    """Return metadata without unknown fields, and with the namespace of the request or without one."""
     if not isinstance(metadata, Mapping):
         return metadata
-    known = scope(NATIVE).fields(_METADATA)
-    kept = {name: each for name, each in metadata.items() if name in known and each is not None}
+    known_fields = scope(NATIVE).fields(_METADATA)
+    known_metadata = {name: each for name, each in metadata.items() if name in known_fields and each is not None}
     if not namespace:
-        kept.pop("namespace", None)
-        return kept
-    return {**kept, "namespace": kept.get("namespace") or namespace}
+        known_metadata.pop("namespace", None)
+        return known_metadata
+    return {**known_metadata, "namespace": known_metadata.get("namespace") or namespace}
 
 
-def _faults_of_metadata(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def _metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     metadata = obj["metadata"]
     if metadata is None:
         yield FieldError("metadata", "Required value")

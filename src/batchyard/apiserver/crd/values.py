@@ -1,4 +1,4 @@
-"""Validation of values against schemas, with the API server's messages.
+"""Structural schemas and values: keywords, pruning, defaulting, and validation with the API server's messages.
 
 Sources: k8s.io/kube-openapi, pkg/validation/validate and pkg/validation/errors; k8s.io/apiextensions-apiserver,
 pkg/apiserver/validation/validation.go; for lists, pkg/apiserver/schema/listtype.
@@ -40,53 +40,53 @@ EMPTY: Final[Schema] = {}
 
 
 def properties(schema: Schema) -> Mapping[str, Schema]:
-    """Return the schemas of the declared fields."""
-    found: Mapping[str, Schema] = schema.get("properties") or {}
-    return found
+    """Return the schemas of the fields that an object schema declares."""
+    schemas: Mapping[str, Schema] = schema.get("properties") or {}
+    return schemas
 
 
 def additional(schema: Schema) -> Schema | None:
-    """Return the schema of additional fields; None if they are not allowed."""
-    found = schema.get("additionalProperties")
-    return found if isinstance(found, Mapping) else EMPTY if found is True else None
+    """Return the schema for undeclared fields; None if they are not allowed."""
+    schema_or_flag = schema.get("additionalProperties")
+    return schema_or_flag if isinstance(schema_or_flag, Mapping) else EMPTY if schema_or_flag is True else None
 
 
 def items(schema: Schema) -> Schema:
-    """Return the schema of list items."""
-    found: Schema = schema.get("items") or EMPTY
-    return found
+    """Return the schema of the items of a list schema."""
+    item_schema: Schema = schema.get("items") or EMPTY
+    return item_schema
 
 
 def child(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field; EMPTY if it is unknown."""
-    found = properties(schema).get(name)
-    return (additional(schema) or EMPTY) if found is None else found
+    """Return the schema of a field of an object schema; EMPTY if it is unknown."""
+    field_schema = properties(schema).get(name)
+    return (additional(schema) or EMPTY) if field_schema is None else field_schema
 
 
 def within(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas directly below a schema."""
     yield from properties(schema).values()
-    for found in (additional(schema), items(schema)):
-        if found:
-            yield found
+    for subschema in (additional(schema), items(schema)):
+        if subschema:
+            yield subschema
 
 
 def root_schema(version: Mapping[str, Any]) -> Schema:
-    """Return the schema of one version of a definition."""
-    found: Schema = (version.get("schema") or {}).get("openAPIV3Schema") or EMPTY
-    return found
+    """Return the schema of one version of a CustomResourceDefinition."""
+    schema: Schema = (version.get("schema") or {}).get("openAPIV3Schema") or EMPTY
+    return schema
 
 
-def has_somewhere(schema: Schema, word: str) -> bool:
+def has_somewhere(schema: Schema, keyword: str) -> bool:
     """Report whether a keyword is set in a schema or anywhere below it."""
-    return bool(schema.get(word)) or any(has_somewhere(each, word) for each in within(schema))
+    return bool(schema.get(keyword)) or any(has_somewhere(each, keyword) for each in within(schema))
 
 
-def identity(item: Any, keys: Sequence[str], of: Schema) -> Any:
+def identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
     """Return the identity of a list item: the values of its keys, or their defaults."""
     if not isinstance(item, Mapping):
         return None
-    return tuple(repr(item.get(key, child(of, key).get("default"))) for key in keys)
+    return tuple(repr(item.get(key, child(item_schema, key).get("default"))) for key in keys)
 
 
 # --- pruning ---
@@ -97,62 +97,66 @@ def identity(item: Any, keys: Sequence[str], of: Schema) -> Any:
 # pkg/apiserver/schema/{pruning,defaulting}/algorithm.go.
 
 
-_Each = Callable[[Any, Schema], Any]
+_ItemChange = Callable[[Any, Schema], Any]
 
 
 def pruned(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return an object without unknown fields."""
-    kept = _fields_pruned(obj, schema, is_object=True)
-    return kept if isinstance(kept, dict) else dict(kept)
+    """Return an object without the fields that its schema lacks."""
+    known_fields = _prune_fields(obj, schema, is_object=True)
+    return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 
 
-def _pruned(value: Any, schema: Schema) -> Any:
+def _prune_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
-        return _fields_pruned(value, schema, is_object=bool(schema.get(EMBEDDED)))
+        return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED)))
     if isinstance(value, list) and schema.get("items"):
-        return _each_item(value, items(schema), _pruned)
+        return _change_items(value, items(schema), _prune_value)
     return value
 
 
-def _fields_pruned(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
-    known, rest, keeps = properties(schema), additional(schema), bool(schema.get(PRESERVES))
-    kept: dict[str, Any] = {}
+def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
+    field_schemas, additional_schema, keeps_unknown = (
+        properties(schema),
+        additional(schema),
+        bool(schema.get(PRESERVES)),
+    )
+    known_fields: dict[str, Any] = {}
     for name, each in value.items():
         if is_object and name in ROOT_FIELDS:
-            kept[name] = each
-        elif name in known:
-            kept[name] = _pruned(each, known[name])
-        elif rest is not None:
-            kept[name] = _pruned(each, rest) if rest else each
-        elif keeps:
-            kept[name] = each
-    return _same_or_new(value, kept)
+            known_fields[name] = each
+        elif name in field_schemas:
+            known_fields[name] = _prune_value(each, field_schemas[name])
+        elif additional_schema is not None:
+            known_fields[name] = _prune_value(each, additional_schema) if additional_schema else each
+        elif keeps_unknown:
+            known_fields[name] = each
+    return _same_or_new(value, known_fields)
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
     """Return a value with defaults, and without nulls in fields that are not nullable."""
     if isinstance(value, Mapping):
-        return _fields_completed(value, schema)
+        return _complete_fields(value, schema)
     if isinstance(value, list) and schema.get("items"):
-        return _each_item(value, items(schema), with_defaults)
+        return _change_items(value, items(schema), with_defaults)
     return value
 
 
-def _fields_completed(value: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
-    known, rest = properties(schema), additional(schema)
+def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
+    field_schemas, additional_schema = properties(schema), additional(schema)
     new: dict[str, Any] = {}
     for name, each in value.items():
-        of = known.get(name, rest)
-        if each is None and of and not of.get("nullable") and not of.get(PRESERVES):
+        field_schema = field_schemas.get(name, additional_schema)
+        if each is None and field_schema and not field_schema.get("nullable") and not field_schema.get(PRESERVES):
             continue
-        new[name] = with_defaults(each, of) if of else each
-    for name, of in known.items():
-        if name not in new and "default" in of:
-            new[name] = with_defaults(of["default"], of)
+        new[name] = with_defaults(each, field_schema) if field_schema else each
+    for name, field_schema in field_schemas.items():
+        if name not in new and "default" in field_schema:
+            new[name] = with_defaults(field_schema["default"], field_schema)
     return _same_or_new(value, new)
 
 
-def _each_item(value: list[Any], schema: Schema, change: _Each) -> list[Any]:
+def _change_items(value: list[Any], schema: Schema, change: _ItemChange) -> list[Any]:
     new = [change(each, schema) for each in value]
     return value if all(a is b for a, b in zip(new, value, strict=True)) else new
 
@@ -179,15 +183,15 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def is_of_format(text: str, name: str) -> bool:
     """Report whether a string has a format; true for unknown formats."""
-    check = _CHECKS.get(name)
+    check = _FORMAT_CHECKS.get(name)
     return check is None or check(text)
 
 
-def _of(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _matches_pattern(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.fullmatch(text) is not None
 
 
-def _read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
+def _is_parsed_by(read: Callable[[str], object]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
             read(text)
@@ -198,42 +202,42 @@ def _read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
     return check
 
 
-def _date(text: str) -> object:
+def _parse_date(text: str) -> object:
     if not _DATE.fullmatch(text):
         raise ValueError(text)
     return parse_time(f"{text}T00:00:00Z")
 
 
-_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "byte": _read_by(lambda text: base64.b64decode(text, validate=True)),
-    "cidr": _read_by(lambda text: ipaddress.ip_network(text, strict=False)),
-    "date": _read_by(_date),
-    "date-time": _read_by(parse_time),
-    "datetime": _read_by(parse_time),
-    "duration": _read_by(parse_duration),
-    "email": _of(_EMAIL),
-    "hostname": _of(_HOSTNAME),
-    "ipv4": _read_by(ipaddress.IPv4Address),
-    "ipv6": _read_by(ipaddress.IPv6Address),
-    "mac": _of(_MAC),
-    "uri": _of(_URI),
-    "uuid": _of(_UUID),
+_FORMAT_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "byte": _is_parsed_by(lambda text: base64.b64decode(text, validate=True)),
+    "cidr": _is_parsed_by(lambda text: ipaddress.ip_network(text, strict=False)),
+    "date": _is_parsed_by(_parse_date),
+    "date-time": _is_parsed_by(parse_time),
+    "datetime": _is_parsed_by(parse_time),
+    "duration": _is_parsed_by(parse_duration),
+    "email": _matches_pattern(_EMAIL),
+    "hostname": _matches_pattern(_HOSTNAME),
+    "ipv4": _is_parsed_by(ipaddress.IPv4Address),
+    "ipv6": _is_parsed_by(ipaddress.IPv6Address),
+    "mac": _matches_pattern(_MAC),
+    "uri": _matches_pattern(_URI),
+    "uuid": _matches_pattern(_UUID),
 }
 
 
-_NUMBERS: Final = ("integer", "number")
+_NUMBER_TYPES: Final = ("integer", "number")
 
 
 def value_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """Yield the errors of a value."""
+    """Yield the errors of a value that does not conform to its schema."""
     if value is None and (schema.get("nullable") or _may_be_anything(schema)):
         return
-    found, wanted = _type_of(value), schema.get("type", "")
+    value_type, schema_type = _type_of(value), schema.get("type", "")
     if not _is_of_type(value, schema):
-        yield _invalid(path, found, f'must be of type {wanted or "integer,string"}: "{found}"')
+        yield _invalid(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
         return
     yield from _enum_faults(value, schema, path)
-    yield from _VALUES_CHECKS[found](value, schema, path)
+    yield from _CHECKS_BY_TYPE[value_type](value, schema, path)
     yield from _combined_faults(value, schema, path)
 
 
@@ -242,14 +246,14 @@ def _may_be_anything(schema: Schema) -> bool:
 
 
 def _is_of_type(value: Any, schema: Schema) -> bool:
-    found, wanted = _type_of(value), schema.get("type")
+    value_type, schema_type = _type_of(value), schema.get("type")
     if schema.get(INT_OR_STRING):
-        return found in ("integer", "string")
-    if found == "number" and isinstance(value, int):
+        return value_type in ("integer", "string")
+    if value_type == "number" and isinstance(value, int):
         return False  # exceeds int64
-    if wanted in _NUMBERS and found in _NUMBERS:
-        return wanted == "number" or found == "integer" or value.is_integer()
-    return wanted is None or found == wanted
+    if schema_type in _NUMBER_TYPES and value_type in _NUMBER_TYPES:
+        return schema_type == "number" or value_type == "integer" or value.is_integer()
+    return schema_type is None or value_type == schema_type
 
 
 def _type_of(value: Any) -> str:
@@ -272,91 +276,95 @@ def _type_of(value: Any) -> str:
 def _enum_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     allowed = schema.get("enum")
     if allowed and not any(value == each and type(value) is type(each) for each in allowed):
-        shown = ", ".join(printed(each if isinstance(each, str) else printed(each)) for each in allowed)
-        yield FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}")
+        allowed_texts = ", ".join(printed(each if isinstance(each, str) else printed(each)) for each in allowed)
+        yield FieldError(path, f"Unsupported value: {printed(value)}: supported values: {allowed_texts}")
 
 
 def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
-    longest, shortest, pattern = schema.get("maxLength"), schema.get("minLength", 0), schema.get("pattern")
-    if longest is not None and len(value) > longest:
-        yield FieldError(path, f"Too long: may not be more than {longest} {'byte' if longest == 1 else 'bytes'}")
-    if len(value) < shortest:
-        yield _invalid(path, value, f"should be at least {shortest} chars long")
+    length_max, length_min, pattern = schema.get("maxLength"), schema.get("minLength", 0), schema.get("pattern")
+    if length_max is not None and len(value) > length_max:
+        yield FieldError(path, f"Too long: may not be more than {length_max} {'byte' if length_max == 1 else 'bytes'}")
+    if len(value) < length_min:
+        yield _invalid(path, value, f"should be at least {length_min} chars long")
     if pattern and not is_found(pattern, value):
         yield _invalid(path, value, f"should match '{pattern}'")
-    named = schema.get("format", "")
-    if named and not is_of_format(value, named):
-        yield _invalid(path, value, f"must be of type {named}: {printed(value)}")
+    format_name = schema.get("format", "")
+    if format_name and not is_of_format(value, format_name):
+        yield _invalid(path, value, f"must be of type {format_name}: {printed(value)}")
 
 
 def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
-    highest, lowest, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
-    if highest is not None:
-        if schema.get("exclusiveMaximum") and value >= highest:
-            yield _invalid(path, value, f"should be less than {highest}")
-        elif value > highest:
-            yield _invalid(path, value, f"should be less than or equal to {highest}")
-    if lowest is not None:
-        if schema.get("exclusiveMinimum") and value <= lowest:
-            yield _invalid(path, value, f"should be greater than {lowest}")
-        elif value < lowest:
-            yield _invalid(path, value, f"should be greater than or equal to {lowest}")
+    maximum, minimum, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
+    if maximum is not None:
+        if schema.get("exclusiveMaximum") and value >= maximum:
+            yield _invalid(path, value, f"should be less than {maximum}")
+        elif value > maximum:
+            yield _invalid(path, value, f"should be less than or equal to {maximum}")
+    if minimum is not None:
+        if schema.get("exclusiveMinimum") and value <= minimum:
+            yield _invalid(path, value, f"should be greater than {minimum}")
+        elif value < minimum:
+            yield _invalid(path, value, f"should be greater than or equal to {minimum}")
     if step and not float(value / step).is_integer():
         yield _invalid(path, value, f"should be a multiple of {step}")
 
 
 def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    most, least, of = schema.get("maxItems"), schema.get("minItems", 0), items(schema)
-    if most is not None and len(value) > most:
-        yield FieldError(path, f"Too many: {len(value)}: must have at most {_counted(most)}")
-    if len(value) < least:
-        yield _invalid(path, len(value), f"should have at least {least} items")
-    for i, each in enumerate(value if of else ()):
-        yield from value_faults(each, of, f"{path}[{i}]")
+    maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items(schema)
+    if maximum is not None and len(value) > maximum:
+        yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
+    if len(value) < minimum:
+        yield _invalid(path, len(value), f"should have at least {minimum} items")
+    for i, each in enumerate(value if item_schema else ()):
+        yield from value_faults(each, item_schema, f"{path}[{i}]")
     yield from _duplicate_faults(value, schema, path)
 
 
-def _counted(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
 def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    kind, of = schema.get(LIST_TYPE), items(schema)
-    if kind not in ("set", "map"):
+    list_type, item_schema = schema.get(LIST_TYPE), items(schema)
+    if list_type not in ("set", "map"):
         return
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()
-    known: dict[Any, None] = {}
+    identities: dict[Any, None] = {}
     for i, each in enumerate(value):
-        found = identity(each, keys, of) if kind == "map" else printed(each)
-        if found is not None and found in known:
-            named = {key: each.get(key) for key in keys if key in each} if kind == "map" else each
-            yield FieldError(f"{path}[{i}]", f"Duplicate value: {printed(named)}")
-        known[found] = None
+        item_identity = identity(each, keys, item_schema) if list_type == "map" else printed(each)
+        if item_identity is not None and item_identity in identities:
+            reported_value = {key: each.get(key) for key in keys if key in each} if list_type == "map" else each
+            yield FieldError(f"{path}[{i}]", f"Duplicate value: {printed(reported_value)}")
+        identities[item_identity] = None
 
 
 def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    most, least, rest = schema.get("maxProperties"), schema.get("minProperties", 0), additional(schema)
-    if most is not None and len(value) > most:
-        yield FieldError(path, f"Too many: {len(value)}: must have at most {_counted(most)}")
-    if len(value) < least:
-        yield _invalid(path, len(value), f"should have at least {least} properties")
+    maximum, minimum, additional_schema = (
+        schema.get("maxProperties"),
+        schema.get("minProperties", 0),
+        additional(schema),
+    )
+    if maximum is not None and len(value) > maximum:
+        yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
+    if len(value) < minimum:
+        yield _invalid(path, len(value), f"should have at least {minimum} properties")
     for name in schema.get("required") or ():
         if name not in value:
-            yield FieldError(_below(path, name), "Required value")
-    known = properties(schema)
+            yield FieldError(_child_path(path, name), "Required value")
+    field_schemas = properties(schema)
     for name, each in value.items():
-        of = known.get(name, rest)
-        if of is not None:
-            yield from value_faults(each, of, _below(path, name))
+        field_schema = field_schemas.get(name, additional_schema)
+        if field_schema is not None:
+            yield from value_faults(each, field_schema, _child_path(path, name))
 
 
-def _nothing_more(_value: Any, _schema: Schema, _path: str) -> Iterator[FieldError]:
+def _no_faults(_value: Any, _schema: Schema, _path: str) -> Iterator[FieldError]:
     return iter(())
 
 
-_VALUES_CHECKS: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldError]]]] = {
-    "null": _nothing_more,
-    "boolean": _nothing_more,
+_CHECKS_BY_TYPE: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldError]]]] = {
+    "null": _no_faults,
+    "boolean": _no_faults,
     "integer": _number_faults,
     "number": _number_faults,
     "string": _string_faults,
@@ -366,28 +374,28 @@ _VALUES_CHECKS: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldEr
 
 
 def _combined_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """Check allOf, anyOf, oneOf and not."""
+    """Yield the errors of a value by the keywords allOf, anyOf, oneOf and not."""
     for each in schema.get("allOf") or ():
         yield from value_faults(value, each, path)
-    if (some := schema.get("anyOf")) and not any(_holds(value, each) for each in some):
+    if (any_of := schema.get("anyOf")) and not any(_is_valid(value, each) for each in any_of):
         yield FieldError(path, f'Invalid value: "": "{path}" must validate at least one schema (anyOf)')
-        yield from value_faults(value, some[0], path)
-    if one := schema.get("oneOf"):
-        count = sum(_holds(value, each) for each in one)
+        yield from value_faults(value, any_of[0], path)
+    if one_of := schema.get("oneOf"):
+        count = sum(_is_valid(value, each) for each in one_of)
         if count != 1:
-            found = f"Found {count} valid alternatives" if count else "Found none valid"
-            message = f'"{path}" must validate one and only one schema (oneOf). {found}'
+            result = f"Found {count} valid alternatives" if count else "Found none valid"
+            message = f'"{path}" must validate one and only one schema (oneOf). {result}'
             yield FieldError(path, f'Invalid value: "": {message}')
-    none = schema.get("not")
-    if none is not None and _holds(value, none):
+    negated_schema = schema.get("not")
+    if negated_schema is not None and _is_valid(value, negated_schema):
         yield FieldError(path, f'Invalid value: "": "{path}" must not validate the schema (not)')
 
 
-def _holds(value: Any, schema: Schema) -> bool:
+def _is_valid(value: Any, schema: Schema) -> bool:
     return next(value_faults(value, schema, ""), None) is None
 
 
-def _below(path: str, name: str) -> str:
+def _child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 

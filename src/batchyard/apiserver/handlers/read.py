@@ -1,4 +1,4 @@
-"""Get, list and watch."""
+"""Handlers of get, list and watch requests: paged lists, lists at earlier revisions, and watch streams."""
 
 import base64
 import binascii
@@ -54,11 +54,11 @@ _EXPIRED: Final = (
 )
 _Event: TypeAlias = tuple[str, Mapping[str, Any]]
 """The type, and the stored object; for bookmarks and errors, the object as sent."""
-_AS_IT_IS: Final = ("BOOKMARK", "ERROR")
+_UNCONVERTED_EVENTS: Final = ("BOOKMARK", "ERROR")
 
 
 class WatchStream:
-    """The events of one watch that its client has not read yet."""
+    """A stream of the events of one watch; it buffers the events that the client has not read yet."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -79,8 +79,8 @@ class WatchStream:
         #: Renders an object with metadata only, for bookmarks.
         self._bookmark = bookmark
         self._with_bookmarks = with_bookmarks
-        self._waiting: list[_Event] = []
-        self._begun_with = 0
+        self._buffered: list[_Event] = []
+        self._initial_count = 0
         #: The last revision that the client has seen or skipped.
         self._revision = 0
         self.is_over = False
@@ -88,24 +88,24 @@ class WatchStream:
         self.on_news: Callable[[], None] = _noop
 
     def take(self) -> Sequence[Mapping[str, Any]]:
-        """Take all buffered events; each is converted when it is read."""
-        taken, self._waiting, self._begun_with = self._waiting, [], 0
-        return ShownItems(taken, partial(_shown, self._show))
+        """Return and remove all buffered events; each is converted when it is read."""
+        events, self._buffered, self._initial_count = self._buffered, [], 0
+        return ShownItems(events, partial(_render_event, self._show))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Append the changes that the watch selects."""
+        """Buffer the changes that match the watch's selectors."""
         if self.is_over:
             return
-        kind, namespace, known = self._kind, self._namespace, self._revision
+        kind, namespace, last_revision = self._kind, self._namespace, self._revision
         for change in changes:
-            if change.revision > known:
-                known = change.revision
+            if change.revision > last_revision:
+                last_revision = change.revision
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
                     self._add(change)
-        self._revision = known
-        if len(self._waiting) > self._begun_with + BACKLOG_MAX:
-            self._waiting, self.is_over = [_EXPIRED], True
-        if self._waiting:
+        self._revision = last_revision
+        if len(self._buffered) > self._initial_count + BACKLOG_MAX:
+            self._buffered, self.is_over = [_EXPIRED], True
+        if self._buffered:
             self.on_news()
 
     def end(self) -> None:
@@ -114,9 +114,9 @@ class WatchStream:
         self.on_news()
 
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
-        """Report the objects at a revision as ADDED; changes up to it are skipped."""
-        self._waiting += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
-        self._begun_with = len(self._waiting)
+        """Buffer the objects at a revision as ADDED; changes up to that revision are skipped."""
+        self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
+        self._initial_count = len(self._buffered)
         self._revision = revision
 
     def mark(self) -> None:
@@ -129,24 +129,24 @@ class WatchStream:
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        self._waiting.append(("BOOKMARK", self._bookmark(metadata)))
+        self._buffered.append(("BOOKMARK", self._bookmark(metadata)))
         self.on_news()
 
     def _add(self, change: WatchEvent) -> None:
-        was = change.old is not None and self._selection.accepts(change.old)
-        is_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
-        if is_now:
-            self._waiting.append(("MODIFIED" if was else "ADDED", change.obj))
-        elif was:
+        matched_before = change.old is not None and self._selection.accepts(change.old)
+        matches_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
+        if matches_now:
+            self._buffered.append(("MODIFIED" if matched_before else "ADDED", change.obj))
+        elif matched_before:
             # An object that no longer matches is reported in its last matching state.
-            gone = change.obj if change.old is None or change.type is EventType.DELETED else change.old
-            metadata = {**gone["metadata"], "resourceVersion": str(change.revision)}
-            self._waiting.append(("DELETED", {**gone, "metadata": metadata}))
+            last_matching = change.obj if change.old is None or change.type is EventType.DELETED else change.old
+            metadata = {**last_matching["metadata"], "resourceVersion": str(change.revision)}
+            self._buffered.append(("DELETED", {**last_matching, "metadata": metadata}))
 
 
-def _shown(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
-    kind, obj = event
-    return {"type": kind, "object": obj if kind in _AS_IT_IS else show(obj)}
+def _render_event(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
+    event_type, obj = event
+    return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else show(obj)}
 
 
 def _noop() -> None:
@@ -168,7 +168,7 @@ def _noop() -> None:
 HELD_MAX: Final = 64
 #: Maximum age of a held list in changes. A list keeps its objects in memory, deleted ones too, like the history.
 HELD_FOR: Final = 20_000
-_FORMAT: Final = "meta.k8s.io/v1"
+_CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
@@ -177,14 +177,14 @@ _LIST_EXPIRED: Final = "The resourceVersion for the provided list is too old."
 
 
 class ChangeHistory(Protocol):
-    """The change history."""
+    """The history of changes to the stored objects."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all changes after a revision, durable or not. Raises Expired if the history is too short."""
 
 
 class Page(NamedTuple):
-    """Some of the objects of a list, and the list metadata."""
+    """One page of a list: objects and list metadata."""
 
     items: Sequence[Obj]
     metadata: dict[str, Any]
@@ -211,75 +211,75 @@ class PagedLists:
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
     def page(self, request: ApiRequest, path: ResourcePath) -> Page:
-        """Return the requested page. Raises Refused if it is not available."""
+        """Return the requested page of a list. Raises StatusError if it is not available."""
         check_list_options(request)
         selection = selection_of(request, path.info)
         limit = limit_of(request)
         token = request.query.get("continue", "")
-        revision, found, after = self._goes_on(token, path) if token else self._begins(request, path)
-        selected = _selected(found, selection, path.name)
-        first = _first_after(selected, after)
-        items = selected[first : first + limit] if limit else selected[first:]
+        revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
+        selected = _filter_objects(objs, selection, path.name)
+        first_index = _first_index_after(selected, start_key)
+        items = selected[first_index : first_index + limit] if limit else selected[first_index:]
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        left = len(selected) - first - len(items)
-        if left:
-            self._hold(path, revision, found)
-            metadata["continue"] = _token(revision, items[-1])
+        remaining = len(selected) - first_index - len(items)
+        if remaining:
+            self._hold_list(path, revision, objs)
+            metadata["continue"] = _encode_token(revision, items[-1])
             if selection.is_all:
-                metadata["remainingItemCount"] = left
+                metadata["remainingItemCount"] = remaining
         return Page(items, metadata)
 
-    def _begins(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+    def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
         revision = self._objects.revision
-        match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
-        wanted = revision_of(asked)
-        check_not_ahead(wanted, revision)
-        found = in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None))
-        if match == "Exact" and wanted != revision:
-            return wanted, self._as_of(wanted, path, found), ""
-        return revision, found, ""
+        match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
+        requested = revision_of(revision_text)
+        check_not_ahead(requested, revision)
+        objs = in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None))
+        if match == "Exact" and requested != revision:
+            return requested, self._list_at_revision(requested, path, objs), ""
+        return revision, objs, ""
 
-    def _as_of(self, revision: int, path: ResourcePath, found: Sequence[Obj]) -> Sequence[Obj]:
-        """Reconstruct a list at an earlier revision: undo every change since, the last one first."""
+    def _list_at_revision(self, revision: int, path: ResourcePath, objs: Sequence[Obj]) -> Sequence[Obj]:
+        """Reconstruct a list at an earlier revision: undo every later change, the last one first."""
         try:
             changes = self._history.changes_since(revision)
         except Expired as expired:
             raise StatusError(410, "Expired", _LIST_EXPIRED) from expired
-        was = {_place(obj): obj for obj in found}
+        objs_by_key = {_object_key(obj): obj for obj in objs}
         for change in reversed(changes):
             if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
                 continue
             if change.old is None:
-                del was[_place(change.obj)]
+                del objs_by_key[_object_key(change.obj)]
             else:
-                was[_place(change.old)] = change.old
-        return [was[place] for place in sorted(was)]
+                objs_by_key[_object_key(change.old)] = change.old
+        return [objs_by_key[key] for key in sorted(objs_by_key)]
 
-    def _goes_on(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return revision, objects and start key for a continue token."""
-        token = _read(text)
+    def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+        """Return revision, objects and start key of the held list that a continue token names."""
+        token = _parse_token(text)
         held = self._held.get((path.info.constant, path.namespace, token.rv))
         if held is None:
             raise StatusError(410, "Expired", _TOO_OLD)
         return token.rv, held, token.start
 
-    def _hold(self, path: ResourcePath, revision: int, found: Sequence[Obj]) -> None:
+    def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
         key = (path.info.constant, path.namespace, revision)
-        self._held[key] = found
+        self._held[key] = objs
         self._held.move_to_end(key)
         while len(self._held) > HELD_MAX:
             self._held.popitem(last=False)
 
     def drop_expired(self) -> None:
-        """Drop the lists that are older than the history."""
+        """Drop the held lists that are older than the change history."""
         oldest = self._objects.revision - HELD_FOR
         while self._held and next(iter(self._held))[2] < oldest:
             self._held.popitem(last=False)
 
 
 def revision_of(text: str) -> int:
-    """Parse a resourceVersion. Raises Refused if it is not a number."""
+    """Parse a resourceVersion. Raises StatusError if it is not a number."""
     if not text:
         return 0
     if not text.isdecimal() or not text.isascii() or len(text) > 18:
@@ -287,47 +287,47 @@ def revision_of(text: str) -> int:
     return int(text)
 
 
-def check_not_ahead(wanted: int, revision: int) -> None:
-    """Raise Refused if the requested revision is in the future."""
-    if wanted > revision:
-        message = f"Too large resource version: {wanted}, current: {revision}"
+def check_not_ahead(requested: int, revision: int) -> None:
+    """Raise StatusError if a requested revision is in the future."""
+    if requested > revision:
+        message = f"Too large resource version: {requested}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
 
-def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:
+def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:
     if selection.is_all and not name:
-        return found
-    return [obj for obj in found if name in ("", obj["metadata"]["name"]) and selection.accepts(obj)]
+        return objs
+    return [obj for obj in objs if name in ("", obj["metadata"]["name"]) and selection.accepts(obj)]
 
 
-def _first_after(objs: Sequence[Obj], after: str) -> int:
-    """Return the index of the first object after a key."""
-    if not after:
+def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
+    """Return the index of the first object after a key in a sorted list."""
+    if not start_key:
         return 0
-    return bisect_right(objs, after, key=_place)
+    return bisect_right(objs, start_key, key=_object_key)
 
 
 def in_order_of_keys(objs: Sequence[Obj]) -> Sequence[Obj]:
-    """Sort objects by their etcd key, which is namespace and name in one string; the input is sorted by both.
+    """Sort objects by their etcd key `namespace/name`; the input is sorted by the pair of namespace and name.
 
     In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
     """
-    parts = _by_namespace(objs)
-    places = [f"{_namespace(part[0])}/" for part in parts]
-    if all(map(lt, places, places[1:])):
+    groups = _split_by_namespace(objs)
+    prefixes = [f"{_namespace(group[0])}/" for group in groups]
+    if all(map(lt, prefixes, prefixes[1:])):
         return objs
-    return [obj for _, part in sorted(zip(places, parts, strict=True), key=itemgetter(0)) for obj in part]
+    return [obj for _, group in sorted(zip(prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
 
 
-def _by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
+def _split_by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
     """Split objects that are sorted by namespace into one sequence for each namespace."""
-    parts, start = [], 0
+    groups, start = [], 0
     while start < len(objs):
         end = bisect_right(objs, _namespace(objs[start]), lo=start, key=_namespace)
-        parts.append(objs[start:end])
+        groups.append(objs[start:end])
         start = end
-    return parts
+    return groups
 
 
 def _namespace(obj: Obj) -> str:
@@ -335,21 +335,21 @@ def _namespace(obj: Obj) -> str:
     return namespace
 
 
-def _place(obj: Obj) -> str:
+def _object_key(obj: Obj) -> str:
     return f"{_namespace(obj)}/{obj['metadata']['name']}"
 
 
-def _token(revision: int, last: Obj) -> str:
-    token = _Token(_FORMAT, revision, _place(last))
+def _encode_token(revision: int, last_obj: Obj) -> str:
+    token = _Token(_CONTINUE_FORMAT, revision, _object_key(last_obj))
     return base64.urlsafe_b64encode(_encode(token)).decode().rstrip("=")
 
 
-def _read(text: str) -> _Token:
+def _parse_token(text: str) -> _Token:
     try:
         token = _decode_token(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError) as error:
         raise bad_request(f"continue key is not valid: {error}") from error
-    if token.v != _FORMAT:
+    if token.v != _CONTINUE_FORMAT:
         raise bad_request("continue key is not valid: server does not recognize this encoded version")
     return token
 
@@ -368,7 +368,7 @@ class ChangeFeed(ChangeHistory, Protocol):
 
 
 class ReadHandler:
-    """The handlers of get, list and watch."""
+    """The handlers of get, list and watch requests."""
 
     def __init__(self, objects: ApiObjectStore, feed: ChangeFeed, now: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -377,39 +377,41 @@ class ReadHandler:
         self._lists = PagedLists(objects, feed)
 
     def drop_expired(self) -> None:
-        """Drop held lists that are too old to continue."""
+        """Drop the held lists that are too old to continue."""
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return one object."""
-        shown = Representation(request, path, self._now())
+        representation = Representation(request, path, self._now())
         check_not_ahead(revision_of(request.query.get("resourceVersion", "")), self._objects.revision)
-        found = self._objects.get(Key(path.info.constant, path.namespace, path.name))
-        if found is None:
+        obj = self._objects.get(Key(path.info.constant, path.namespace, path.name))
+        if obj is None:
             raise not_found(path)
-        return Response(200, shown.one(found))
+        return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return the objects of a resource, in pages if the request has a limit."""
-        shown = Representation(request, path, self._now())
+        representation = Representation(request, path, self._now())
         page = self._lists.page(request, path)
-        return Response(200, shown.many(page.items, page.metadata))
+        return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
         """Start a watch at a revision; without one, the existing objects come first."""
-        shown = Representation(request, path, self._now())
-        shown.check_is_of_one()
+        representation = Representation(request, path, self._now())
+        representation.check_accepts_single_object()
         bookmarks = request.flag("allowWatchBookmarks")
         selection = selection_of(request, path.info)
-        watch = WatchStream(path, selection, shown.one, shown.bookmark, with_bookmarks=bookmarks)
+        watch = WatchStream(
+            path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=bookmarks
+        )
         version = request.query.get("resourceVersion", "")
         check_watch_options(request)
-        wants_initial = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
+        sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
         check_not_ahead(revision_of(version), self._objects.revision)
-        if wants_initial or (version in _NO_REVISION and wants_initial is None):
-            found = self._objects.list(path.info.constant, path.namespace or None)
-            watch.begin(found, self._objects.revision)
-            if wants_initial and bookmarks:
+        if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
+            objs = self._objects.list(path.info.constant, path.namespace or None)
+            watch.begin(objs, self._objects.revision)
+            if sends_initial_events and bookmarks:
                 watch.bookmark(self._objects.revision, initial=True)
         elif version in _NO_REVISION:
             watch.begin((), self._objects.revision)

@@ -87,53 +87,53 @@ class PreparedWrite(NamedTuple):
 
 
 class WriteExecutor(Protocol):
-    """An executor outside the platform's thread."""
+    """Prepares writes outside the platform's thread."""
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
         """Run work for a user; `done` receives its result later, in the platform's thread.
 
-        Raises Refused if too much work of that user is queued.
+        Raises StatusError if too much work of that user is queued.
         """
 
 
 def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
-    """Encode the result of `prepare`, or its refusal, as bytes."""
+    """Encode the write that `prepare` returns, or the error that it raises, as bytes."""
     try:
         prepared = prepare()
-    except StatusError as refused:
-        reported = {"code": refused.code, "reason": refused.reason, "message": str(refused), "details": refused.details}
-        return msgspec.json.encode(reported)
+    except StatusError as error:
+        error_fields = {"code": error.code, "reason": error.reason, "message": str(error), "details": error.details}
+        return msgspec.json.encode(error_fields)
     write = prepared.write
-    parts: dict[str, Any] = {**prepared._asdict(), "write": type(write).__name__, "obj": write.obj}
+    fields: dict[str, Any] = {**prepared._asdict(), "write": type(write).__name__, "obj": write.obj}
     if not isinstance(write, Create):
-        parts["managed_fields"] = write.managed_fields
+        fields["managed_fields"] = write.managed_fields
     if isinstance(write, Update):
-        parts["is_whole"] = write.is_whole
-    return msgspec.json.encode(parts)
+        fields["is_whole"] = write.is_whole
+    return msgspec.json.encode(fields)
 
 
 def prepared_write(sent: bytes | StatusError) -> PreparedWrite:
-    """Decode the result of `encoded`. Raises Refused if it is a refusal or empty."""
+    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if it is an error or empty."""
     if isinstance(sent, StatusError):
         raise sent
     if not sent:
         raise StatusError(
             504, "Timeout", "the request did not complete within the allotted time", {"retryAfterSeconds": 5}
         )
-    parts = msgspec.json.decode(sent)
-    if "reason" in parts:
-        raise StatusError(parts["code"], parts["reason"], parts["message"], parts["details"])
-    about = {field: parts[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
-    return PreparedWrite(_write(parts), warnings=tuple(parts["warnings"]), **about)
+    fields = msgspec.json.decode(sent)
+    if "reason" in fields:
+        raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
+    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
+    return PreparedWrite(_decode_write(fields), warnings=tuple(fields["warnings"]), **plain_fields)
 
 
-def _write(parts: dict[str, Any]) -> Create | Update | UpdateStatus:
-    obj: Obj = parts["obj"]
-    if parts["write"] == "Create":
+def _decode_write(fields: dict[str, Any]) -> Create | Update | UpdateStatus:
+    obj: Obj = fields["obj"]
+    if fields["write"] == "Create":
         return Create(obj)
-    if parts["write"] == "Update":
-        return Update(obj, parts["managed_fields"], is_whole=parts["is_whole"])
-    return UpdateStatus(obj, parts["managed_fields"])
+    if fields["write"] == "Update":
+        return Update(obj, fields["managed_fields"], is_whole=fields["is_whole"])
+    return UpdateStatus(obj, fields["managed_fields"])
 
 
 #: Maximum bytes of a stored object, as in etcd.
@@ -141,30 +141,30 @@ OBJECT_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
 #: Metadata of a new object that only the server sets.
 _SERVER_SET_METADATA: Final = ("uid", "creationTimestamp", "generation", "selfLink")
-_encode: Final = msgspec.json.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class WriteHandler:
-    """The write handlers of all kinds."""
+    """The handler of write requests for all kinds."""
 
     def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
     def handle(self, request: ApiRequest, path: ResourcePath) -> Response:
-        """Answer a write request for a resource. Raises Refused on failure."""
+        """Answer a write request for a resource. Raises StatusError on failure."""
         if path.info.namespaced and not path.namespace:
             raise method_not_allowed()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
             raise method_not_allowed()  # subresources cannot be deleted
         if request.method == "DELETE":
             return self._delete(request, path) if path.name else self._delete_all(request, path)
-        return self.do(self.prepare(request, path), path)
+        return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: ResourcePath) -> bool:
-        """Report whether the path names a large object, for which even a small change is expensive."""
+        """Report whether a path names a large object, for which even a small change is expensive."""
         stored = self._objects.get(_key(path)) if path.name else None
-        return stored is not None and len(_encode(stored)) > SMALL_MAX
+        return stored is not None and len(_encode_json(stored)) > SMALL_MAX
 
     def prepare(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         """Prepare a write without storing it: the steps whose cost grows with the body."""
@@ -177,45 +177,49 @@ class WriteHandler:
                 prepared = self._patch(request, path)
             case _:
                 raise method_not_allowed()
-        if len(_encode(prepared.write.obj)) > OBJECT_MAX:
+        if len(_encode_json(prepared.write.obj)) > OBJECT_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
         return prepared
 
     def is_current(self, prepared: PreparedWrite, path: ResourcePath) -> bool:
-        """Report whether the object of a write is unchanged. Raises Refused if it or its namespace is gone."""
+        """Report whether a prepared write's object is unchanged. Raises StatusError if it no longer exists."""
         if isinstance(prepared.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._found(path)["metadata"]["resourceVersion"] == prepared.based_on)
+        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared.based_on)
 
-    def do(self, prepared: PreparedWrite, path: ResourcePath) -> Response:
+    def store_prepared(self, prepared: PreparedWrite, path: ResourcePath) -> Response:
         """Store a prepared write and return the response."""
-        with _annotated(prepared.annotations):
-            stored = self._write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
-        shown = _shown(stored, path)
-        return Response(prepared.code, shown, prepared.warnings, annotations=prepared.annotations)
+        with _annotate_rejection(prepared.annotations):
+            stored = self._execute_write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
+        rendered = _render(stored, path)
+        return Response(prepared.code, rendered, prepared.warnings, annotations=prepared.annotations)
 
     def creates_by_apply(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
         return is_apply and self._objects.get(_key(path)) is None
 
-    # --- the verbs ---
+    # --- preparation by verb ---
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
         sent = object_of_body(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
-        named = path._replace(name=sent.obj["metadata"].get("name", ""))
-        if path.resource.is_adoptable and (stored := self._objects.get(_key(named))) and _is_provided(stored, named):
-            return self._replaced(sent, stored, named, options)._replace(code=201)
-        return self._made(sent, path, options)
+        object_path = path._replace(name=sent.obj["metadata"].get("name", ""))
+        if (
+            path.resource.is_adoptable
+            and (stored := self._objects.get(_key(object_path)))
+            and _is_provided(stored, object_path)
+        ):
+            return self._prepare_replacement(sent, stored, object_path, options)._replace(code=201)
+        return self._prepare_creation(sent, path, options)
 
     def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
-        stored = self._found(path)
-        return self._replaced(object_of_body(body, path, options), stored, path, options)
+        stored = self._get_stored(path)
+        return self._prepare_replacement(object_of_body(body, path, options), stored, path, options)
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         content_type = content_type_of(request)
@@ -223,65 +227,69 @@ class WriteHandler:
         options = write_options(request, content_type)
         if content_type == APPLY:
             return self._apply(read_yaml(request.body), path, options)
-        body, stored = read_json(request.body), self._found(path)
-        shown = _shown(stored, path)
-        wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
+        body, stored = read_json(request.body), self._get_stored(path)
+        current = _render(stored, path)
+        patched_value = patched(current, content_type, body.value, path.resource.merge_schema(path.version))
         faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = object_of_body(Body(wanted, faults), path, options, patched_from=shown)
-        return self._replaced(sent, stored, path, options)
+        sent = object_of_body(Body(patched_value, faults), path, options, patched_from=current)
+        return self._prepare_replacement(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
-        """Server-side apply: merge the configuration into the stored object, if one exists."""
+        """Prepare a server-side apply: merge the configuration into the stored object, if one exists."""
         config = with_kind(body.value, path)
-        check_config(config, path.resource.shape(path.version))
+        check_config(config, path.resource.merge_schema(path.version))
         stored = self._objects.get(_key(path))
         if stored is None and path.subresource:
             raise not_found(path)
-        live = None if stored is None else _shown(stored, path)
-        author, versions = self._author(path, options), versions_of(path.resource, path.namespace)
+        live = None if stored is None else _render(stored, path)
+        author, versions = self._field_manager(path, options), versions_of(path.resource, path.namespace)
         force = options.force or (stored is not None and _is_provided(stored, path))
-        result = applied(live, _own_part(config, path), author, versions, force=force)
+        result = applied(live, _covered_fields(config, path), author, versions, force=force)
         if stored is None:
-            made = object_of_body(_without_server_fields(Body(result.obj, body.faults), path), path, options)
+            decoded = object_of_body(_without_server_fields(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(path, path.name, message)
-            return self._made(made, path, options, result.entries)
+            return self._prepare_creation(decoded, path, options, result.entries)
         sent = object_of_body(Body(result.obj, body.faults), path, options)
-        return self._replaced(sent, stored, path, options, result.entries)
+        return self._prepare_replacement(sent, stored, path, options, result.entries)
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:
         options = delete_options(request, read_body(request).value)
-        stored = self._found(path)
+        stored = self._get_stored(path)
         _check_preconditions(options, stored, path, path.name)
-        done = self._write(_deletion(_key(path), options, path), path, path.name, dry_run=options.dry_run)
-        if "deletionTimestamp" in done["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
-            return Response(200, _shown(done, path), _warnings_of(options, path))
+        deleted = self._execute_write(
+            _delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run
+        )
+        if "deletionTimestamp" in deleted["metadata"] and (
+            options.dry_run or self._objects.get(_key(path)) is not None
+        ):
+            return Response(200, _render(deleted, path), _propagation_warnings(options, path))
         if path.resource.returns_deleted:
             revision = None if options.dry_run else str(self._objects.revision)
-            last = with_metadata(done, resourceVersion=revision) if revision else done
-            return Response(200, _shown(last, path), _warnings_of(options, path))
-        gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
-        reported = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
-        return Response(200, reported, _warnings_of(options, path))
+            last_state = with_metadata(deleted, resourceVersion=revision) if revision else deleted
+            return Response(200, _render(last_state, path), _propagation_warnings(options, path))
+        deleted_details = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
+        return Response(200, status, _propagation_warnings(options, path))
 
     def _delete_all(self, request: ApiRequest, path: ResourcePath) -> Response:
-        if not path.resource.deletes_together:
+        if not path.resource.supports_deletecollection:
             raise method_not_allowed()
         options = delete_options(request, read_body(request).value)
         selection = selection_of(request, path.info)
-        found = self._objects.list(path.info.constant, path.namespace or None)
-        selected = [obj for obj in in_order_of_keys(found) if selection.accepts(obj)]
-        gone = selected[: limit_of(request) or None]
-        for obj in gone:
+        objs = self._objects.list(path.info.constant, path.namespace or None)
+        selected = [obj for obj in in_order_of_keys(objs) if selection.accepts(obj)]
+        deleted = selected[: limit_of(request) or None]
+        for obj in deleted:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
-            self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)
-        return Response(200, whole_list(gone, path, {}))
+            self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
+        return Response(200, whole_list(deleted, path, {}))
 
-    # --- the steps ---
+    # --- steps of a write ---
 
-    def _made(
+    def _prepare_creation(
         self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[ManagedFieldsJson] | None = None
     ) -> PreparedWrite:
         """Prepare the creation of an object."""
@@ -291,15 +299,15 @@ class WriteHandler:
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
-            entries = created(new, self._author(path, options), path.resource.shape(path.version))
-        _guard(sent.obj, None, path, options)
+            entries = created(new, self._field_manager(path, options), path.resource.merge_schema(path.version))
+        _check_guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
-        _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
+        _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
         warnings, name = (*sent.warnings, *security.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
 
-    def _replaced(
+    def _prepare_replacement(
         self,
         sent: Sent,
         stored: Obj,
@@ -308,70 +316,70 @@ class WriteHandler:
         entries: Sequence[ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Prepare an update of a stored object or of its status."""
-        strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
+        strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
-        obj = _adopted(obj) if _is_provided(stored, path) and not path.subresource else obj
+        obj = _without_provided_annotation(obj) if _is_provided(stored, path) and not path.subresource else obj
         sent = Sent(strategy.prepared(obj, stored), sent.warnings)
-        _check_same(sent.obj, stored, path)
+        _check_server_metadata(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
             faults = strategy.check_status(new, stored)
-            known = stored["metadata"].get("managedFields") or []
+            known_entries = stored["metadata"].get("managedFields") or []
         else:
-            new = {**sent.obj, "status": stored.get("status")} if has_part else sent.obj
-            faults = strategy.check_update({**new, "status": new.get("status") or {}} if has_part else new, stored)
-            known = _entries_of(sent.obj, stored)
-        _check(faults, path, path.name)
+            new = {**sent.obj, "status": stored.get("status")} if has_status else sent.obj
+            faults = strategy.check_update({**new, "status": new.get("status") or {}} if has_status else new, stored)
+            known_entries = _managed_fields_before(sent.obj, stored)
+        _check_valid(faults, path, path.name)
         if path.subresource != _STATUS:
-            _guard(sent.obj, stored, path, options)
+            _check_guard(sent.obj, stored, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
-            versions, author = versions_of(path.resource, path.namespace), self._author(path, options)
-            both = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
-            entries = updated(*both, known, author, versions)
+            versions, author = versions_of(path.resource, path.namespace), self._field_manager(path, options)
+            old_and_new = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
+            entries = updated(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
-        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
+        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_status)
         security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
         warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
 
-    def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
+    def _execute_write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
             raise refusal(result.error, write, path, name) from result.error
-        assert result.obj is not None, "a write that is done has an object"
+        assert result.obj is not None, "a successful write must return an object"
         return result.obj
 
-    def _found(self, path: ResourcePath) -> Obj:
-        found = self._objects.get(_key(path))
-        if found is None:
+    def _get_stored(self, path: ResourcePath) -> Obj:
+        stored = self._objects.get(_key(path))
+        if stored is None:
             raise not_found(path)
-        return found
+        return stored
 
     def _check_namespace(self, path: ResourcePath) -> None:
-        """Raise Refused if the Namespace of a new object does not exist."""
+        """Raise StatusError if the Namespace of a new object does not exist."""
         if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
-            reported = {"name": path.namespace, "kind": "namespaces"}
-            raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', reported)
+            namespace_details = {"name": path.namespace, "kind": "namespaces"}
+            raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
-    def _author(self, path: ResourcePath, options: WriteOptions) -> FieldManager:
+    def _field_manager(self, path: ResourcePath, options: WriteOptions) -> FieldManager:
         return FieldManager(
             options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND)
         )
 
 
 @contextmanager
-def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
+def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
     """Add annotations to the audit event of a rejected write."""
     try:
         yield
-    except StatusError as refused:
-        refused.annotations = annotations
+    except StatusError as error:
+        error.annotations = annotations
         raise
 
 
-def _guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
-    """Raise Refused if the user may not write the object's content."""
+def _check_guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
+    """Raise StatusError if the user may not write the object's content."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
@@ -380,13 +388,13 @@ def _key(path: ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
 
 
-def _check(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
-    """Raise Refused if the object has validation errors."""
+def _check_valid(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
+    """Raise StatusError if an object has validation errors."""
     if faults:
         raise invalid(InvalidObject(faults), path, name)
 
 
-def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
+def _render(obj: Obj, path: ResourcePath) -> dict[str, Any]:
     """Return an object in the requested version."""
     return path.resource.strategy.show(obj, path.api_version)
 
@@ -396,19 +404,19 @@ def _without_server_fields(body: Body, path: ResourcePath) -> Body:
     if not isinstance(body.value, Mapping):
         return body
     obj = dict(body.value)
-    if _STATUS in path.resource.subresources and not path.resource.is_born_with_status:
+    if _STATUS in path.resource.subresources and not path.resource.keeps_sent_status:
         obj.pop("status", None)
     if isinstance(metadata := obj.get("metadata"), Mapping):
         obj["metadata"] = {name: value for name, value in metadata.items() if name not in _SERVER_SET_METADATA}
     return Body(obj, body.faults)
 
 
-def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
+def _covered_fields(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
     """Return the part of an applied configuration that the path covers: the status, or everything else."""
     if path.subresource == _STATUS:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
-    has_other = _STATUS in path.resource.subresources
-    return {name: value for name, value in config.items() if name != "status" or not has_other}
+    has_status = _STATUS in path.resource.subresources
+    return {name: value for name, value in config.items() if name != "status" or not has_status}
 
 
 def _is_provided(stored: Obj, path: ResourcePath) -> bool:
@@ -416,24 +424,24 @@ def _is_provided(stored: Obj, path: ResourcePath) -> bool:
     return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
 
 
-def _adopted(obj: Obj) -> dict[str, Any]:
+def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
     """Return the object as taken over by a client, without the annotation of provided objects."""
     annotations = dict(obj["metadata"].get("annotations") or {})
     annotations.pop(well_known.PROVIDED, None)
     return with_metadata(obj, annotations=annotations or None)
 
 
-def _entries_of(sent: Obj, stored: Obj) -> Sequence[ManagedFieldsJson]:
-    """Return the `managedFields` to start from: the sent ones, none if reset by the sender, or the stored ones."""
-    stated = sent["metadata"].get("managedFields")
-    if stated is not None and (not stated or stated == [{}]):
+def _managed_fields_before(sent: Obj, stored: Obj) -> Sequence[ManagedFieldsJson]:
+    """Return the `managedFields` before an update: the sent ones, none if the client resets them, or the stored."""
+    sent_entries = sent["metadata"].get("managedFields")
+    if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
-    entries: Sequence[ManagedFieldsJson] = stated or stored["metadata"].get("managedFields") or []
+    entries: Sequence[ManagedFieldsJson] = sent_entries or stored["metadata"].get("managedFields") or []
     return entries
 
 
-def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
-    """Raise Refused if the update is for another UID or resourceVersion, or lacks a required resourceVersion."""
+def _check_server_metadata(sent: Obj, stored: Obj, path: ResourcePath) -> None:
+    """Raise StatusError if an update is for another UID or resourceVersion, or lacks a required one."""
     new, old = sent["metadata"], stored["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
@@ -444,40 +452,42 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
-    if _second_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _second_of(old["creationTimestamp"]):
+    if _whole_seconds_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _whole_seconds_of(
+        old["creationTimestamp"]
+    ):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         faults.append(FieldError("metadata.creationTimestamp", problem))
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
-        faults += _new_finalizers(new.get("finalizers") or (), old.get("finalizers") or ())
+        faults += _added_finalizer_faults(new.get("finalizers") or (), old.get("finalizers") or ())
     if faults:
         raise invalid(InvalidObject(faults), path, path.name)
 
 
-def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
+def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
     """Yield an error for finalizers added to an object that is being deleted."""
-    further = sorted({*new} - {*old})
-    if further:
-        message = ", ".join(f'"{name}"' for name in further)
+    added = sorted({*new} - {*old})
+    if added:
+        message = ", ".join(f'"{name}"' for name in added)
         problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
         yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
 
 
-def _second_of(time: str) -> int:
-    """Return a time in whole seconds. Clients write no finer times, and some use another time zone."""
+def _whole_seconds_of(time: str) -> int:
+    """Return a time in whole seconds, as clients may send it in another time zone."""
     return parse_time(time) // SECOND
 
 
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
-    if unmet := options.unmet(stored):
-        message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
+    if unmet_precondition := options.unmet_precondition(stored):
+        message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet_precondition}'
         raise StatusError(409, "Conflict", message, details(path, name))
 
 
-def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
+def _delete_write(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
     return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
 
 
-def _warnings_of(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
+def _propagation_warnings(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
     """Return the warning for a delete request that does not set a propagation policy."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

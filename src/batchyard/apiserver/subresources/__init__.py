@@ -25,7 +25,7 @@ def with_subresources(
     """Return the resources with all subresources, and the virtual resources."""
     pods, bindings = PodContainers(objects, containers), Bindings(objects, now)
     answers = {
-        "binding": bindings.of_a_pod(),
+        "binding": bindings.pod_binding_handlers(),
         "eviction": Evictions(objects, now).answer(),
         "log": PodLogs(pods, now).answer(),
         **PodStreams(pods).answers(),

@@ -31,19 +31,19 @@ def metrics_resources(objects: ObjectReader, containers: Containers, now: Callab
     """Return pod and node metrics as resources."""
     nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
-    metrics = _Metrics(objects, containers, now)
+    metrics = _MetricsInputs(objects, containers, now)
     window = (Column("Window", format="duration"), at("window"))
     name = (Column("Name"), cells.name)
-    of_node = [(Column(each, format="quantity"), at("usage", each)) for each in _RESOURCES]
-    of_pod = [(Column(each, format="quantity"), _used_by_pod(each)) for each in _RESOURCES]
+    node_columns = [(Column(each, format="quantity"), at("usage", each)) for each in _RESOURCES]
+    pod_columns = [(Column(each, format="quantity"), _pod_usage_cell(each)) for each in _RESOURCES]
     return [
-        derived(ComputedStrategy(nodes, [name, *of_node, window]), nodes, _Nodes(metrics), now),
-        derived(ComputedStrategy(pods, [name, *of_pod, window]), pods, _Pods(metrics), now),
+        derived(ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics), now),
+        derived(ComputedStrategy(pods, [name, *pod_columns, window]), pods, _PodMetricsSource(metrics), now),
     ]
 
 
-class _Metrics:
-    """The objects and the runtime that both resources read."""
+class _MetricsInputs:
+    """The stored objects and the container runtime, from which pod and node metrics are computed."""
 
     def __init__(self, objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> None:
         self.objects = objects
@@ -51,75 +51,77 @@ class _Metrics:
         self._now = now
 
     def pods(self, namespace: str) -> Sequence[Obj]:
-        """Return the running pods."""
+        """Return the running pods of a namespace; of all namespaces for ''."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
-    def reported(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
+    def build_metrics_object(self, kind: str, subject: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
         """Return a metrics object of the given kind; the window is in microseconds."""
         stamp = format_time(self._now() // SECOND * SECOND)
-        kept = ("name", "namespace", "labels")
-        metadata = {field: of["metadata"][field] for field in kept if field in of["metadata"]}
+        copied_fields = ("name", "namespace", "labels")
+        metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
         metadata["creationTimestamp"] = stamp
-        about = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
-        return {**about, "timestamp": stamp, "window": _go_duration(window), **fields}
+        type_and_metadata = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
+        return {**type_and_metadata, "timestamp": stamp, "window": _go_duration(window), **fields}
 
 
-class _Pods:
+class _PodMetricsSource:
     """The metrics of running pods."""
 
-    def __init__(self, metrics: _Metrics) -> None:
+    def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics
 
-    def found(self, namespace: str) -> Sequence[Obj]:
-        """Return the metrics of all pods whose usage is known."""
-        return [reported for pod in self._metrics.pods(namespace) if (reported := self._reported(pod)) is not None]
+    def list_objects(self, namespace: str) -> Sequence[Obj]:
+        """Return the metrics of all running pods of a namespace whose usage is known."""
+        return [
+            pod_metrics for pod in self._metrics.pods(namespace) if (pod_metrics := self._pod_metrics(pod)) is not None
+        ]
 
-    def one(self, namespace: str, name: str) -> Obj | None:
-        """Return the metrics of one pod."""
+    def get_object(self, namespace: str, name: str) -> Obj | None:
+        """Return the metrics of one pod. Raises StatusError if it does not exist or its usage is unknown."""
         pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        reported = self._reported(pod) if phase(pod) == RUNNING else None
-        if reported is None:
+        pod_metrics = self._pod_metrics(pod) if phase(pod) == RUNNING else None
+        if pod_metrics is None:
             raise _no_metrics("podmetrics", f"{namespace}/{name}")
-        return reported
+        return pod_metrics
 
-    def _reported(self, pod: Obj) -> Obj | None:
+    def _pod_metrics(self, pod: Obj) -> Obj | None:
         measured = self._metrics.containers.usage(pod)
         if measured is None:
             return None
-        containers = [{"name": name, "usage": _quantities(usage)} for name, usage in measured.usage.items()]
-        return self._metrics.reported("PodMetrics", pod, measured.window, {"containers": containers})
+        containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measured.usage.items()]
+        return self._metrics.build_metrics_object("PodMetrics", pod, measured.window, {"containers": containers})
 
 
-class _Nodes:
+class _NodeMetricsSource:
     """The metrics of nodes."""
 
-    def __init__(self, metrics: _Metrics) -> None:
+    def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics
 
-    def found(self, _namespace: str) -> Sequence[Obj]:
+    def list_objects(self, _namespace: str) -> Sequence[Obj]:
         """Return the metrics of all nodes."""
-        on: dict[str, list[Obj]] = {}
+        pods_by_node: dict[str, list[Obj]] = {}
         for pod in self._metrics.pods(""):
-            on.setdefault(node_of(pod), []).append(pod)
+            pods_by_node.setdefault(node_of(pod), []).append(pod)
         nodes = self._metrics.objects.list(scheme.NODE)
-        return [self._reported(node, on.get(node["metadata"]["name"], ())) for node in nodes]
+        return [self._node_metrics(node, pods_by_node.get(node["metadata"]["name"], ())) for node in nodes]
 
-    def one(self, _namespace: str, name: str) -> Obj | None:
-        """Return the metrics of one node."""
+    def get_object(self, _namespace: str, name: str) -> Obj | None:
+        """Return the metrics of one node. Raises StatusError if it does not exist."""
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics("nodemetrics", name)
-        return self._reported(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
+        return self._node_metrics(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
 
-    def _reported(self, node: Obj, pods: Iterable[Obj]) -> Obj:
+    def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         measured = self._metrics.containers.node_usage(node["metadata"]["name"])
-        used, window = (self._sum(pods), 0) if measured is None else (measured.usage[""], measured.window)
-        return self._metrics.reported("NodeMetrics", node, window, {"usage": _quantities(used)})
+        used, window = (self._total_usage(pods), 0) if measured is None else (measured.usage[""], measured.window)
+        return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(used)})
 
-    def _sum(self, pods: Iterable[Obj]) -> Usage:
-        """Return the total usage of pods."""
+    def _total_usage(self, pods: Iterable[Obj]) -> Usage:
+        """Return the total CPU and memory usage of pods."""
         total = dict.fromkeys(_RESOURCES, 0)
         for pod in pods:
             measured = self._metrics.containers.usage(pod)
@@ -129,24 +131,24 @@ class _Nodes:
         return total
 
 
-def _quantities(usage: Usage) -> dict[str, str]:
+def _format_usage(usage: Usage) -> dict[str, str]:
     return {resource: meta.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
 
 
 def _go_duration(microseconds: int) -> str:
-    """Format a duration as Go does, in milliseconds precision."""
-    minutes, rest = divmod(microseconds, 60 * SECOND)
+    """Format a duration as Go does, rounded to milliseconds."""
+    minutes, remaining = divmod(microseconds, 60 * SECOND)
     hours, minutes = divmod(minutes, 60)
-    seconds = f"{rest / SECOND:.3f}".rstrip("0").rstrip(".")
+    seconds = f"{remaining / SECOND:.3f}".rstrip("0").rstrip(".")
     return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
 
 
-def _used_by_pod(resource: str) -> cells.Cell:
-    """Return a cell with the usage of a resource by all containers of a pod."""
+def _pod_usage_cell(resource: str) -> cells.Cell:
+    """Return a table cell with the usage of a resource by all containers of a pod."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        used = (value(each, "usage", resource) for each in obj["containers"])
-        return meta.format_amount(resource, sum(meta.amount(resource, each) for each in used))
+        amounts = (value(each, "usage", resource) for each in obj["containers"])
+        return meta.format_amount(resource, sum(meta.amount(resource, each) for each in amounts))
 
     return cell
 

@@ -18,36 +18,38 @@ from batchyard.interfaces.client import Update
 
 
 class NamespaceStrategy(BuiltIn):
-    """The strategy of Namespaces."""
+    """The resource strategy of Namespaces."""
 
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
-        """Decode a Namespace, and move the finalizer from the spec to the metadata."""
-        found = super().decode(sent, namespace)
-        if found.obj is None:
-            return found
-        obj = dict(labelled(found.obj))
-        found = found._replace(obj=obj)
+    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+        """Decode a Namespace, and move its `kubernetes` finalizer from the spec to the metadata."""
+        decoded = super().decode(sent, namespace)
+        if decoded.obj is None:
+            return decoded
+        obj = dict(labelled(decoded.obj))
+        decoded = decoded._replace(obj=obj)
         if FINALIZER not in _finalizers_in_spec(obj):
-            return found
-        left = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
-        held = with_finalizer(obj, FINALIZER)
-        return found._replace(obj={**held, "spec": {**obj["spec"], "finalizers": left}})
+            return decoded
+        other_finalizers = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
+        with_kubernetes_finalizer = with_finalizer(obj, FINALIZER)
+        return decoded._replace(
+            obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": other_finalizers}}
+        )
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Keep the finalizer of a changed Namespace; only `finalize` removes it."""
+        """Keep the `kubernetes` finalizer of an updated Namespace; only `finalize` removes it."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """Return a Namespace with the finalizer in its spec."""
-        shown = super().in_version(stored, api_version)
+        """Return a Namespace in a served version, with its `kubernetes` finalizer in the spec."""
+        converted = super().in_version(stored, api_version)
         if FINALIZER not in finalizers_of(stored):
-            return shown
-        others = [name for name in finalizers_of(stored) if name != FINALIZER]
+            return converted
+        other_finalizers = [name for name in finalizers_of(stored) if name != FINALIZER]
         spec = {**(stored.get("spec") or {}), "finalizers": [FINALIZER, *_finalizers_in_spec(stored)]}
-        return {**with_metadata(shown, finalizers=others or None), "spec": spec}
+        return {**with_metadata(converted, finalizers=other_finalizers or None), "spec": spec}
 
 
 class Finalize:
@@ -58,7 +60,7 @@ class Finalize:
         self._strategy = strategy
 
     def answer(self) -> EndpointHandlers:
-        """Return the handlers of the subresource."""
+        """Return the handlers of the subresource `finalize`."""
         return EndpointHandlers("", "v1", "Namespace", {"PUT": self._update})
 
     def _update(self, request: ApiRequest, _namespace: str, name: str) -> Response:
@@ -71,12 +73,14 @@ class Finalize:
             raise bad_request("the request body is not a Namespace")
         decoded = self._strategy.decode({**sent, "kind": "Namespace", "apiVersion": "v1"}, "").obj
         if decoded is None or decoded["metadata"].get("name") != name:
-            raise bad_request("the request body is not a Namespace of that name")
-        is_held = FINALIZER in finalizers_of(decoded)
-        new = with_finalizer(stored, FINALIZER) if is_held else without_finalizer(stored, FINALIZER)
+            raise bad_request(f"the request body is not a valid Namespace with the name {name} of the path")
+        has_finalizer = FINALIZER in finalizers_of(decoded)
+        new = with_finalizer(stored, FINALIZER) if has_finalizer else without_finalizer(stored, FINALIZER)
         new = {**new, "spec": decoded.get("spec") or {}}
-        asked = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
-        result = self._objects.attempt(Update(with_metadata(new, resourceVersion=asked)), dry_run=options.dry_run)
+        resource_version = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
+        result = self._objects.attempt(
+            Update(with_metadata(new, resourceVersion=resource_version)), dry_run=options.dry_run
+        )
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
             raise StatusError(409, "Conflict", message, details)
@@ -84,11 +88,11 @@ class Finalize:
 
 
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:
-    """Return the resources; Namespaces get `finalize` and lose deletecollection."""
+    """Return the resources, where Namespaces have the subresource `finalize` and no deletecollection."""
     strategy = NamespaceStrategy()
     answers = {"finalize": Finalize(objects, strategy).answer()}
     return [
-        each._replace(strategy=strategy, answers={**each.answers, **answers}, deletes_together=False)
+        each._replace(strategy=strategy, answers={**each.answers, **answers}, supports_deletecollection=False)
         if each.info.constant == scheme.NAMESPACE
         else each
         for each in resources
@@ -96,5 +100,5 @@ def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> lis
 
 
 def _finalizers_in_spec(obj: Obj) -> list[str]:
-    found: list[str] = (obj.get("spec") or {}).get("finalizers") or []
-    return found
+    finalizers: list[str] = (obj.get("spec") or {}).get("finalizers") or []
+    return finalizers

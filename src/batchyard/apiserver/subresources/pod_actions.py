@@ -41,18 +41,18 @@ _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
 class PodContainers:
-    """The pods, and the runtime of their containers."""
+    """Access to the stored pods and to the runtime of their containers."""
 
     def __init__(self, objects: ObjectReader, runtime: Containers) -> None:
         self._objects = objects
         self.runtime = runtime
 
     def pod(self, namespace: str, name: str) -> Obj:
-        """Return the pod. Raises Refused if it does not exist."""
-        found = self._objects.get(Key(scheme.POD, namespace, name))
-        if found is None:
+        """Return a pod. Raises StatusError if it does not exist."""
+        pod_object = self._objects.get(Key(scheme.POD, namespace, name))
+        if pod_object is None:
             raise pod_not_found(name)
-        return found
+        return pod_object
 
 
 def pod_not_found(name: str) -> StatusError:
@@ -61,7 +61,7 @@ def pod_not_found(name: str) -> StatusError:
 
 
 def chosen_container(pod: Obj, name: str) -> str:
-    """Return the container of a name, or the only one. Raises Refused if the name is invalid or missing."""
+    """Return the named container, or the only one of a pod. Raises StatusError if there is no such container."""
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
     if name:
@@ -69,85 +69,85 @@ def chosen_container(pod: Obj, name: str) -> str:
             raise bad_request(f"container {name} is not valid for pod {pod_name}")
         return name
     if len(spec["containers"]) == 1:
-        only: Mapping[str, Any] = spec["containers"][0]
-        return str(only["name"])
-    choice = f"[{' '.join(names)}]"
-    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choice}")
+        only_container: Mapping[str, Any] = spec["containers"][0]
+        return str(only_container["name"])
+    choices = f"[{' '.join(names)}]"
+    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choices}")
 
 
 def is_somewhere(pod: Obj) -> bool:
-    """Report whether the pod has a node, or has container statuses as in simulations without nodes."""
+    """Report whether the pod has a node, or container statuses as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 
 _KIND: Final = "Binding"
-_DONE: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+_SUCCESS_STATUS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 class Bindings:
-    """The handlers of pod bindings."""
+    """The handlers of requests that bind a pod to a node."""
 
     def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
-    def of_a_pod(self) -> EndpointHandlers:
+    def pod_binding_handlers(self) -> EndpointHandlers:
         """Return the handlers of `pods/NAME/binding`."""
         return EndpointHandlers("", "v1", _KIND, {"POST": self._bind_named})
 
     def resource(self) -> Resource:
-        """Return the resource `bindings`, where the name of the Binding names the pod."""
+        """Return the resource `bindings`: a Binding created there has the name of the pod that it binds."""
         info = unstored_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
         return unstored(info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
     def _bind(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        """Bind the pod that the Binding is named after."""
+        """Bind the pod that has the name of the Binding."""
         if name:
             raise method_not_allowed()
-        return self._bound(request, namespace, _sent(request))
+        return self._bind_pod(request, namespace, _read_binding(request))
 
     def _bind_named(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        sent = _sent(request)
-        if sent["metadata"].get("name", name) != name:
+        binding = _read_binding(request)
+        if binding["metadata"].get("name", name) != name:
             raise bad_request("name in URL does not match name in Binding object")
-        return self._bound(request, namespace, {**sent, "metadata": {**sent["metadata"], "name": name}})
+        return self._bind_pod(request, namespace, {**binding, "metadata": {**binding["metadata"], "name": name}})
 
-    def _bound(self, request: ApiRequest, namespace: str, sent: Mapping[str, Any]) -> Response:
-        options, metadata, target = write_options(request), sent["metadata"], sent.get("target")
+    def _bind_pod(self, request: ApiRequest, namespace: str, binding: Mapping[str, Any]) -> Response:
+        options, metadata, target = write_options(request), binding["metadata"], binding.get("target")
         name = str(metadata.get("name", ""))
         if metadata.get("namespace", namespace) != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        node = _target(target, name)
+        node = _target_node(target, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        _check_free(pod, metadata)
-        placed: Obj = with_path(pod, ("spec", "nodeName"), node)
+        _check_bindable(pod, metadata)
+        bound_pod: Obj = with_path(pod, ("spec", "nodeName"), node)
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
         if annotations:
-            placed = with_metadata(placed, annotations=annotations)
-        placed = with_condition(placed, SCHEDULED, True, ("", ""), self._now())
-        done = self._objects.attempt(Update(placed, is_whole=True), dry_run=options.dry_run)
-        if done.error is not None:
-            raise _conflict(name, str(done.error))
-        return Response(201, _DONE)
+            bound_pod = with_metadata(bound_pod, annotations=annotations)
+        bound_pod = with_condition(bound_pod, SCHEDULED, True, ("", ""), self._now())
+        result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
+        if result.error is not None:
+            raise _conflict(name, str(result.error))
+        return Response(201, _SUCCESS_STATUS)
 
 
-def _sent(request: ApiRequest) -> Mapping[str, Any]:
-    sent = read_body(request).value
-    if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
+def _read_binding(request: ApiRequest) -> Mapping[str, Any]:
+    binding = read_body(request).value
+    if not isinstance(binding, Mapping) or binding.get("kind", _KIND) != _KIND:
         raise bad_request("the request body is not a Binding")
-    metadata = sent.get("metadata") or {}
+    metadata = binding.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("the metadata of the Binding is not an object")
     annotations = metadata.get("annotations") or {}
     if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
         raise bad_request("the annotations of the Binding are not strings")
-    return {**sent, "metadata": metadata}
+    return {**binding, "metadata": metadata}
 
 
-def _target(target: Any, name: str) -> str:
-    """Return the target node of a Binding. Raises Refused if it is invalid."""
+def _target_node(target: Any, name: str) -> str:
+    """Return the target node of a Binding. Raises StatusError if it is invalid."""
     if not isinstance(target, Mapping | None):
         raise bad_request("the target of the Binding is not an object")
     kind, node = (target or {}).get("kind") or "", (target or {}).get("name") or ""
@@ -163,13 +163,13 @@ def _target(target: Any, name: str) -> str:
     return str(node)
 
 
-def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
-    """Raise Refused if the preconditions fail or the pod cannot be bound: deleted, already bound or gated."""
-    name, found = pod["metadata"]["name"], pod["metadata"]
-    for what, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
-        asked = wanted.get(field)
-        if asked and asked != found[field]:
-            message = f"{what} in precondition: {asked}, {what} in object meta: {found[field]}"
+def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
+    """Raise StatusError if a precondition fails, or the pod is being deleted, already bound or gated."""
+    name, pod_metadata = pod["metadata"]["name"], pod["metadata"]
+    for label, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
+        required = binding_metadata.get(field)
+        if required and required != pod_metadata[field]:
+            message = f"{label} in precondition: {required}, {label} in object meta: {pod_metadata[field]}"
             raise _conflict(name, f"Precondition failed: {message}", "pods")
     if is_terminating(pod):
         raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
@@ -179,8 +179,8 @@ def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
         raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _conflict(name: str, why: str, resource: str = "pods/binding") -> StatusError:
-    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+def _conflict(name: str, reason: str, resource: str = "pods/binding") -> StatusError:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {reason}'
     return StatusError(409, "Conflict", message, {"name": name, "kind": resource})
 
 
@@ -193,74 +193,76 @@ def _conflict(name: str, why: str, resource: str = "pods/binding") -> StatusErro
 
 
 _GROUP: Final = "policy"
-_EVICTIONS_KIND: Final = "Eviction"
+_EVICTION_KIND: Final = "Eviction"
 #: The older version is accepted too, as in Kubernetes.
-_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
+_EVICTION_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 
 
 class Evictions:
-    """The handler of pod evictions."""
+    """The handler of API-initiated evictions of pods."""
 
     def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
     def answer(self) -> EndpointHandlers:
-        """Return the handlers of the subresource."""
-        return EndpointHandlers(_GROUP, "v1", _EVICTIONS_KIND, {"POST": self._create})
+        """Return the handlers of the subresource `eviction`."""
+        return EndpointHandlers(_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
 
     def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        sent = _evictions_sent(request, namespace, name)
-        asked = sent.get("deleteOptions")
-        options = delete_options(request, {} if asked is None else asked)
+        eviction = _read_eviction(request, namespace, name)
+        body_options = eviction.get("deleteOptions")
+        options = delete_options(request, {} if body_options is None else body_options)
         # A dry run in the query applies even if the body does not set it.
         options = options._replace(dry_run=options.dry_run or write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        if unmet := options.unmet(pod):
-            raise _evictions_conflict(name, unmet)
+        if unmet_precondition := options.unmet_precondition(pod):
+            raise _eviction_conflict(name, unmet_precondition)
         self._evict(pod, options)
         return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 
     def _evict(self, pod: Obj, options: DeleteOptions) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        judged = verdict(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
-        if judged.refusal is not None:
-            raise _refused(judged.refusal)
-        if judged.spent is not None:
-            self._done(UpdateStatus(judged.spent), name, dry_run=options.dry_run)
+        decision = verdict(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
+        if decision.refusal is not None:
+            raise _refusal_error(decision.refusal)
+        if decision.spent is not None:
+            self._write(UpdateStatus(decision.spent), name, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
             disrupted = pods.disrupted(pod, pods.BY_EVICTION, self._now())
-            self._done(UpdateStatus(disrupted), name, dry_run=options.dry_run)
-        gone = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
-        self._done(gone, name, dry_run=options.dry_run)
+            self._write(UpdateStatus(disrupted), name, dry_run=options.dry_run)
+        deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
+        self._write(deletion, name, dry_run=options.dry_run)
 
-    def _done(self, write: Write, name: str, *, dry_run: bool) -> None:
+    def _write(self, write: Write, name: str, *, dry_run: bool) -> None:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
-            raise _evictions_conflict(name, str(error))
+            raise _eviction_conflict(name, str(error))
 
 
-def _evictions_sent(request: ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
-    """Return the Eviction in the body. Raises Refused if it is invalid or names another pod."""
-    sent = read_body(request).value
-    if not isinstance(sent, Mapping) or (sent.get("kind") or _EVICTIONS_KIND) != _EVICTIONS_KIND:
+def _read_eviction(request: ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
+    """Return the Eviction in a request body. Raises StatusError if it is invalid or names another pod."""
+    eviction = read_body(request).value
+    if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
         raise bad_request("the request body is not an Eviction")
-    version = sent.get("apiVersion") or _VERSIONS[0]
-    if version not in _VERSIONS:
-        message = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"
+    version = eviction.get("apiVersion") or _EVICTION_VERSIONS[0]
+    if version not in _EVICTION_VERSIONS:
+        message = (
+            f"the API version in the data ({version}) does not match the expected API version ({_EVICTION_VERSIONS[0]})"
+        )
         raise bad_request(message)
-    metadata = sent.get("metadata")
+    metadata = eviction.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     if (metadata.get("namespace") or namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if metadata.get("name") != name:
         raise bad_request("name in URL does not match name in Eviction object")
-    return sent
+    return eviction
 
 
-def _refused(refusal: EvictionRefusal) -> StatusError:
+def _refusal_error(refusal: EvictionRefusal) -> StatusError:
     details: dict[str, Any] = {}
     if refusal.cause:
         details["causes"] = [{"reason": "DisruptionBudget", "message": refusal.cause}]
@@ -269,5 +271,5 @@ def _refused(refusal: EvictionRefusal) -> StatusError:
     return StatusError(refusal.code, refusal.reason, refusal.message, details)
 
 
-def _evictions_conflict(name: str, why: str) -> StatusError:
-    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {why}')
+def _eviction_conflict(name: str, reason: str) -> StatusError:
+    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')

@@ -1,4 +1,4 @@
-"""`pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers`: access to the processes of a pod.
+"""Access to pods: `pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers` and `log`.
 
 A simulated pod has no processes; such requests fail after all checks that Kubernetes makes. Sources: Kubernetes's
 pkg/registry/core/pod/{rest/subresources.go,strategy.go,storage/storage.go}, pkg/kubelet/server; k8s.io/cri-streaming.
@@ -43,87 +43,94 @@ SPDY: Final = "SPDY/3.1"
 TUNNEL: Final = f"{SPDY}+"
 #: The protocol of a WebSocket if its client names none.
 UNNAMED: Final = ""
-_KEY: Final = "sec-websocket-key"
-_VERSION: Final = "13"
+_WEBSOCKET_KEY_HEADER: Final = "sec-websocket-key"
+_WEBSOCKET_VERSION: Final = "13"
 
 
 def upgrade_of(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
-    """Negotiate the upgrade of a request. Raises Refused if no supported protocol is requested."""
-    wanted = request.headers.get("upgrade", "").lower()
+    """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
+    requested = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
-    if wanted == WEBSOCKET:
+    if requested == WEBSOCKET:
         return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websockets))
-    if SPDY.lower() in wanted:
+    if SPDY.lower() in requested:
         return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
-    raise bad_request(f"unable to upgrade: {wanted or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
+    raise bad_request(f"unable to upgrade: {requested or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
-def _websocket_protocol(request: ApiRequest, spoken: Sequence[str]) -> str:
-    if request.headers.get("sec-websocket-version", "") != _VERSION:
+def _websocket_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
+    if request.headers.get("sec-websocket-version", "") != _WEBSOCKET_VERSION:
         raise bad_request("unable to upgrade: missing or bad WebSocket Version")
-    if request.method != "GET" or not request.headers.get(_KEY):
+    if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
         raise bad_request("unable to upgrade: not a WebSocket handshake")
-    asked = _listed(request, "sec-websocket-protocol")
-    chosen = next((each for each in asked or [UNNAMED] if each in spoken), None)
+    requested = _header_values(request, "sec-websocket-protocol")
+    chosen = next((each for each in requested or [UNNAMED] if each in supported), None)
     if chosen is None:
-        message = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
+        message = f"[{' '.join(requested)}]; supports [{' '.join(filter(None, supported))}]"
         raise StatusError(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
     return chosen
 
 
-def _spdy_protocol(request: ApiRequest, spoken: Sequence[str]) -> str:
+def _spdy_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
     header = "x-stream-protocol-version"
-    asked = _listed(request, header)
-    if not asked:
+    requested = _header_values(request, header)
+    if not requested:
         raise bad_request(f"unable to upgrade: header {header.title()} does not exist in request")
-    chosen = next((each for each in asked if each in spoken), None)
+    chosen = next((each for each in requested if each in supported), None)
     if chosen is None:
-        message = f"client supports [{' '.join(asked)}], server accepts [{' '.join(spoken)}]"
+        message = f"client supports [{' '.join(requested)}], server accepts [{' '.join(supported)}]"
         raise StatusError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
     return chosen
 
 
-def _listed(request: ApiRequest, header: str) -> list[str]:
-    """Return the values of a list header that may occur more than once."""
+def _header_values(request: ApiRequest, header: str) -> list[str]:
+    """Return the values of a comma-separated request header that may occur more than once."""
     text = request.headers.get(header, "").replace(SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
 
 
-_PROXIED: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
+_PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 #: Versions of the remote command protocol; with the fifth a client can close stdin.
 COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
 PORT_TUNNEL: Final = f"{TUNNEL}{PORT_FORWARD}"
-_PORTS_BY_CHANNELS: Final = (COMMAND_V4, UNNAMED)
+_CHANNEL_PROTOCOLS: Final = (COMMAND_V4, UNNAMED)
 _PORT_MAX: Final = 65535
 #: Each port has two channels, whose number is one byte.
 _PORTS_MAX: Final = 128
 
 
 class PodStreams:
-    """The handlers of exec, attach, port-forward and the unsupported subresources."""
+    """The handlers of exec, attach and port-forward requests, and of unsupported subresources of pods."""
 
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
 
     def answers(self) -> Mapping[str, EndpointHandlers]:
-        """Return the handlers by subresource. Exec, attach and port-forward need the verb `create` for any method."""
-        upgraded = ("POST", "GET")
+        """Return the handlers by subresource; exec, attach and port-forward need the verb `create` for any method."""
+        methods = ("POST", "GET")
 
-        def conversation(kind: str, answer: Any) -> EndpointHandlers:
-            return EndpointHandlers("", "v1", kind, dict.fromkeys(upgraded, answer), needs="create")
+        def upgrade_handlers(kind: str, handler: Any) -> EndpointHandlers:
+            return EndpointHandlers("", "v1", kind, dict.fromkeys(methods, handler), required_verb="create")
 
         return {
-            "attach": conversation("PodAttachOptions", self._attach),
-            "exec": conversation("PodExecOptions", self._execute),
-            "portforward": conversation("PodPortForwardOptions", self._forward),
+            "attach": upgrade_handlers("PodAttachOptions", self._attach),
+            "exec": upgrade_handlers("PodExecOptions", self._execute),
+            "portforward": upgrade_handlers("PodPortForwardOptions", self._forward),
             "proxy": EndpointHandlers(
-                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXIED, self._to_address), takes_path=True
+                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXY_METHODS, self._reject_proxy), takes_path=True
             ),
             "ephemeralcontainers": EndpointHandlers(
-                "", "v1", "Pod", {"GET": self._whole, "PATCH": self._with_another, "PUT": self._with_another}
+                "",
+                "v1",
+                "Pod",
+                {
+                    "GET": self._get_pod,
+                    "PATCH": self._reject_ephemeral_containers,
+                    "PUT": self._reject_ephemeral_containers,
+                },
             ),
         }
 
@@ -132,13 +139,13 @@ class PodStreams:
         container = chosen_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
-        streams, command = _streams(request), request.all_of("command")
+        streams, command = _requested_streams(request), request.query_values("command")
         if not command:
             raise bad_request("you must specify at least 1 command for the container")
         return ExecResponse(
             upgrade,
             streams,
-            lambda talker: self._pods.runtime.execute(pod, container, command, streams, talker),
+            lambda client: self._pods.runtime.execute(pod, container, command, streams, client),
             partial(status_of, command),
         )
 
@@ -146,11 +153,11 @@ class PodStreams:
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
-        upgrade, streams = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)), _streams(request)
+        upgrade, streams = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)), _requested_streams(request)
         return ExecResponse(
             upgrade,
             streams,
-            lambda talker: self._pods.runtime.attach(pod, container, streams, talker),
+            lambda client: self._pods.runtime.attach(pod, container, streams, client),
             partial(status_of, ()),
         )
 
@@ -158,44 +165,44 @@ class PodStreams:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
         upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED), (PORT_FORWARD,))
-        ports = ports_of(request) if upgrade.protocol in _PORTS_BY_CHANNELS else ()
+        ports = ports_of(request) if upgrade.protocol in _CHANNEL_PROTOCOLS else ()
 
-        def failure(port: int, ending: SessionEnd) -> str:
-            return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {ending.failure}"
+        def format_failure(port: int, session_end: SessionEnd) -> str:
+            return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
 
         return PortForwardResponse(
-            upgrade, ports, lambda port, talker: self._pods.runtime.connect(pod, port, talker), failure
+            upgrade, ports, lambda port, client: self._pods.runtime.connect(pod, port, client), format_failure
         )
 
-    def _to_address(self, _request: ApiRequest, namespace: str, name: str) -> Response:
-        """Reject a proxy request; the name may include scheme and port: `https:NAME:443`."""
-        parts = name.split(":")
-        raise self._not_proxied(self._pods.pod(namespace, parts[0] if len(parts) < 3 else parts[1]))
+    def _reject_proxy(self, _request: ApiRequest, namespace: str, name: str) -> Response:
+        """Reject a proxy request; the pod name may include scheme and port: `https:NAME:443`."""
+        segments = name.split(":")
+        raise self._unsupported_error(self._pods.pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 
-    def _whole(self, _request: ApiRequest, namespace: str, name: str) -> Response:
+    def _get_pod(self, _request: ApiRequest, namespace: str, name: str) -> Response:
         return Response(200, self._pods.pod(namespace, name))
 
-    def _with_another(self, _request: ApiRequest, namespace: str, name: str) -> Response:
-        raise self._not_proxied(self._pods.pod(namespace, name))
+    def _reject_ephemeral_containers(self, _request: ApiRequest, namespace: str, name: str) -> Response:
+        raise self._unsupported_error(self._pods.pod(namespace, name))
 
-    def _not_proxied(self, pod: Obj) -> StatusError:
+    def _unsupported_error(self, pod: Obj) -> StatusError:
         self._check_has_process(pod)
-        return bad_request(f"pod {pod['metadata']['name']}: not supported by this platform")
+        return bad_request(f"pod {pod['metadata']['name']}: this subresource is not supported by this platform")
 
     def _check_has_process(self, pod: Obj) -> None:
-        """Raise Refused if the pod has no process to connect to."""
+        """Raise StatusError if the pod has no process to connect to."""
         if not is_somewhere(pod):
             raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
-        why = self._pods.runtime.why_no_process(pod)
-        if why:
-            raise bad_request(why)
+        reason = self._pods.runtime.why_no_process(pod)
+        if reason:
+            raise bad_request(reason)
 
 
-def status_of(command: Sequence[str], ending: SessionEnd) -> Mapping[str, Any]:
+def status_of(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
     """Return the Status of a finished command, as kubelet and containerd report it."""
-    if ending.failure:
-        causes = {"causes": [{"message": ending.failure}]}
-        message = f"Internal error occurred: {ending.failure}"
+    if session_end.failure:
+        causes = {"causes": [{"message": session_end.failure}]}
+        message = f"Internal error occurred: {session_end.failure}"
         return {
             "metadata": {},
             "status": "Failure",
@@ -203,20 +210,20 @@ def status_of(command: Sequence[str], ending: SessionEnd) -> Mapping[str, Any]:
             "reason": "InternalError",
             "details": causes,
         } | {"code": 500}
-    if not ending.exit_code:
+    if not session_end.exit_code:
         return {"metadata": {}, "status": "Success"}
-    why = f"error executing command [{' '.join(command)}], exit code {ending.exit_code}"
+    description = f"error executing command [{' '.join(command)}], exit code {session_end.exit_code}"
     return {
         "metadata": {},
         "status": "Failure",
-        "message": f"command terminated with non-zero exit code: {why}",
+        "message": f"command terminated with non-zero exit code: {description}",
         "reason": "NonZeroExitCode",
-        "details": {"causes": [{"reason": "ExitCode", "message": str(ending.exit_code)}]},
+        "details": {"causes": [{"reason": "ExitCode", "message": str(session_end.exit_code)}]},
     }
 
 
-def _streams(request: ApiRequest) -> Streams:
-    """Return the requested streams; a terminal has no separate stderr."""
+def _requested_streams(request: ApiRequest) -> Streams:
+    """Return the standard streams that an exec or attach requests; a terminal has no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
@@ -225,17 +232,17 @@ def _streams(request: ApiRequest) -> Streams:
 
 
 def ports_of(request: ApiRequest) -> Sequence[int]:
-    """Return the requested ports; each parameter is a port or a list of ports."""
-    found = request.all_of("ports")
-    if not found:
+    """Return the ports that a port-forward requests; each parameter is a port or a list of ports."""
+    parameters = request.query_values("ports")
+    if not parameters:
         raise bad_request('query parameter "ports" is required')
-    ports = tuple(_port(text, each) for text in found for each in text.split(","))
+    ports = tuple(_parse_port(text, each) for text in parameters for each in text.split(","))
     if len(ports) > _PORTS_MAX:
-        raise bad_request(f"{len(ports)} ports are more than {_PORTS_MAX}, which one connection has channels for")
+        raise bad_request(f"{len(ports)} ports are too many for one connection: forward at most {_PORTS_MAX}")
     return ports
 
 
-def _port(text: str, port: str) -> int:
+def _parse_port(text: str, port: str) -> int:
     if not text:
         raise bad_request('query parameter "ports" cannot be empty')
     if not port.isdecimal() or not port.isascii() or len(port) > 5 or int(port) > _PORT_MAX:
@@ -253,37 +260,37 @@ def _port(text: str, port: str) -> int:
 # pkg/apis/core/validation (options), pkg/kubelet/kuberuntime/logs (times).
 
 
-_TEXT: Final = "text/plain"
-_STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-_NO_IMAGE: Final = {
+_PLAIN_TEXT: Final = "text/plain"
+_STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_IMAGE_ERRORS: Final = {
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
 }
 
 
 class LogOptions(NamedTuple):
-    """The options of a log request."""
+    """The options of a request for a container log."""
 
     container: str
     follow: bool
     previous: bool
     timestamps: bool
-    #: Only lines at or after this time.
+    #: The time of the first line to send.
     since: Instant
-    #: Of the existing lines, only this many last ones.
+    #: The maximum number of existing lines; the last ones are sent.
     tail: int | None
     limit_bytes: int | None
 
 
 class PodLogs:
-    """The handler of pod logs."""
+    """The handler of requests for container logs."""
 
     def __init__(self, pods: PodContainers, now: Callable[[], Instant]) -> None:
         self._pods = pods
         self._now = now
 
     def answer(self) -> EndpointHandlers:
-        """Return the handlers of the subresource."""
+        """Return the handlers of the subresource `log`."""
         return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 
     def _get(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
@@ -291,82 +298,82 @@ class PodLogs:
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, options.container)
         if not is_somewhere(pod):
-            return Response(204, "", content_type=_TEXT)  # not bound to a node: no kubelet to read from
+            return Response(204, "", content_type=_PLAIN_TEXT)  # not bound to a node: no kubelet to read from
         _check_has_log(pod, container, previous=options.previous)
         log = self._pods.runtime.log(pod, container, previous=options.previous)
         stream = LogStream(log, options, self._now())
         if options.follow:
             return stream
-        taken = stream.take()
+        data = stream.take()
         if not stream.is_over:
-            return stream.resumed_with(taken)
-        text = b"".join(taken).decode(errors="replace")
+            return stream.return_data(data)
+        text = b"".join(data).decode(errors="replace")
         log.close()
-        return Response(200, text, content_type=_TEXT)
+        return Response(200, text, content_type=_PLAIN_TEXT)
 
 
 class LogStream:
-    """A log as its options select it; without `follow` it ends with the lines that existed at the request."""
+    """The requested part of a container log; without `follow` it ends with the lines that exist at the request."""
 
-    content_type: Final = _TEXT
+    content_type: Final = _PLAIN_TEXT
     times_out: Final = False
 
-    def __init__(self, log: ContainerLog, options: LogOptions, asked_at: Instant) -> None:
+    def __init__(self, log: ContainerLog, options: LogOptions, requested_at: Instant) -> None:
         self._log = log
         self._options = options
-        self._asked_at = asked_at
+        self._requested_at = requested_at
         #: The last existing lines while reading up to the request time; None after that or without `tail`.
-        self._last: deque[LogLine] | None = None
+        self._last_lines: deque[LogLine] | None = None
         if options.tail is not None:
-            self._last = deque(maxlen=options.tail)
+            self._last_lines = deque(maxlen=options.tail)
             log.skip_to_last(options.tail)
         #: Data read before the stream was handed to the writer.
-        self._taken: list[bytes] = []
-        self._bytes_left = options.limit_bytes
+        self._pending_data: list[bytes] = []
+        self._remaining_bytes = options.limit_bytes
         self.is_over = False
         self.on_news: Callable[[], None] = _noop
         log.on_news = self._notify
 
     def take(self) -> Sequence[bytes]:
-        """Return the data since the last call, or part of it."""
-        found = self._log.read()
-        lines = [line for line in found if line.at >= self._options.since]
-        is_all = not self._log.is_behind or bool(found and found[-1].at > self._asked_at)
-        if self._last is not None:
-            self._last.extend(lines)
-            lines = list(self._last) if is_all else []
-            self._last = None if is_all else self._last
-        text = self._bounded(b"".join(self._written(lines)))
-        self.is_over = self._log.is_over or self._bytes_left == 0 or (is_all and not self._options.follow)
+        """Return the log data since the last call, or part of it."""
+        new_lines = self._log.read()
+        lines = [line for line in new_lines if line.at >= self._options.since]
+        is_complete = not self._log.is_behind or bool(new_lines and new_lines[-1].at > self._requested_at)
+        if self._last_lines is not None:
+            self._last_lines.extend(lines)
+            lines = list(self._last_lines) if is_complete else []
+            self._last_lines = None if is_complete else self._last_lines
+        text = self._truncate(b"".join(self._format_lines(lines)))
+        self.is_over = self._log.is_over or self._remaining_bytes == 0 or (is_complete and not self._options.follow)
         if self.is_over and not self._log.is_over:
             self._log.on_news = _noop
             self._log.close()
-        taken, self._taken = self._taken, []
-        return [*taken, text] if text else taken
+        pending, self._pending_data = self._pending_data, []
+        return [*pending, text] if text else pending
 
-    def resumed_with(self, taken: Sequence[bytes]) -> "LogStream":
+    def return_data(self, data: Sequence[bytes]) -> "LogStream":
         """Return the stream with data put back, for another reader to take from the start."""
-        self._taken = list(taken)
+        self._pending_data = list(data)
         return self
 
     def mark(self) -> None:
-        """Do nothing; logs have no bookmarks."""
+        """Do nothing, because log streams have no bookmarks."""
 
     def end(self) -> None:
-        """End the log after the buffered data."""
+        """Stop reading the log."""
         self._log.close()
 
-    def _written(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
+    def _format_lines(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
         for line in lines:
             at = f"{format_micro_time(line.at)[:-1]}000Z " if self._options.timestamps else ""
             end = "\n" if line.is_whole else ""
             yield f"{at}{line.text}{end}".encode()
 
-    def _bounded(self, text: bytes) -> bytes:
-        if self._bytes_left is None:
+    def _truncate(self, text: bytes) -> bytes:
+        if self._remaining_bytes is None:
             return text
-        text = text[: self._bytes_left]
-        self._bytes_left -= len(text)
+        text = text[: self._remaining_bytes]
+        self._remaining_bytes -= len(text)
         return text
 
     def _notify(self) -> None:
@@ -374,19 +381,23 @@ class LogStream:
 
 
 def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
-    """Parse the options of a request. Raises Refused if they are invalid."""
+    """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
-    tail, limit = _whole(query, "tailLines"), _whole(query, "limitBytes")
-    seconds, since_time = _whole(query, "sinceSeconds"), query.get("sinceTime", "")
-    if faults := [*_faults(tail, limit, seconds, since_time)]:
-        about = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
-        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', about)
-    since = now - seconds * SECOND if seconds is not None else _instant(since_time) if since_time else 0
+    tail, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
+    seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
+    if faults := [*_log_option_faults(tail, limit, seconds, since_time)]:
+        error_details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
+        raise StatusError(
+            422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', error_details
+        )
+    since = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, previous, timestamps, since, tail, limit)
 
 
-def _faults(tail: int | None, limit: int | None, seconds: int | None, since_time: str) -> Iterator[FieldError]:
+def _log_option_faults(
+    tail: int | None, limit: int | None, seconds: int | None, since_time: str
+) -> Iterator[FieldError]:
     if tail is not None and tail < 0:
         yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
     if limit is not None and limit < 1:
@@ -397,7 +408,7 @@ def _faults(tail: int | None, limit: int | None, seconds: int | None, since_time
         yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")
 
 
-def _whole(query: Mapping[str, str], name: str) -> int | None:
+def _integer_parameter(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
@@ -406,7 +417,7 @@ def _whole(query: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _instant(text: str) -> Instant:
+def _parse_since_time(text: str) -> Instant:
     try:
         return parse_time(text)
     except ValueError as error:
@@ -414,40 +425,40 @@ def _instant(text: str) -> Instant:
 
 
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
-    """Raise Refused, in the kubelet's words, if the container has no log."""
-    name, status = pod["metadata"]["name"], _status_of(pod, container)
+    """Raise StatusError, with the kubelet's message, if a container has no log."""
+    name, status = pod["metadata"]["name"], _container_status(pod, container)
     message = f'container "{container}" in pod "{name}"'
     if not status:
         raise bad_request(f"{message} is not available")
-    state, last = status.get("state") or {}, _ended(status.get("lastState"))
+    state, last_terminated = status.get("state") or {}, _terminated_state(status.get("lastState"))
     if previous:
-        if not _has_run(last):
+        if not _has_started(last_terminated):
             raise bad_request(f"previous terminated {message} not found")
     elif "running" in state:
         return
-    elif (ended := _ended(state) or last) is not None:
-        if not _has_run(ended) and not _has_run(last):
+    elif (terminated := _terminated_state(state) or last_terminated) is not None:
+        if not _has_started(terminated) and not _has_started(last_terminated):
             raise bad_request(f"{message} is terminated")
     elif "waiting" in state:
         reason = state["waiting"].get("reason", "")
-        raise bad_request(f"{message} is waiting to start: {_NO_IMAGE.get(reason, reason)}")
+        raise bad_request(f"{message} is waiting to start: {_IMAGE_ERRORS.get(reason, reason)}")
     else:
         raise bad_request(f"{message} is waiting to start - no logs yet")
 
 
-def _status_of(pod: Obj, container: str) -> Mapping[str, Any]:
+def _container_status(pod: Obj, container: str) -> Mapping[str, Any]:
     status = pod.get("status") or {}
-    reported = (each for field in _STATUSES for each in status.get(field) or ())
-    return next((each for each in reported if each["name"] == container), {})
+    statuses = (each for field in _STATUS_FIELDS for each in status.get(field) or ())
+    return next((each for each in statuses if each["name"] == container), {})
 
 
-def _ended(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _terminated_state(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return (state or {}).get("terminated")
 
 
-def _has_run(ended: Mapping[str, Any] | None) -> bool:
-    """Report whether a terminated state has a start time."""
-    return ended is not None and bool(ended.get("startedAt"))
+def _has_started(terminated: Mapping[str, Any] | None) -> bool:
+    """Report whether a terminated container state has a start time."""
+    return terminated is not None and bool(terminated.get("startedAt"))
 
 
 def _noop() -> None:

@@ -1,4 +1,4 @@
-"""What the API answers about queueing: decisions, forecasts, explanations (why), and Kueue's visibility API.
+"""Queueing in the API: decisions, start forecasts (`eta`), explanations (`why`), and Kueue's visibility API.
 
 A list of decisions ends with the latest ones, at most `limit`. Besides field selectors the query accepts
 `about=KIND/NAME` (which for a Job or JobSet includes its Workload), and `since` and `until` as times.
@@ -49,65 +49,65 @@ GROUP: Final = "batchyard.dev"
 VERSION: Final = "v1alpha1"
 _API_VERSION: Final = f"{GROUP}/{VERSION}"
 _KIND: Final = "Decision"
-_LIMIT: Final = 500
+_DEFAULT_LIMIT: Final = 500
 _LIMIT_MAX: Final = 10_000
 #: The wildcard for the hash suffix of a Workload name that Kueue derives from a job.
-_HASH: Final = "-?????"
-_FIELDS: Final = ("regarding.kind", "regarding.name", "reason", "type", "component")
-_DEFAULT: Final = "default"
+_HASH_WILDCARD: Final = "-?????"
+_SELECTABLE_FIELDS: Final = ("regarding.kind", "regarding.name", "reason", "type", "component")
+_DEFAULT_NAMESPACE: Final = "default"
 #: The field in decision details that names a Workload, as `namespace/name`.
-_NAME: Final = "workload"
+_WORKLOAD_FIELD: Final = "workload"
 _WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
 _KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 
 def decisions(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
-    """Return the ledger entries as a resource."""
+    """Return the resource `decisions`, whose objects are the entries of the decision ledger."""
     info = unstored_kind(GROUP, VERSION, _KIND, "decisions", "decision", namespaced=True)
-    info = replace(info, selectable_fields=_FIELDS)
+    info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
-        shown = Representation(request, path, now())
+        representation = Representation(request, path, now())
         if name:
             with _ledger_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
-            if record is None or (record.regarding.namespace or _DEFAULT) != namespace:
+            if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
                 raise not_found(path)
-            return Response(200, shown.one(reported(request, record)))
+            return Response(200, representation.render_object(decision_object(request, record)))
         selection = selection_of(request, info)
         with _ledger_errors():
-            records = ledger.find(_query(request, selection, namespace))
-        found = [reported(request, record) for record in records]
-        return Response(200, shown.many([obj for obj in found if selection.accepts(obj)], {}))
+            records = ledger.find(_ledger_query(request, selection, namespace))
+        objs = [decision_object(request, record) for record in records]
+        return Response(200, representation.render_list([obj for obj in objs if selection.accepts(obj)], {}))
 
-    def reported(request: ApiRequest, record: DecisionRecord) -> Obj:
+    def decision_object(request: ApiRequest, record: DecisionRecord) -> Obj:
         def is_hidden(namespace: str) -> bool:
-            asked = Attributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
-            return namespace != record.regarding.namespace and not authorizer.decide(asked).allowed
+            attributes = Attributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
+            return namespace != record.regarding.namespace and not authorizer.decide(attributes).allowed
 
-        return _decision_object(record, _without_names(record.details, is_hidden))
+        return _decision_object(record, _hide_workload_names(record.details, is_hidden))
 
-    answer = EndpointHandlers(GROUP, VERSION, _KIND, {"GET": get})
-    resource = unstored(info, {"": answer})._replace(strategy=ComputedStrategy(info, _TABLE))
+    handlers = EndpointHandlers(GROUP, VERSION, _KIND, {"GET": get})
+    resource = unstored(info, {"": handlers})._replace(strategy=ComputedStrategy(info, _DECISION_TABLE))
     return resource
 
 
-def _object(obj: Obj, _now: Instant) -> str:
+def _regarding_cell(obj: Obj, _now: Instant) -> str:
     regarding = obj["regarding"]
     return f"{regarding['kind'].lower()}/{regarding['name']}"
 
 
-def _last_seen(obj: Obj, now: Instant) -> str:
+def _age_cell(obj: Obj, now: Instant) -> str:
     return format_age(now - parse_time(obj["time"]))
 
 
-_TABLE: Final = (
+_DECISION_TABLE: Final = (
     (Column("Name"), cells.name),
-    (Column("Age"), _last_seen),
-    (Column("Object"), _object),
+    (Column("Age"), _age_cell),
+    (Column("Object"), _regarding_cell),
     (Column("Reason"), at("reason")),
     (Column("Component", priority=1), at("component")),
     (Column("Cycle", priority=1), lambda obj, _now: str(value(obj, "details", "cycle") or "")),
@@ -115,25 +115,25 @@ _TABLE: Final = (
 )
 
 
-def _without_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
+def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
     """Return decision details without the names of Workloads in hidden namespaces."""
     if isinstance(value, Mapping):
-        reported = {name: _without_names(each, is_hidden) for name, each in value.items()}
-        if _NAME in reported and is_hidden(str(reported[_NAME]).partition("/")[0]):
-            reported = {name: each for name, each in reported.items() if name not in (_NAME, "uid")}
-        return reported
+        filtered = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
+        if _WORKLOAD_FIELD in filtered and is_hidden(str(filtered[_WORKLOAD_FIELD]).partition("/")[0]):
+            filtered = {name: each for name, each in filtered.items() if name not in (_WORKLOAD_FIELD, "uid")}
+        return filtered
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_without_names(each, is_hidden) for each in value]
+        return [_hide_workload_names(each, is_hidden) for each in value]
     return value
 
 
 def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
-    """Return an entry as an object."""
+    """Return a ledger entry as an object of the kind Decision."""
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
     regarding = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
-    metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT}
+    metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
     time = format_time(record.at)
     return {
         "apiVersion": _API_VERSION,
@@ -151,52 +151,52 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 @contextmanager
 def _ledger_errors() -> Iterator[None]:
-    """Convert ledger errors to API errors."""
+    """Convert errors of the decision ledger to API errors."""
     try:
         yield
     except QueryTooBroad:
-        why = "the query would scan too many decisions"
-        raise bad_request(f"{why}; set since or about") from None
+        message = "the query would scan too many decisions"
+        raise bad_request(f"{message}; set since or about") from None
     except LedgerUnreadable as error:
         raise StatusError(500, "InternalError", str(error)) from None
 
 
-def _query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the ledger query of a request, limited to what the ledger can filter by."""
-    exact = {path: text for path, is_wanted, text in selection.fields if is_wanted}
-    namespace = namespace or exact.get("metadata.namespace", "")
+def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
+    """Return the ledger query for a request, with the filters that the ledger supports."""
+    exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
+    namespace = namespace or exact_fields.get("metadata.namespace", "")
     about = request.query.get("about", "")
     return LedgerQuery(
-        about=tuple(_keys_of(about, namespace)) if about else (),
+        about=tuple(_parse_about(about, namespace)) if about else (),
         namespace=namespace,
-        name=exact.get("regarding.name", ""),
-        reason=exact.get("reason", ""),
-        since=_instant(request, "since"),
-        until=_instant(request, "until"),
-        limit=_limit(request),
+        name=exact_fields.get("regarding.name", ""),
+        reason=exact_fields.get("reason", ""),
+        since=_time_parameter(request, "since"),
+        until=_time_parameter(request, "until"),
+        limit=_limit_parameter(request),
     )
 
 
-def _keys_of(about: str, namespace: str) -> Iterator[Key]:
-    """Yield the keys that a text such as `job/train` can mean, including the Workloads of jobs."""
-    plural, slash, name = about.partition("/")
-    info = next((info for info in scheme.KINDS if plural.lower() in _names(info)), None)
-    if not slash or not name or info is None:
+def _parse_about(about: str, namespace: str) -> Iterator[Key]:
+    """Yield the object keys that a text such as `job/train` can mean, including the Workloads of jobs."""
+    plural, separator, name = about.partition("/")
+    info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
+    if not separator or not name or info is None:
         raise bad_request(f"about={about}: write it as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
-        raise bad_request(f"about={about}: {name} is not a name")
+        raise bad_request(f"about={about}: {name} is not a valid name; wildcards are not supported")
     if info.namespaced and not namespace:
-        raise bad_request(f"about={about}: the kind is namespaced; query a namespace")
+        raise bad_request(f"about={about}: the kind is namespaced; send the query to a namespace")
     yield Key(info.constant, namespace if info.namespaced else "", name)
     if info.constant in {scheme.JOB, scheme.JOB_SET}:
-        yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH}")
+        yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH_WILDCARD}")
 
 
-def _names(info: ServedKind) -> Sequence[str]:
+def _resource_names(info: ServedKind) -> Sequence[str]:
     return (info.plural, info.singular or info.kind.lower(), *info.short_names)
 
 
-def _instant(request: ApiRequest, name: str) -> Instant | None:
+def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
     text = request.query.get(name)
     if not text:
         return None
@@ -206,11 +206,11 @@ def _instant(request: ApiRequest, name: str) -> Instant | None:
         raise bad_request(f"{name}={text}: write it as 2026-01-31T12:00:00Z") from None
 
 
-def _limit(request: ApiRequest) -> int:
-    text = request.query.get("limit") or str(_LIMIT)
+def _limit_parameter(request: ApiRequest) -> int:
+    text = request.query.get("limit") or str(_DEFAULT_LIMIT)
     if not text.isdecimal() or len(text) > 9:
-        raise bad_request(f"limit={text} is not a number")
-    return min(int(text) or _LIMIT, _LIMIT_MAX)
+        raise bad_request(f"limit={text}: must be a number such as 100")
+    return min(int(text) or _DEFAULT_LIMIT, _LIMIT_MAX)
 
 
 # --- forecasts ---
@@ -223,7 +223,7 @@ _SEED_DIGITS_MAX: Final = 9
 
 
 class ForecastRequest(NamedTuple):
-    """A forecast request: subject, random seed, requesting user."""
+    """A request for a start forecast: the object, the random seed and the requesting user."""
 
     subject: Key
     seed: int
@@ -231,10 +231,10 @@ class ForecastRequest(NamedTuple):
 
 
 class ForecastService(Protocol):
-    """Computes forecasts asynchronously."""
+    """Computes start forecasts asynchronously."""
 
     def ask(self, question: ForecastRequest) -> DeferredResponse:
-        """Request a forecast; raises Refused if too many are pending."""
+        """Request a start forecast. Raises StatusError if too many are pending."""
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
@@ -246,16 +246,18 @@ def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) ->
 def with_forecasts(
     resources: Iterable[Resource], objects: ApiObjectStore, forecaster: ForecastService
 ) -> list[Resource]:
-    """Return the resources with forecasts for the kinds that have a start."""
+    """Return the resources, with the subresource `eta` on Workloads, Jobs and JobSets."""
     served = list(resources)
     for kind in KINDS:
         info = kind_info(kind)
-        answer = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", {"GET": _asking(kind, objects, forecaster)})
+        answer = EndpointHandlers(
+            "batchyard.dev", "v1alpha1", "Forecast", {"GET": _forecast_handler(kind, objects, forecaster)}
+        )
         served = with_answers(served, info.constant, {ETA: answer})
     return served
 
 
-def _asking(
+def _forecast_handler(
     kind: str, objects: ApiObjectStore, forecaster: ForecastService
 ) -> Callable[[ApiRequest, str, str], DeferredResponse]:
     def ask(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
@@ -279,7 +281,7 @@ def _asking(
 
 
 PART: Final = "why"
-_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+_EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _GROUP: Final = "batchyard.dev"
 _VERSION: Final = "v1alpha1"
 _EXPLANATION_KIND: Final = "Explanation"
@@ -287,7 +289,7 @@ _WHY_WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
 
 
 class Explanations(Protocol):
-    """Provides explanations."""
+    """Explains why objects are pending or in their state."""
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool]) -> Mapping[str, Any] | None:
         """Return the explanation of an object; None if the object does not exist.
@@ -297,7 +299,7 @@ class Explanations(Protocol):
 
 
 class WhyHandler:
-    """The handlers of `why`."""
+    """The handlers of the subresource `why`."""
 
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
         self._explanations = explanations
@@ -306,9 +308,11 @@ class WhyHandler:
         self.authorizer: Authorizer | None = None
 
     def with_parts(self, resources: Iterable[Resource]) -> list[Resource]:
-        """Return the resources, with `why` on the supported kinds."""
+        """Return the resources, with the subresource `why` on the supported kinds."""
         return [
-            each._replace(answers={**each.answers, PART: self._answer(each)}) if each.info.constant in _KINDS else each
+            each._replace(answers={**each.answers, PART: self._answer(each)})
+            if each.info.constant in _EXPLAINED_KINDS
+            else each
             for each in resources
         ]
 
@@ -317,11 +321,11 @@ class WhyHandler:
 
     def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
         key = Key(resource.info.constant, namespace, name)
-        found = self._explanations.why(key, self._now(), partial(self._may_read, request.user))
-        if found is None:
+        explanation = self._explanations.why(key, self._now(), partial(self._may_read, request.user))
+        if explanation is None:
             details = {"name": name, "group": resource.info.group, "kind": resource.info.plural}
             raise StatusError(404, "NotFound", f'{resource.title} "{name}" not found', details)
-        return Response(200, found)
+        return Response(200, explanation)
 
     def _may_read(self, user: UserInfo, namespace: str) -> bool:
         if self.authorizer is None:
@@ -341,14 +345,14 @@ class WhyHandler:
 VISIBILITY_GROUP: Final = "visibility.kueue.x-k8s.io"
 VERSIONS: Final = ("v1beta2", "v1beta1")
 _VISIBILITY_KIND: Final = "PendingWorkloadsSummary"
-_PART: Final = "pendingworkloads"
+_PENDING_WORKLOADS: Final = "pendingworkloads"
 _VISIBILITY_LIMIT: Final = 1000
 _VISIBILITY_LIMIT_MAX: Final = 100_000
-_OWNER: Final = ("apiVersion", "kind", "name", "uid")
+_OWNER_FIELDS: Final = ("apiVersion", "kind", "name", "uid")
 
 
 class PendingQueues(Protocol):
-    """The pending Workloads by queue."""
+    """Access to the pending Workloads by queue."""
 
     def pending_in(self, cluster_queue: str) -> Sequence[WorkloadView] | None:
         """Return the pending Workloads of a ClusterQueue in scheduling order; None if the queue does not exist."""
@@ -358,26 +362,26 @@ class PendingQueues(Protocol):
 
 
 class Visibility:
-    """The visibility resources."""
+    """The resources of Kueue's visibility API."""
 
     def __init__(self, pending: PendingQueues, objects: ObjectReader) -> None:
         self._pending = pending
         self._objects = objects
 
     def resources(self) -> list[Resource]:
-        """Return the queue resources, which have only this subresource."""
-        return [resource for version in VERSIONS for resource in self._of(version)]
+        """Return ClusterQueues and LocalQueues, which have only the subresource `pendingworkloads`."""
+        return [resource for version in VERSIONS for resource in self._resources_of_version(version)]
 
-    def _of(self, version: str) -> list[Resource]:
-        about = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
+    def _resources_of_version(self, version: str) -> list[Resource]:
+        summary = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
 
         def answers(get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, EndpointHandlers]:
             def respond(request: ApiRequest, namespace: str, name: str) -> Response:
-                return Response(200, {**about, "items": get(request, namespace, name)})
+                return Response(200, {**summary, "items": get(request, namespace, name)})
 
             return {
                 "": EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {}),
-                _PART: EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {"GET": respond}),
+                _PENDING_WORKLOADS: EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {"GET": respond}),
             }
 
         cluster = unstored_kind(
@@ -387,50 +391,56 @@ class Visibility:
         return [unstored(cluster, answers(self._in_cluster_queue)), unstored(local, answers(self._in_local_queue))]
 
     def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
-        limit, offset = _bounds(request)
-        found = self._pending.pending_in(name)
-        if found is None:
+        limit, offset = _limit_and_offset(request)
+        pending_workloads = self._pending.pending_in(name)
+        if pending_workloads is None:
             raise _not_found("clusterqueue", name)
-        positions: dict[str, int] = {}
-        reported = []
-        for place, view in enumerate(islice(found, offset + limit)):
-            in_local = positions[view.queue] = positions.get(view.queue, -1) + 1
-            if place >= offset:
-                reported.append(self._reported(view, place, in_local))
-        return reported
+        local_positions: dict[str, int] = {}
+        entries = []
+        for position, view in enumerate(islice(pending_workloads, offset + limit)):
+            local_position = local_positions[view.queue] = local_positions.get(view.queue, -1) + 1
+            if position >= offset:
+                entries.append(self._pending_workload(view, position, local_position))
+        return entries
 
     def _in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
-        limit, offset = _bounds(request)
+        limit, offset = _limit_and_offset(request)
         cluster_queue = self._pending.cluster_queue_of(namespace, name)
         if cluster_queue is None:
             raise _not_found("localqueue", name)
-        queue, found = f"{namespace}/{name}", self._pending.pending_in(cluster_queue) or ()
-        own = ((place, view) for place, view in enumerate(found) if view.queue == queue)
-        wanted = islice(enumerate(own), offset, offset + limit)
-        return [self._reported(view, place, in_local) for in_local, (place, view) in wanted]
+        queue, pending_workloads = f"{namespace}/{name}", self._pending.pending_in(cluster_queue) or ()
+        queue_workloads = ((position, view) for position, view in enumerate(pending_workloads) if view.queue == queue)
+        page = islice(enumerate(queue_workloads), offset, offset + limit)
+        return [self._pending_workload(view, position, local_position) for local_position, (position, view) in page]
 
-    def _reported(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
-        """Return a pending Workload with its positions."""
+    def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
+        """Return a pending Workload with its positions in both queues."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
-        found = metadata_in_whole_seconds(workload["metadata"])
-        metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": found.get("creationTimestamp")}
-        owners = [{field: each[field] for field in _OWNER} for each in found.get("ownerReferences") or ()]
+        workload_metadata = metadata_in_whole_seconds(workload["metadata"])
+        metadata = {
+            "name": view.name,
+            "namespace": view.namespace,
+            "creationTimestamp": workload_metadata.get("creationTimestamp"),
+        }
+        owners = [
+            {field: each[field] for field in _OWNER_FIELDS} for each in workload_metadata.get("ownerReferences") or ()
+        ]
         return {
             "metadata": {**metadata, "ownerReferences": owners} if owners else metadata,
             "priority": view.priority,
             "localQueueName": view.queue.partition("/")[2],
-            "positionInClusterQueue": in_cluster,
-            "positionInLocalQueue": in_local,
+            "positionInClusterQueue": cluster_position,
+            "positionInLocalQueue": local_position,
         }
 
 
-def _bounds(request: ApiRequest) -> tuple[int, int]:
-    """Return limit and offset of a request; without a limit the default."""
-    limit, offset = (_whole(request, name) for name in ("limit", "offset"))
+def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
+    """Return limit and offset of a visibility request; without a limit the default."""
+    limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 
 
-def _whole(request: ApiRequest, name: str) -> int:
+def _integer_parameter(request: ApiRequest, name: str) -> int:
     text = request.query.get(name) or "0"
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
         raise bad_request(f'{name}: "{text}" is not a number')
