@@ -94,7 +94,7 @@ def test_runs_survive_kill_of_spawner_and_next_spawner_continues(node: Machine) 
 def test_second_spawner_is_rejected(plain: Machine) -> None:
     second = subprocess.run(plain.spawner.args, capture_output=True, check=False)
     assert second.returncode == 1
-    assert second.stderr.decode() == f"{plain.root}: another spawner is running in this directory\n"
+    assert second.stderr.decode() == f"{plain.root}: another spawner is running in this node directory; stop it first\n"
 
 
 def test_spawner_ends_when_its_folder_is_removed(tmp_path: Path) -> None:

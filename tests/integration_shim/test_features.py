@@ -46,7 +46,7 @@ def test_missing_pod_network_is_reported_with_reason() -> None:
 def test_mounts_are_rejected_without_bubblewrap(plain: Machine) -> None:
     mount = {"source": "volumes/x", "target": "/x", "readOnly": False}
     reported = plain.ended(shell("true", mounts=[mount]))
-    assert (reported["reason"], "/x cannot be mounted without bubblewrap" in reported["message"]) == (
+    assert (reported["reason"], "the mount /x requires bubblewrap" in reported["message"]) == (
         "StartError",
         True,
     )
@@ -73,7 +73,7 @@ def test_pull_only_engine_is_not_used_without_bubblewrap(pool: Pool, docker_imag
     with pool.lend("podman,bubblewrap", variables=docker_image.variables) as node:
         assert node.features["engines"] == []
         (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
-        assert "there is no bubblewrap to run what it brings" in row["means"]
+        assert "bubblewrap is required to run its images" in row["means"]
 
 
 def test_hanging_engine_times_out(pool: Pool, tmp_path: Path) -> None:

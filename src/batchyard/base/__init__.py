@@ -1,4 +1,4 @@
-"""Basics used by all layers: instants, ids, random draws, caches, invariants."""
+"""Shared primitives: invariant checks, seed-derived UUIDs, FNV-1a hashes, and reproducible random draws."""
 
 import hashlib
 from math import isqrt
@@ -6,17 +6,17 @@ from typing import Final
 
 from batchyard.base.instant import Duration
 
-# --- invariants ---
+# --- invariant checks ---
 #
-# Invariants: assertions that stay enabled.
+# Assertions that stay enabled when Python runs with -O.
 
 
 class InvariantError(AssertionError):
-    """A violated invariant: a defect of batchyard, never of its input."""
+    """An internal invariant is violated: a bug in batchyard, never an invalid input."""
 
 
 def invariant(holds: bool, law: str) -> None:
-    """Raise InvariantError with this text unless it holds."""
+    """Raise InvariantError with `message` if `condition` is false."""
     if not holds:
         raise InvariantError(law)
 
@@ -27,7 +27,7 @@ def invariant(holds: bool, law: str) -> None:
 
 
 def uid_for(seed: int, *parts: str) -> str:
-    """Return a version-4-shaped UUID derived from the seed and the parts."""
+    """Return a UUID in the format of version 4, derived from the seed and the parts."""
     digest = hashlib.blake2b("\0".join((str(seed), *parts)).encode(), digest_size=16).hexdigest()
     variant = "89ab"[int(digest[16], 16) & 3]
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
@@ -45,8 +45,8 @@ def fnv1a_64(text: str) -> int:
 #
 # Random draws without a generator state: a draw depends only on a seed and names.
 #
-# So a simulation with one more machine differs in that machine only, and a draw can be repeated after a restart. All
-# arithmetic uses integers, so that the result is the same on every machine.
+# Therefore a simulation with one more machine has the same draws for all other machines, and a restart repeats the
+# same draws. All arithmetic uses integers, so that the result is the same on every machine.
 
 
 _BITS: Final = 52
@@ -54,7 +54,7 @@ _WHOLE: Final = 1 << _BITS
 
 
 def draw(seed: int, *names: str) -> int:
-    """Return a uniformly distributed number from 0 to 2**52 - 1."""
+    """Return a uniformly distributed integer from 0 to 2**52 - 1, determined by the seed and the names."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 64 - _BITS
 
@@ -62,7 +62,7 @@ def draw(seed: int, *names: str) -> int:
 def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
     """Return a duration from `low` to `high` in a triangular distribution with its mode at `typical`.
 
-    The triangular distribution needs only these three values.
+    The seed and the names determine the duration.
     """
     width, left, right = high - low, typical - low, high - typical
     if width <= 0:

@@ -35,9 +35,9 @@ _LENGTH_MAX: Final = 400
 
 @lru_cache(maxsize=4096)
 def parse_duration(text: str) -> Duration:
-    """Return a Go duration (`1h30m`, `0.2s`) in microseconds; ValueError names the error.
+    """Parse a Go duration (`1h30m`, `0.2s`) into microseconds; ValueError if it is invalid.
 
-    Parts below a microsecond are cut off. `0` needs no unit; negative durations are rejected.
+    Fractions of a microsecond are truncated. `0` needs no unit. Negative durations are rejected.
     """
     if text == "0":
         return 0
@@ -57,13 +57,13 @@ def parse_duration(text: str) -> Duration:
 
 
 def seconds(duration: Duration) -> int | float:
-    """Return a duration in seconds, as an int if possible, for people and JSON."""
+    """Convert a duration to seconds for output and JSON: an int for whole seconds, otherwise a float."""
     whole, rest = divmod(duration, SECOND)
     return whole if rest == 0 else duration / SECOND
 
 
 def duration_text(duration: Duration) -> str:
-    """Return a duration in the form that `parse_duration` reads, exactly: `2100s`, or microseconds if not whole."""
+    """Format a duration as `parse_duration` reads it, without loss: `2100s`, or `1500us` for fractions of a second."""
     whole, rest = divmod(duration, SECOND)
     return f"{whole}s" if rest == 0 else f"{duration}us"
 
@@ -71,7 +71,7 @@ def duration_text(duration: Duration) -> str:
 def format_age(duration: Duration) -> str:
     """Return a duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 
-    Clocks may differ by a little: durations above -2 s count as now. Source: k8s.io/apimachinery
+    Clocks may differ slightly, so a negative duration above -2 s is printed as `0s`. Source: k8s.io/apimachinery
     duration.HumanDuration.
     """
     if duration <= -2 * SECOND:
@@ -105,5 +105,5 @@ _DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
 def backoff(base: Duration, longest: Duration, tries: int) -> Duration:
-    """Return the wait before a try; tries count from one."""
+    """Return the delay before an attempt (counted from 1): `base`, doubled each time, and at most `maximum`."""
     return min(base << min(tries - 1, _DOUBLINGS_MAX), longest)

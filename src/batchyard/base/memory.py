@@ -1,4 +1,4 @@
-"""Caches and memory: a bounded LRU map, memoization of short texts, and garbage collector tuning."""
+"""Memory use: a bounded LRU cache, memoization for short strings, and settings of Python's garbage collector."""
 
 import gc
 from collections import OrderedDict
@@ -13,20 +13,20 @@ _V = TypeVar("_V")
 
 
 class LruCache(Generic[_K, _V]):
-    """Values by key, the least recently used first."""
+    """A mapping with at most 4096 entries; when it is full, the least recently used entry is removed."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[_K, _V] = OrderedDict()
 
     def recall(self, key: _K) -> _V | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key and mark it as recently used; None if the key is not cached."""
         found = self._known.get(key)
         if found is not None:
             self._known.move_to_end(key)
         return found
 
     def remember(self, key: _K, value: _V) -> None:
-        """Set the value of a key."""
+        """Store the value of a key; remove the least recently used entry if the cache is full."""
         known = self._known
         before = len(known)
         known[key] = value
@@ -36,9 +36,9 @@ class LruCache(Generic[_K, _V]):
             known.popitem(last=False)
 
 
-# --- memoize ---
+# --- memoization ---
 #
-# Memoization for functions of short texts: caching long texts of clients would hold much memory permanently.
+# Only short strings are cached: caching long strings sent by clients would hold much memory permanently.
 
 
 #: The maximum length of a cached argument, in characters or bytes, unless the function has another limit.
@@ -47,7 +47,7 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def memoized_if_short(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
-    """Cache the results of a function of a text; those of longer texts are computed each time."""
+    """Return a decorator that caches a function's result if its first argument has at most `length_max` characters."""
 
     def decorate(function: _FunctionT) -> _FunctionT:
         cached = lru_cache(maxsize=maxsize)(function)

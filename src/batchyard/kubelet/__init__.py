@@ -1,1 +1,1 @@
-"""Kubelets: simulated ones, and the one that runs pods on this machine."""
+"""Kubelets: the local kubelet, which runs pods on this machine, and the simulated kubelets."""

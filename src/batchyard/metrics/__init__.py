@@ -1,1 +1,1 @@
-"""Metrics in Prometheus' text format, by upstream's names where upstream has them."""
+"""Metrics in Prometheus text format, with the metric names of Kueue, Kubernetes and DCGM where they exist."""

@@ -1,4 +1,4 @@
-"""Controller metrics, by controller-runtime's names."""
+"""Metrics of controllers (controller-runtime's names) and of API requests (k8s.io/apiserver's names)."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -20,7 +20,7 @@ _AT_REST: Final = (
 
 
 class ControllerMetrics:
-    """Durations of reconciliations; `clock` returns monotonic seconds."""
+    """Metrics of controllers and their work queues; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -34,7 +34,7 @@ class ControllerMetrics:
         self._kept.observe(_WORK, (controller, controller), took)
 
     def texts(self, runner: Runner) -> Iterator[str]:
-        """Yield all families."""
+        """Yield the text of all controller and work queue families."""
         loads = runner.loads()
         for name, field in (
             ("workqueue_depth", "waiting"),
@@ -61,9 +61,9 @@ class ControllerMetrics:
         yield text_of(metric("batchyard_failing_keys"), rows)
 
 
-# --- requests ---
+# --- API requests ---
 #
-# API server request metrics, by the names of k8s.io/apiserver's pkg/endpoints/metrics.
+# Source of the names: k8s.io/apiserver, pkg/endpoints/metrics.
 
 
 _TOTAL: Final = "apiserver_request_total"
@@ -79,7 +79,7 @@ _VERBS: Final = {
 
 
 class RequestMetrics:
-    """Counts and durations of API requests. `clock` returns monotonic seconds."""
+    """Counts and durations of API requests; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -89,7 +89,7 @@ class RequestMetrics:
         self._labels: Labels = ()
 
     def note(self, audited: AuditedRequest) -> None:
-        """Count an answered request. A deferred response is counted by its sender, when it is complete."""
+        """Count an answered request. A deferred response is counted later, when its sender has completed it."""
         self._labels = _labels_of(audited)
         if not isinstance(audited.answer, DeferredResponse):
             self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
@@ -108,12 +108,12 @@ class RequestMetrics:
         self._kept.observe(_REQUESTS_TIME, labels, self._clock() - began)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families."""
+        """Yield the text of all API request families."""
         return self._kept.texts()
 
 
 def _labels_of(audited: AuditedRequest) -> Labels:
-    """Return the labels of a request; unknown verbs and resources share fixed values to bound the series."""
+    """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
     request, path = audited.acting, audited.path
     verb = verb_of(request, path)
     verb_label = _VERBS.get(verb, "OTHER")

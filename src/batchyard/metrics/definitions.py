@@ -1,9 +1,9 @@
-"""The table of all served metrics: names, types, help texts, labels and buckets.
+"""The definitions of all served metrics: names, types, help texts, labels and histogram buckets.
 
-Names, labels and buckets are upstream's: Kueue's pkg/metrics, controller-runtime's pkg/metrics,
-pkg/internal/controller/metrics and pkg/webhook/internal/metrics, k8s.io/apiserver's pkg/endpoints/metrics, the docs of
-kube-state-metrics, the default counters of dcgm-exporter. Names that begin with `batchyard_` are ours. docs/metrics.md
-is checked against this table.
+Names, labels and buckets are those of Kueue (pkg/metrics), controller-runtime (pkg/metrics,
+pkg/internal/controller/metrics, pkg/webhook/internal/metrics), k8s.io/apiserver (pkg/endpoints/metrics),
+kube-state-metrics and dcgm-exporter (default counters). Metrics of batchyard begin with `batchyard_`. A test compares
+docs/metrics.md with these definitions.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _LONG: Final = (1.0, *_powers(2.5, 2, 15))
 _SHORT: Final = _LONG[:14]
 #: The default buckets of client_golang.
 _PLAIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-#: Multiplied step by step, as client_golang does it: some come out as 9.99e-06.
+#: Multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
 _WORK: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
 _RECONCILE: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -35,7 +35,7 @@ _REQUEST: Final = (
     *(30.0, 45.0, 60.0),
 )
 _COMMIT: Final = _powers(0.0005, 2, 14)
-#: Up to the timeout of a fork.
+#: The last bucket is the timeout of a fork.
 _FORK: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 _ROLE: Final = "replica_role"
@@ -51,80 +51,98 @@ _COHORT_USAGE: Final = ("cohort", "flavor", "resource", _ROLE)
 
 _KUEUE: Final = (
     # the scheduler
-    Metric("admission_attempts_total", COUNTER, "Scheduling cycles, by whether any admitted", ("result", _ROLE)),
+    Metric(
+        "admission_attempts_total", COUNTER, "Scheduling cycles, by whether a Workload was admitted", ("result", _ROLE)
+    ),
     Metric(
         "admission_attempt_duration_seconds",
         HISTOGRAM,
-        "How long scheduling cycles took by the real clock",
+        "Duration of scheduling cycles in real time",
         ("result", _ROLE),
         _PLAIN,
     ),
-    Metric(
-        "admission_cycle_preemption_skips", GAUGE, "Of the last cycle, who stood back for preemptions of others", _CQ
-    ),
+    Metric("admission_cycle_preemption_skips", GAUGE, "Preemptions skipped in the last cycle because of others", _CQ),
     Metric(
         "preemption_target_recomputations_total",
         COUNTER,
-        "Searches for other targets of preemption, since others had claimed them in the same cycle",
+        "Repeated searches for preemption targets after another Workload took them in the same cycle",
         ("cluster_queue", "result", _ROLE),
     ),
     Metric(
         "preempted_workloads_total",
         COUNTER,
-        "Workloads preempted, by the ClusterQueue for which and the reason",
+        "Preempted Workloads, by preempting ClusterQueue and reason",
         ("preempting_cluster_queue", "reason", _ROLE),
     ),
-    # waiting
-    Metric("pending_workloads", GAUGE, "Workloads that wait: active in line, or inadmissible for now", _CQ_STATUS),
-    Metric("pending_scheduling_hashes", GAUGE, "Different shapes among those that wait", _CQ_STATUS),
-    Metric("cluster_queue_resource_pending", GAUGE, "Requests of all that wait", ("cluster_queue", "resource", _ROLE)),
-    Metric("unadmitted_workloads", GAUGE, "Workloads not admitted, by why", ("cluster_queue", *_WHY, _ROLE)),
-    Metric("local_queue_pending_workloads", GAUGE, "Workloads that wait", ("name", "namespace", "status", _ROLE)),
+    # pending Workloads
+    Metric("pending_workloads", GAUGE, "Pending Workloads: active (queued) or inadmissible", _CQ_STATUS),
+    Metric("pending_scheduling_hashes", GAUGE, "Distinct shapes of pending Workloads", _CQ_STATUS),
+    Metric(
+        "cluster_queue_resource_pending", GAUGE, "Requests of pending Workloads", ("cluster_queue", "resource", _ROLE)
+    ),
+    Metric("unadmitted_workloads", GAUGE, "Workloads not admitted, by reason", ("cluster_queue", *_WHY, _ROLE)),
+    Metric("local_queue_pending_workloads", GAUGE, "Pending Workloads", ("name", "namespace", "status", _ROLE)),
     Metric(
         "local_queue_unadmitted_workloads",
         GAUGE,
-        "Workloads not admitted, by why",
+        "Workloads not admitted, by reason",
         ("name", "namespace", "cluster_queue", *_WHY, _ROLE),
     ),
-    # lives of Workloads
-    Metric("quota_reserved_workloads_total", COUNTER, "Workloads that got quota", _CQ_CLASS),
+    # life cycle of Workloads
+    Metric("quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _CQ_CLASS),
     Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_CLASS),
     Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_CLASS),
-    Metric("finished_workloads", GAUGE, "Finished Workloads that are still there", _CQ),
-    Metric("quota_reserved_wait_time_seconds", HISTOGRAM, "From creation or requeueing to quota", _CQ_CLASS, _SHORT),
-    Metric("admission_wait_time_seconds", HISTOGRAM, "From creation or requeueing to admission", _CQ_CLASS, _LONG),
-    Metric("admission_checks_wait_time_seconds", HISTOGRAM, "From quota to admission", _CQ_CLASS, _SHORT),
-    Metric("execution_time_seconds", HISTOGRAM, "How long finished Workloads were admitted, in all", _CQ_CLASS, _LONG),
-    Metric("local_queue_quota_reserved_workloads_total", COUNTER, "Workloads that got quota", _LQ_CLASS),
+    Metric("finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _CQ),
+    Metric(
+        "quota_reserved_wait_time_seconds",
+        HISTOGRAM,
+        "Time from creation or requeueing to quota reservation",
+        _CQ_CLASS,
+        _SHORT,
+    ),
+    Metric("admission_wait_time_seconds", HISTOGRAM, "Time from creation or requeueing to admission", _CQ_CLASS, _LONG),
+    Metric(
+        "admission_checks_wait_time_seconds", HISTOGRAM, "Time from quota reservation to admission", _CQ_CLASS, _SHORT
+    ),
+    Metric(
+        "execution_time_seconds", HISTOGRAM, "Total time for which finished Workloads were admitted", _CQ_CLASS, _LONG
+    ),
+    Metric("local_queue_quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _LQ_CLASS),
     Metric("local_queue_admitted_workloads_total", COUNTER, "Workloads admitted", _LQ_CLASS),
     Metric("local_queue_finished_workloads_total", COUNTER, "Workloads finished", _LQ_CLASS),
-    Metric("local_queue_finished_workloads", GAUGE, "Finished Workloads that are still there", _LQ),
+    Metric("local_queue_finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _LQ),
     Metric(
         "local_queue_quota_reserved_wait_time_seconds",
         HISTOGRAM,
-        "From creation or requeueing to quota",
+        "Time from creation or requeueing to quota reservation",
         _LQ_CLASS,
         _SHORT,
     ),
     Metric(
         "local_queue_admission_wait_time_seconds",
         HISTOGRAM,
-        "From creation or requeueing to admission",
+        "Time from creation or requeueing to admission",
         _LQ_CLASS,
         _SHORT,
     ),
-    Metric("local_queue_admission_checks_wait_time_seconds", HISTOGRAM, "From quota to admission", _LQ_CLASS, _SHORT),
+    Metric(
+        "local_queue_admission_checks_wait_time_seconds",
+        HISTOGRAM,
+        "Time from quota reservation to admission",
+        _LQ_CLASS,
+        _SHORT,
+    ),
     Metric(
         "local_queue_execution_time_seconds",
         HISTOGRAM,
-        "How long finished Workloads were admitted, in all",
+        "Total time for which finished Workloads were admitted",
         _LQ_CLASS,
         _LONG,
     ),
     Metric(
         "workload_creation_latency_seconds",
         HISTOGRAM,
-        "From the creation of a job to that of its Workload",
+        "Time from the creation of a job to the creation of its Workload",
         ("job_kind", _ROLE),
         _powers(0.01, 2, 11),
     ),
@@ -145,84 +163,84 @@ _KUEUE: Final = (
     Metric(
         "pods_ready_to_evicted_time_seconds",
         HISTOGRAM,
-        "From pods that were ready to the eviction",
+        "Time from ready pods to the eviction",
         ("cluster_queue", *_WHY, _ROLE),
         _SHORT,
     ),
     Metric(
         "workload_eviction_latency_seconds",
         HISTOGRAM,
-        "From an eviction until its quota is free",
+        "Time from an eviction until the quota is released",
         ("cluster_queue", "reason", _ROLE),
         _SHORT,
     ),
-    # where admission waits for pods
-    Metric("ready_wait_time_seconds", HISTOGRAM, "From creation or requeueing to ready pods", _CQ_CLASS, _SHORT),
-    Metric("admitted_until_ready_wait_time_seconds", HISTOGRAM, "From admission to ready pods", _CQ_CLASS, _SHORT),
+    # ready pods
+    Metric("ready_wait_time_seconds", HISTOGRAM, "Time from creation or requeueing to ready pods", _CQ_CLASS, _SHORT),
+    Metric("admitted_until_ready_wait_time_seconds", HISTOGRAM, "Time from admission to ready pods", _CQ_CLASS, _SHORT),
     Metric(
         "local_queue_ready_wait_time_seconds",
         HISTOGRAM,
-        "From creation or requeueing to ready pods",
+        "Time from creation or requeueing to ready pods",
         _LQ_CLASS,
         _SHORT,
     ),
     Metric(
         "local_queue_admitted_until_ready_wait_time_seconds",
         HISTOGRAM,
-        "From admission to ready pods",
+        "Time from admission to ready pods",
         _LQ_CLASS,
         _SHORT,
     ),
-    # what queues hold
-    Metric("reserving_active_workloads", GAUGE, "Workloads that hold quota", _CQ),
-    Metric("admitted_active_workloads", GAUGE, "Workloads that are admitted and not finished", _CQ),
-    Metric("cluster_queue_status", GAUGE, "1 for the status that a ClusterQueue has, 0 for the others", _CQ_STATUS),
+    # state of queues
+    Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ),
+    Metric("admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _CQ),
+    Metric("cluster_queue_status", GAUGE, "1 for the current status of a ClusterQueue, 0 for other values", _CQ_STATUS),
     Metric(
         "cluster_queue_info",
         GAUGE,
-        "Where a ClusterQueue is in the tree",
+        "Parent and root Cohort of a ClusterQueue",
         ("cluster_queue", "parent_cohort", "root_cohort", _ROLE),
     ),
     Metric("cluster_queue_nominal_quota", GAUGE, "Nominal quota", _CQ_QUOTA),
-    Metric("cluster_queue_borrowing_limit", GAUGE, "Borrowing limit; +Inf where there is none", _CQ_QUOTA),
-    Metric("cluster_queue_lending_limit", GAUGE, "Lending limit; +Inf where there is none", _CQ_QUOTA),
-    Metric("cluster_queue_resource_reservation", GAUGE, "What Workloads with quota hold", _CQ_QUOTA),
-    Metric("cluster_queue_resource_usage", GAUGE, "What admitted Workloads hold", _CQ_QUOTA),
+    Metric("cluster_queue_borrowing_limit", GAUGE, "Borrowing limit; +Inf if unset", _CQ_QUOTA),
+    Metric("cluster_queue_lending_limit", GAUGE, "Lending limit; +Inf if unset", _CQ_QUOTA),
+    Metric("cluster_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _CQ_QUOTA),
+    Metric("cluster_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _CQ_QUOTA),
     Metric(
         "cluster_queue_weighted_share",
         GAUGE,
         "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
         ("cluster_queue", "cohort", _ROLE),
     ),
-    Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads that hold quota", _LQ),
-    Metric("local_queue_admitted_active_workloads", GAUGE, "Workloads that are admitted and not finished", _LQ),
+    Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads with reserved quota", _LQ),
+    Metric("local_queue_admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _LQ),
     Metric(
         "local_queue_status",
         GAUGE,
-        "1 for the status of the Active condition that a LocalQueue has, 0 for the others",
+        "1 for the status of a LocalQueue's Active condition, 0 for other values",
         ("name", "namespace", "active", _ROLE),
     ),
-    Metric("local_queue_resource_reservation", GAUGE, "What Workloads with quota hold", _LQ_USAGE),
-    Metric("local_queue_resource_usage", GAUGE, "What admitted Workloads hold", _LQ_USAGE),
+    Metric("local_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _LQ_USAGE),
+    Metric("local_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _LQ_USAGE),
     # Cohorts
-    Metric("cohort_info", GAUGE, "Where a Cohort is in the tree", ("cohort", "parent_cohort", "root_cohort", _ROLE)),
-    Metric("cohort_subtree_quota", GAUGE, "Nominal quota of all that is below", _COHORT_USAGE),
+    Metric("cohort_info", GAUGE, "Parent and root of a Cohort", ("cohort", "parent_cohort", "root_cohort", _ROLE)),
+    Metric("cohort_subtree_quota", GAUGE, "Nominal quota in the Cohort's subtree", _COHORT_USAGE),
     Metric(
         "cohort_subtree_resource_reservations",
         GAUGE,
-        "What Workloads with quota hold in all that is below",
+        "Quota reserved by Workloads in the Cohort's subtree",
         _COHORT_USAGE,
     ),
     Metric(
         "cohort_subtree_admitted_active_workloads",
         GAUGE,
-        "Workloads in all that is below that are admitted and not finished",
+        "Admitted, unfinished Workloads in the Cohort's subtree",
         ("cohort", _ROLE),
     ),
     Metric(
         "cohort_subtree_admitted_workloads_total",
         COUNTER,
-        "Workloads admitted in all that is below",
+        "Workloads admitted in the Cohort's subtree",
         ("cohort", "priority_class", _ROLE),
     ),
     Metric(
@@ -234,7 +252,7 @@ _KUEUE: Final = (
     Metric(
         "build_info",
         GAUGE,
-        "What this is; of Go's labels those that Python has no word for are empty",
+        "Version of batchyard; labels that apply only to Go programs are empty",
         ("git_version", "git_commit", "build_date", "go_version", "compiler", "platform"),
     ),
 )
@@ -244,14 +262,17 @@ _CONTROLLER: Final = ("controller",)
 _WEBHOOK: Final = ("webhook",)
 _ASKED: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 _PROGRAM: Final = (
-    # controller-runtime's
+    # metrics of controller-runtime
     Metric("workqueue_depth", GAUGE, "Queued keys", _QUEUE),
     Metric("workqueue_adds_total", COUNTER, "Keys added to the queue", _QUEUE),
     Metric("workqueue_retries_total", COUNTER, "Keys requeued after a failure", _QUEUE),
     Metric("workqueue_work_duration_seconds", HISTOGRAM, "Duration of the reconciliation of a key", _QUEUE, _WORK),
-    Metric("workqueue_unfinished_work_seconds", GAUGE, "0: a scrape never runs during a reconciliation", _QUEUE),
+    Metric("workqueue_unfinished_work_seconds", GAUGE, "Always 0: a scrape never runs during a reconciliation", _QUEUE),
     Metric(
-        "workqueue_longest_running_processor_seconds", GAUGE, "0: a scrape never runs during a reconciliation", _QUEUE
+        "workqueue_longest_running_processor_seconds",
+        GAUGE,
+        "Always 0: a scrape never runs during a reconciliation",
+        _QUEUE,
     ),
     Metric("controller_runtime_reconcile_total", COUNTER, "Reconciliations, by result", ("controller", "result")),
     Metric("controller_runtime_reconcile_errors_total", COUNTER, "Reconciliations that failed", _CONTROLLER),
@@ -262,8 +283,15 @@ _PROGRAM: Final = (
         _CONTROLLER,
         _RECONCILE,
     ),
-    Metric("controller_runtime_max_concurrent_reconciles", GAUGE, "1: one key at a time", _CONTROLLER),
-    Metric("controller_runtime_active_workers", GAUGE, "0: a scrape never runs during a reconciliation", _CONTROLLER),
+    Metric(
+        "controller_runtime_max_concurrent_reconciles",
+        GAUGE,
+        "Always 1: keys are reconciled one at a time",
+        _CONTROLLER,
+    ),
+    Metric(
+        "controller_runtime_active_workers", GAUGE, "Always 0: a scrape never runs during a reconciliation", _CONTROLLER
+    ),
     Metric("controller_runtime_webhook_requests_total", COUNTER, "Answered requests to webhooks", ("webhook", "code")),
     Metric(
         "controller_runtime_webhook_latency_seconds",
@@ -275,16 +303,16 @@ _PROGRAM: Final = (
     Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK),
     Metric("leader_election_master_status", GAUGE, "1 on the leader, 0 elsewhere", ("name",)),
     Metric("rest_client_requests_total", COUNTER, "Responses to writes", ("code", "method")),
-    # the API server's
+    # metrics of the API server
     Metric("apiserver_request_total", COUNTER, "Answered requests", (*_ASKED, "code")),
     Metric(
         "apiserver_request_duration_seconds",
         HISTOGRAM,
-        "From a request to its durable response; for a watch until it starts",
+        "Time from a request to its durable response; for a watch, until it starts",
         _ASKED,
         _REQUEST,
     ),
-    # the process
+    # metrics of the process
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in use"),
     Metric("process_virtual_memory_bytes", GAUGE, "Address space in use"),
@@ -322,7 +350,7 @@ _OBJECTS: Final = (
         "Information about a pod",
         (*_POD, "host_ip", "pod_ip", "node", "created_by_kind", "created_by_name", "priority_class", "host_network"),
     ),
-    Metric("kube_pod_status_phase", GAUGE, "1 for the phase of the pod, 0 for the others", (*_POD, "phase")),
+    Metric("kube_pod_status_phase", GAUGE, "1 for the current phase of the pod, 0 for other phases", (*_POD, "phase")),
     Metric("kube_pod_container_resource_requests", GAUGE, "Requests of a container", _OF_CONTAINER),
     Metric("kube_pod_container_resource_limits", GAUGE, "Limits of a container", _OF_CONTAINER),
     Metric("kube_job_status_active", GAUGE, "Pods that are pending or running", _JOB),
@@ -380,13 +408,13 @@ _OWN: Final = (
     Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forks"),
     Metric("batchyard_fork_waiting", GAUGE, "Queries that wait for a fork"),
     Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last fork, shared memory included"),
-    Metric("batchyard_turns_total", COUNTER, "Turns of the scheduler and of other paced tasks"),
+    Metric("batchyard_turns_total", COUNTER, "Time slices of the scheduler and other throttled tasks"),
     Metric(
-        "batchyard_turn_seconds_total", COUNTER, "Real time of these turns, and of the pauses after them", ("part",)
+        "batchyard_turn_seconds_total", COUNTER, "Real time of the time slices and of the pauses after them", ("part",)
     ),
     Metric("batchyard_ledger_entries_total", COUNTER, "Entries of the decision ledger"),
-    Metric("batchyard_ledger_lost_total", COUNTER, "Entries that were lost because a write failed"),
-    Metric("batchyard_ledger_waiting", GAUGE, "Entries that are not written yet"),
+    Metric("batchyard_ledger_lost_total", COUNTER, "Ledger entries that were lost because a write failed"),
+    Metric("batchyard_ledger_waiting", GAUGE, "Ledger entries that are not written yet"),
     Metric("batchyard_spans_total", COUNTER, "Spans for the trace collector"),
     Metric("batchyard_spans_lost_total", COUNTER, "Spans that were lost because sending failed"),
     Metric("batchyard_lists_total", COUNTER, "List requests sent by the operator", ("kind",)),
@@ -396,13 +424,13 @@ _OWN: Final = (
     Metric(
         "batchyard_shadow_late_total", COUNTER, "Decisions of Kueue that arrived after they were counted as missing"
     ),
-    Metric("batchyard_shadow_alike_total", COUNTER, "Preemption victims that differ but are equivalent"),
-    Metric("batchyard_shadow_reordered_total", COUNTER, "Agreements that differ only in their order"),
+    Metric("batchyard_shadow_alike_total", COUNTER, "Preemptions whose victims differ but are equivalent"),
+    Metric("batchyard_shadow_reordered_total", COUNTER, "Matching decisions in a different order"),
     Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of Kueue that were not observed"),
     Metric("batchyard_shadow_waiting", GAUGE, "Changes that the shadow has not compared yet"),
 )
 
-#: The metrics of each group that a scrape can select.
+#: The metrics by group; the query of a scrape can select groups.
 GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "kueue": tuple(metric._replace(name=f"kueue_{metric.name}") for metric in _KUEUE),
     "program": _PROGRAM,
@@ -414,10 +442,10 @@ _ALL: Final = {metric.name: metric for group in GROUPS.values() for metric in gr
 
 
 def metric(name: str) -> Metric:
-    """Return a metric by its name."""
+    """Return the definition of a metric by its full name; KeyError if it does not exist."""
     return _ALL[name]
 
 
 def without_role(found: Metric) -> Labels:
-    """Return the labels without the replica's role, which is the last one."""
+    """Return the label names of a metric without `replica_role`, which is the last one if it exists."""
     return found.labels[:-1] if found.labels[-1:] == (_ROLE,) else found.labels

@@ -1,6 +1,6 @@
-"""The /metrics endpoint: all families as one text, written in parts so that a scrape never blocks the server for long.
+"""The response of the /metrics endpoint, sent in chunks so that a scrape does not block the server for long.
 
-`collect[]` in the query selects groups; without it all are returned.
+The query parameter `collect[]` selects groups of metrics; without it, the response contains all groups.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,21 +13,21 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: The path of the endpoint, and the query parameter that selects groups.
 PATH: Final = "/metrics"
 CHOICE: Final = "collect[]"
-#: Characters that are buffered before they are sent.
+#: The number of characters that are buffered before a chunk is sent.
 _PART: Final = 128 * 1024
 
 Texts: TypeAlias = Callable[[], Iterator[str]]
-"""Yields the text of whole families; an empty text marks a point at which the server may do other work."""
+"""Yields the text of complete families; an empty string marks a point where the server may do other work."""
 
 
 class Exposition:
-    """The groups of families, each with its source of text, in the order of output."""
+    """The metric groups in output order, each with the function that yields its text."""
 
     def __init__(self, sources: Sequence[tuple[str, Texts]]) -> None:
         self._sources = sources
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the text in parts, some of them empty. Raises ValueError for an unknown group."""
+        """Yield the text of the selected groups (default: all) in chunks; ValueError for an unknown group."""
         unknown = [group for group in groups if group not in GROUPS]
         if unknown:
             raise ValueError(f"{CHOICE} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
@@ -52,7 +52,7 @@ def _gathered(sources: Sequence[Texts]) -> Iterator[str]:
 
 
 class Scrape:
-    """A streamed response to a scrape; `soon` schedules the next part after other pending work."""
+    """The streamed response to one scrape; `soon` schedules the next chunk after other pending work."""
 
     content_type: Final = CONTENT_TYPE
     times_out: Final = False
@@ -65,7 +65,7 @@ class Scrape:
         self._comes_back = False
 
     def take(self) -> Sequence[Any]:
-        """Return the next part, or nothing if it is not due yet."""
+        """Return the next chunk, or nothing if it is not due yet."""
         if self._comes_back or self.is_over:
             return ()
         part = next(self._parts, None)
@@ -77,10 +77,10 @@ class Scrape:
         return (part.encode(),) if part else ()
 
     def mark(self) -> None:
-        """Ignored: a scrape has no bookmarks."""
+        """Do nothing: only watches send bookmarks."""
 
     def end(self) -> None:
-        """Stop: the client closed the connection."""
+        """End the response, because the client closed the connection."""
         self.is_over = True
 
     def _go_on(self) -> None:
@@ -89,7 +89,7 @@ class Scrape:
 
 
 def groups_in(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the groups that a query names."""
+    """Return the metric groups that the query parameter `collect[]` selects."""
     return [value for name, value in pairs if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
 
 
@@ -97,13 +97,11 @@ def _ignore() -> None:
     pass
 
 
-# --- families ---
-#
-# The families of a group that accumulate values, by name.
+# --- metric groups ---
 
 
 class MetricGroup:
-    """Counters and histograms by name; `constant` is the value of their last label, if that never changes."""
+    """A set of counters, gauges and histograms by name; `constant` are fixed values of their last labels."""
 
     def __init__(self, names: Iterable[str], *constant: str) -> None:
         found = [metric(name) for name in names]
@@ -112,32 +110,32 @@ class MetricGroup:
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
     def counters(self, name: str) -> Counters:
-        """Return the counter of a name."""
+        """Return the counter or gauge with this name."""
         return self._counters[name]
 
     def histograms(self, name: str) -> Histograms:
-        """Return the histogram of a name."""
+        """Return the histogram with this name."""
         return self._histograms[name]
 
     def add(self, name: str, labels: Labels, amount: float = 1) -> None:
-        """Add to a counter."""
+        """Increase a series of a counter."""
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Set a gauge."""
+        """Set a series of a gauge to a value."""
         self._counters[name].set(labels, value)
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
-        """Observe a value of a histogram."""
+        """Count a value in a series of a histogram."""
         self._histograms[name].observe(labels, value)
 
     def forget(self, **labels: str) -> None:
-        """Delete the series with these label values, in the families that have these labels."""
+        """Delete all series with these label values, in the families that have these labels."""
         for family in self._families:
             if all(name in family.metric.labels for name in labels):
                 family.forget(**labels)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families."""
+        """Yield the text of all families of the group."""
         for family in self._families:
             yield from family.texts()

@@ -1,4 +1,4 @@
-"""Metrics of forks that answer queries, of shadow mode and of webhooks."""
+"""Metrics of query forks (processes forked for forecasts), of shadow mode, and of webhook requests."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, TypeVar
@@ -8,7 +8,7 @@ from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import text_of
 from batchyard.shadow.findings import ComparisonCounts, DivergenceType
 
-#: The results of a query: answered, rejected, fork failed, or turned away because too many were waiting.
+#: The results of a query: answered, rejected, failed in the fork, or not accepted because too many were waiting.
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
@@ -20,7 +20,7 @@ _CPU: Final = "batchyard_fork_cpu_seconds_total"
 
 
 class ForkMetrics:
-    """Counts and durations of forks. `clock` returns monotonic seconds."""
+    """Counts and durations of query forks; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], int]) -> None:
         self._clock = clock
@@ -34,38 +34,36 @@ class ForkMetrics:
         self._memory = 0
 
     def turn_away(self) -> None:
-        """Count a query that is turned away because too many wait."""
+        """Count a query that is not accepted because too many queries wait for a fork."""
         self._kept.add(_TOTAL, (TURNED_AWAY,))
 
     def begin(self) -> None:
-        """Record the start of a fork."""
+        """Record the start time of a fork."""
         self._began = self._clock()
 
     def end(self, result: str, cpu_seconds: float, memory: int) -> None:
-        """Count a fork that ended, with its CPU time and its peak memory in bytes."""
+        """Count an ended fork with its result, its CPU time and its peak memory in bytes."""
         self._kept.add(_TOTAL, (result,))
         self._kept.add(_CPU, (), cpu_seconds)
         self._kept.observe(_TIME, (), self._clock() - self._began)
         self._memory = memory
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families."""
+        """Yield the text of all families of query forks."""
         yield from self._kept.texts()
         yield text_of(metric("batchyard_fork_waiting"), [((), self._waiting())])
         yield text_of(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
 
-# --- shadow ---
-#
-# The comparisons of shadow mode and their results.
+# --- shadow mode ---
 
 
-#: The decisions that are compared.
+#: The kinds of decisions for which shadow mode compares Kueue with batchyard.
 DECISIONS: Final = ("admission", "preemption", "eviction")
 
 
 class ShadowMetrics:
-    """Shadow-mode metrics, computed on scrape."""
+    """Metrics of the comparison of Kueue's decisions with batchyard's, computed on scrape."""
 
     def __init__(
         self, counts: Callable[[], ComparisonCounts], waiting: Callable[[], int], reordered: Callable[[], int]
@@ -75,7 +73,7 @@ class ShadowMetrics:
         self._reordered = reordered
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families."""
+        """Yield the text of all families of shadow mode."""
         counts = self._counts()
         agreed = [((each,), counts.agreed.get(each, 0)) for each in DECISIONS]
         parted = [
@@ -94,7 +92,7 @@ class ShadowMetrics:
 
 # --- webhooks ---
 #
-# Webhook requests by path, by the names of controller-runtime's pkg/webhook/internal/metrics.
+# Source of the names: controller-runtime, pkg/webhook/internal/metrics.
 
 
 _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
@@ -107,21 +105,21 @@ _Answer = TypeVar("_Answer")
 
 
 class WebhookMetrics:
-    """Counts and durations of webhook requests. `clock` returns monotonic seconds."""
+    """Counts and durations of webhook requests by path; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
-        """Initialize the series of the served paths."""
+        """Initialize the series of the served webhook paths to 0."""
         for path in paths:
             self._kept.set(_IN_FLIGHT, (path,), 0)
             for code in _LIKELY:
                 self._kept.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
     async def counted(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
-        """Await an answer and count it; an exception counts as a failure."""
+        """Await the response of a webhook and count it; an exception is counted with status 500."""
         began, code = self._clock(), _FAILED
         self._kept.add(_IN_FLIGHT, (path,))
         try:
@@ -134,5 +132,5 @@ class WebhookMetrics:
         return found
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families."""
+        """Yield the text of all families of webhook requests."""
         return self._kept.texts()

@@ -1,8 +1,8 @@
-"""GPU metrics by the names of DCGM: real GPUs as the driver reports them, simulated ones by the pods that hold them.
+"""GPU metrics with DCGM's names: measured values of real GPUs, and computed values of simulated GPUs.
 
 A simulated GPU has no sensors: its utilization and memory follow the run time of its pod (`simulated_load`). It has no
-temperature, no power and no memory traffic, and the label `source` is `simulated`. GPUs that pods share in thousandths
-are left out. Source of names and labels: dcgm-exporter, etc/default-counters.csv and pkg/dcgmexporter.
+temperature, no power and no memory traffic, and the label `source` is `simulated`. GPUs that several pods share are
+omitted. Source of names and labels: dcgm-exporter, etc/default-counters.csv and pkg/dcgmexporter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,29 +21,29 @@ from batchyard.metrics.registry import Labels, text_of
 #
 # The load of simulated GPUs: a function of the pod, the GPU and the elapsed time.
 #
-# A pod first loads its data and model. Then it works at a level of its own with occasional pauses, as training does for
-# evaluation and checkpoints. The values are drawn with `batchyard.base` from the pod's uid and the GPU's
-# number, so that two scrapes of the same instant return the same values, also after a restart of the platform.
+# A pod first loads its data and model. Then its utilization varies around a fixed level, with occasional pauses, as in
+# training with evaluation and checkpoints. The values are drawn from the pod's uid and the GPU's number (see
+# `batchyard.base.draw`), so that two scrapes of the same instant return the same values, even after a restart.
 
 
-#: How long a value is constant, and how long a pod loads. Both in the platform's time.
+#: How long a value stays constant, and how long a pod loads its data. Both in time of the platform's clock.
 STEP: Final[Duration] = 15 * SECOND
 LOADING: Final[Duration] = 30 * SECOND
 _SEED: Final = 0
-#: Utilization in percent, both bounds included: while loading, of a pod's level, and in a pause.
+#: Ranges of the utilization in percent, bounds included: while loading, the pod's fixed level, and in a pause.
 _LOADING_PERCENT: Final = (5, 29)
 _LEVEL_PERCENT: Final = (70, 94)
 _PAUSE_PERCENT: Final = (10, 39)
 #: The deviation of a value from the pod's level, in percent.
 _SPREAD: Final = (-6, 5)
-#: The number of pauses in 100 steps.
+#: The average number of pauses in 100 steps.
 _PAUSES: Final = 8
-#: The share of the GPU's memory that a pod uses, in percent.
+#: The range of the GPU memory in use, in percent, bounds included.
 _MEMORY_PERCENT: Final = (60, 95)
 
 
 class SimulatedLoad(NamedTuple):
-    """The load of one GPU, in percent."""
+    """The utilization and memory use of one simulated GPU, in percent."""
 
     busy: int
     memory: int
@@ -53,7 +53,7 @@ IDLE: Final = SimulatedLoad(0, 0)
 
 
 def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
-    """Return the load of a GPU of a pod that has run for `elapsed`."""
+    """Return the simulated load of a GPU whose pod has run for `elapsed`; `uid` is the pod's uid."""
     elapsed = max(0, elapsed)
     share = _between(_MEMORY_PERCENT, uid, "memory")
     of_step = (uid, str(gpu), str(elapsed // STEP))
@@ -65,7 +65,7 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
 
 
 def _between(bounds: tuple[int, int], *names: str) -> int:
-    """Return an integer between two bounds, both included, with equal probability."""
+    """Draw an integer between two bounds (included) with equal probability; the names determine the result."""
     low, high = bounds
     return low + draw(_SEED, *names) % (high - low + 1)
 
@@ -87,7 +87,7 @@ _MEMORY: Final = {
 
 
 class GpuHolder(NamedTuple):
-    """The container that holds a GPU; empty if the GPU is free."""
+    """The names of the container, namespace and pod that a GPU is allocated to; empty if the GPU is free."""
 
     container: str = ""
     namespace: str = ""
@@ -95,7 +95,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """The state of a GPU; None for values that are not known."""
+    """The identity, holder and measured values of one GPU; None for values that are unknown."""
 
     number: int
     uuid: str
@@ -111,7 +111,7 @@ class GpuState(NamedTuple):
     watts: float | None = None
 
     def labels(self) -> Labels:
-        """Return the labels of dcgm-exporter."""
+        """Return the label values of the GPU's metrics, in dcgm-exporter's order."""
         name = str(self.number)
         return name, self.uuid, f"nvidia{name}", self.model, self.node, *self.holder, self.source
 
@@ -127,21 +127,21 @@ _FAMILIES: Final = {
 
 
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
-    """Yield the text of all families."""
+    """Yield the exposition text of each GPU metric."""
     for name, field in _FAMILIES.items():
         known = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
         yield text_of(metric(name), known)
 
 
 class SimulatedGpus:
-    """The GPUs of simulated nodes; a pod keeps the same GPUs between scrapes."""
+    """The allocation of simulated nodes' GPUs to pods; a pod keeps the same GPUs between scrapes."""
 
     def __init__(self) -> None:
         #: The uid of the pod that holds each GPU, by node.
         self._held: dict[str, list[str]] = {}
 
     def states(self, nodes: Iterable[Obj], pods: Iterable[Obj], now: Instant) -> list[GpuState]:
-        """Return the state of all GPUs at `now`, the time of the platform's clock."""
+        """Return the state of all simulated GPUs at `now`, and update their allocation to pods."""
         on: dict[str, dict[str, Obj]] = {}
         for pod in pods:
             if node_of(pod) and not is_terminal(pod) and _asked(pod):
@@ -155,7 +155,7 @@ class SimulatedGpus:
         ]
 
     def _given(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Return the holder of each GPU of a node: pods keep theirs, new pods get the lowest free ones."""
+        """Return the pod uid for each GPU of a node: pods keep their GPUs, new pods get the lowest free numbers."""
         held = [uid if uid in pods else "" for uid in [*self._held.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             missing = _asked(pod) - held.count(uid)
@@ -166,7 +166,7 @@ class SimulatedGpus:
 
 
 def _count(node: Obj) -> int:
-    """Return the number of whole GPUs of a node, without those that are shared."""
+    """Return the number of whole GPUs in the node's allocatable resources; shared GPUs are not counted."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return int(meta.amount(well_known.GPU, allocatable.get(well_known.GPU, "0")))
 
@@ -203,7 +203,7 @@ def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
 
 
 def _run_time(pod: Obj, now: Instant) -> Duration:
-    """Return how long the containers of a pod have run; 0 if its status has no start time."""
+    """Return how long a pod's containers have run; 0 if the pod's status has no start time."""
     status = pod["status"]
     states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
     times = [state["running"].get("startedAt") for state in states if "running" in state]

@@ -1,4 +1,4 @@
-"""Nodes, pods and Jobs as metrics of kube-state-metrics; machines and costs.
+"""Metrics of Nodes, Pods and Jobs with kube-state-metrics' names, and own metrics of cloud machines and costs.
 
 Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
 """
@@ -21,7 +21,7 @@ from batchyard.metrics.registry import Counters, Labels, text_of
 
 Rows: TypeAlias = Iterable[tuple[Labels, float]]
 
-#: The number of objects that are written before the server may do other work.
+#: The number of objects that are formatted before the server may do other work.
 _AT_ONCE: Final = 200
 _STATUSES: Final = ("true", "false", "unknown")
 _PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
@@ -31,15 +31,15 @@ _NOTHING: Final[Obj] = {}
 
 
 class ObjectMetrics:
-    """The Nodes, pods and Jobs of the cluster, with the cached text of each."""
+    """Metrics of the cluster's Nodes, Pods and Jobs, with the cached sample lines of each object."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
-        #: The text of each object, one for each family.
+        #: Each object with its formatted sample lines, one string for each metric family.
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Apply a watch event."""
+        """Update the object of a watch event."""
         objects = self._objects.get(event.key.kind)
         if objects is None:
             return
@@ -50,11 +50,11 @@ class ObjectMetrics:
             objects[event.key] = event.obj
 
     def all(self, kind: str) -> list[Obj]:
-        """Return all objects of a kind, in no particular order."""
+        """Return all observed objects of a kind, in no particular order."""
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
-        """Yield all families; an empty text marks a point at which the server may do other work."""
+        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         for kind, families in _FAMILIES.items():
             written: list[tuple[str, ...]] = []
             for number, (key, obj) in enumerate(list(self._objects[kind].items())):
@@ -78,7 +78,7 @@ def _written(name: str, rows: Rows) -> str:
 
 
 def _one(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
-    """Return a function for the rows of a family with at most one value for an object."""
+    """Return a function that maps an object to its only sample, or to none if its value is None."""
 
     def rows(obj: Obj) -> Rows:
         found = value(obj)
@@ -87,7 +87,7 @@ def _one(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) 
     return rows
 
 
-# Nodes.
+# --- node samples ---
 
 
 def _node(obj: Obj) -> Labels:
@@ -122,7 +122,7 @@ def _node_has(field: str) -> Callable[[Obj], Rows]:
     return rows
 
 
-# Pods.
+# --- pod samples ---
 
 
 def _pod(obj: Obj) -> Labels:
@@ -153,7 +153,7 @@ def _containers(field: str) -> Callable[[Obj], Rows]:
     return rows
 
 
-# Jobs.
+# --- job samples ---
 
 
 def _job(obj: Obj) -> Labels:
@@ -169,7 +169,7 @@ def _job_time(field: str) -> Callable[[Obj], Rows]:
 
 
 def _job_failed(obj: Obj) -> Rows:
-    """Yield the failed pods; if the Job failed for a known reason, one row for each of the known reasons instead."""
+    """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
     failed = (obj.get("status") or _NOTHING).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed and reasons:
@@ -196,11 +196,11 @@ def _is_suspended(obj: Obj) -> Rows:
     return ((_job(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
 
 
-# What they share.
+# --- shared helpers ---
 
 
 def _resources(amounts: Mapping[str, Any] | None) -> Rows:
-    """Yield amounts with the labels resource and unit; names are normalized to label syntax."""
+    """Yield quantities with the labels resource and unit; other characters in resource names become underscores."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         plain = "".join(letter if letter.isalnum() else "_" for letter in name)
@@ -211,7 +211,7 @@ def _seconds(text: str | None) -> float | None:
     return parse_time(text) // SECOND if text else None
 
 
-#: By kind and family, the function that returns the rows of an object.
+#: By kind and metric name, the function that returns the samples of an object.
 _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,
@@ -245,7 +245,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
 
 # --- machines ---
 #
-# Our own metrics of machines and unschedulable pods: nodes by pool, machines by phase, failures of the cloud.
+# Own metrics: nodes by pool, cloud machines by phase, machines that failed, and unschedulable pods.
 
 
 _UNSCHEDULABLE: Final = "Unschedulable"
@@ -253,20 +253,20 @@ _STUCK: Final = "batchyard_pods_unschedulable"
 
 
 class MachineMetrics:
-    """The current numbers of nodes, machines and unschedulable pods, and a counter of failed machines."""
+    """Gauges of nodes, cloud machines and unschedulable pods, and a counter of failed machines."""
 
     def __init__(self) -> None:
         self._failures = Counters(metric("batchyard_instance_failures_total"))
-        #: The family and the labels under which each object counts, and the count of each.
+        #: The metric name and the labels under which each object counts, and the counts by metric name and labels.
         self._counted: dict[Key, tuple[str, Labels]] = {}
         self._counts: dict[str, dict[Labels, int]] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Add an object that existed before the process started."""
+        """Count an object that existed before the process started; failures before the start are not counted."""
         self._count(event)
 
     def observe(self, event: WatchEvent) -> None:
-        """Apply a watch event."""
+        """Update the object of a watch event."""
         self._count(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
@@ -277,7 +277,7 @@ class MachineMetrics:
                 self._failures.add((obj["spec"]["pool"], error.get("code", "")))
 
     def texts(self) -> Iterator[str]:
-        """Yield all families."""
+        """Yield the text of all families of machines and unschedulable pods."""
         for name in ("batchyard_nodes", "batchyard_instances", _STUCK):
             yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
@@ -317,10 +317,10 @@ def _counts_as(key: Key, obj: Obj) -> tuple[str, Labels] | None:
 
 # --- costs ---
 #
-# Cost metrics: dollars and accelerator time by team and queue, unused machine time, and budgets.
+# Dollars and accelerator time by team and queue, unused machine time, and budgets.
 #
-# Counters start at the hour that is open when the platform starts. The cost of a Workload counts at once; whether its
-# time was done or lost counts when its pod ends.
+# Counters start with the billing hour in which the platform starts. The cost of a Workload is counted immediately.
+# Whether its work was completed or lost is counted when its pod ends.
 
 
 _DOLLAR: Final = 1_000_000 * HOUR * WHOLE
@@ -328,14 +328,14 @@ _SECOND: Final = SECOND * WHOLE
 
 
 class CostSource(Protocol):
-    """A source of cost totals."""
+    """The interface of the cost ledger that the cost metrics read."""
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return all charges until now, summed over Workloads and flavors."""
+        """Return all charges until `now`, summed over Workloads and flavors."""
 
 
 class CostMetrics:
-    """Counters of cost, by use and queue, and gauges of budgets."""
+    """Counters of cost by team and queue, and gauges of the Budget objects."""
 
     def __init__(self) -> None:
         names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
@@ -343,7 +343,7 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, spending: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield all families; without a ledger (`spending` is None) only those of budgets."""
+        """Yield the text of all cost families; without a ledger (`spending` is None) only those of budgets."""
         if spending is not None:
             self._count(spending.totals(now))
             for each in self._counters.values():

@@ -1,7 +1,7 @@
 """Metrics of ClusterQueues, LocalQueues and Cohorts: gauges of usage and pending Workloads, computed on scrape.
 
 Sources: Kueue's pkg/cache/queue/metrics.go, pkg/cache/scheduler (clusterqueue, localqueue, cohort_metrics),
-pkg/controller/core, for the meaning of each.
+pkg/controller/core.
 """
 
 import math
@@ -28,7 +28,7 @@ _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
 class _PendingWorkloads:
-    """The pending Workloads of a ClusterQueue: counts, also by LocalQueue, shapes, and requested resources."""
+    """Figures of a ClusterQueue's pending Workloads: counts by status and LocalQueue, shapes, and total requests."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_RequestCache") -> None:
         self.in_line = 0
@@ -59,14 +59,14 @@ class _PendingWorkloads:
 
 
 class _RequestCache:
-    """The requests of the pods of each shape, cached between scrapes while a Workload of the shape is pending."""
+    """The total requests of a Workload of each shape, cached while a Workload of the shape is pending."""
 
     def __init__(self) -> None:
         self._known: dict[Shape, Sequence[tuple[str, int]]] = {}
         self._used: dict[Shape, Sequence[tuple[str, int]]] = {}
 
     def of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
-        """Return the total requests of a Workload by resource."""
+        """Return the total requests of a Workload's pods by resource."""
         found = self._used.get(view.shape) or self._known.get(view.shape)
         if found is None:
             total: dict[str, int] = {}
@@ -78,12 +78,12 @@ class _RequestCache:
         return found
 
     def forget_others(self) -> None:
-        """Drop the shapes that were not used since the last call."""
+        """Delete the cached shapes that were not used since the last call."""
         self._known, self._used = self._used, {}
 
 
 class QueueMetrics:
-    """Gauges of queues and Cohorts, computed from the scheduler's index."""
+    """Gauges of ClusterQueues, LocalQueues and Cohorts, computed from the scheduler's cache."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class QueueMetrics:
         self._role = role
         self._fair_sharing = fair_sharing
         self._asked = _RequestCache()
-        #: Cohorts whose object was deleted: queues may still name them.
+        #: Cohorts whose object was deleted, although ClusterQueues may still name them.
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Drop the gauges of a deleted Cohort until one of its ClusterQueues changes.
+        """Omit the gauges of a deleted Cohort until one of its ClusterQueues changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """
@@ -118,7 +118,7 @@ class QueueMetrics:
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
-        """Yield all families; an empty text marks a point at which the server may do other work."""
+        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         self._index.snapshot.settle()
         waiting = {}
         for name in list(self._index.queue_manager.pending):
@@ -145,7 +145,7 @@ class QueueMetrics:
         yield from self._text("finished_workloads", self._finished())
 
     def _asked_for(self, waiting: Mapping[str, _PendingWorkloads]) -> Rows:
-        """Yield the requests of pending Workloads; resources with quota but without requests are 0."""
+        """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
         names = self._index.snapshot.names
         for name, found in waiting.items():
             queue = self._index.snapshot.queues.get(name)
@@ -190,7 +190,7 @@ class QueueMetrics:
         return "active" if queue.active else "pending"
 
     def _of_usage(self) -> Iterator[str]:
-        """Yield quota and usage of ClusterQueues, by flavor and resource."""
+        """Yield the gauges of quota, limits and usage of ClusterQueues, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
         used = {q.name: tally.get(q.name) for q in queues}
         tables = (
@@ -226,7 +226,7 @@ class QueueMetrics:
         yield from self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
 
     def _used(self, rows: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
-        """Yield the usage of LocalQueues, for each flavor and resource that their ClusterQueues have quota for."""
+        """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
         names, queues = self._index.snapshot.names, self._index.snapshot.queues
         for key, view, amounts in rows:
             queue = queues.get(view.cluster_queue)
@@ -264,14 +264,14 @@ class QueueMetrics:
 
 
 class _Sums:
-    """The admitted Workloads and the reserved amounts of all ClusterQueues below a node, cached."""
+    """For each Cohort, the number of admitted Workloads and the reserved quota in its subtree, cached."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         self._known: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
-        """Return the sums below a node, or of the ClusterQueue itself."""
+        """Return the sums of a Cohort's subtree, or the values of a ClusterQueue."""
         if node in self._known:
             return self._known[node]
         queue = self._index.snapshot.queue_of.get(node)
@@ -291,19 +291,19 @@ class _Sums:
 
 
 def units(resource: str, amount: float) -> float:
-    """Convert an amount to the unit of metrics: cpu to cores, others unchanged."""
+    """Convert a quantity to the unit of metrics: millicores to cores; other resources are unchanged."""
     return amount / 1000 if resource == "cpu" else amount
 
 
 def _both(rows: Iterator[tuple[str, int, int]]) -> Rows:
-    """Yield the active and inadmissible counts by ClusterQueue."""
+    """Yield two samples per ClusterQueue: the active and the inadmissible count."""
     for name, active, inadmissible in rows:
         yield (name, _ACTIVE), active
         yield (name, _INADMISSIBLE), inadmissible
 
 
 def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _PendingWorkloads]) -> Rows:
-    """Yield the active and inadmissible counts by LocalQueue."""
+    """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
     for key, view in known:
         found = waiting.get(view.cluster_queue)
         active, count = (0, 0) if found is None else found.by_local_queue.get(view.key, (0, 0))
@@ -312,7 +312,7 @@ def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Ma
 
 
 def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
-    """Yield the amounts of Cohorts; zero amounts are left out."""
+    """Yield the quantities of Cohorts by flavor and resource; zeros are omitted."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
             if amount > 0:
@@ -320,7 +320,7 @@ def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping
 
 
 def _place(node: QuotaNode) -> Labels:
-    """Return the parent and root labels. A ClusterQueue without a Cohort has neither; a root Cohort is its own root."""
+    """Return the parent and root Cohort of a node as labels, empty without a Cohort; a root Cohort is its own root."""
     parent = "" if node.parent is None else node.parent.name
     if not parent:
         return "", "" if node.tree.startswith("queue/") else node.name

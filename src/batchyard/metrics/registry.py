@@ -1,6 +1,6 @@
-"""Metric families: counters, histograms and gauges, and their text format.
+"""Metric families (counters, histograms, gauges) and their output in Prometheus text format 0.0.4.
 
-The format is Prometheus' text format, version 0.0.4. Samples that did not change since the last scrape are reused.
+The text of samples that did not change since the last scrape is reused.
 Source: prometheus.io/docs/instrumenting/exposition_formats.
 """
 
@@ -14,7 +14,7 @@ Labels: TypeAlias = tuple[str, ...]
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
-#: The number of series that are written before the scrape may pause.
+#: The number of series that are formatted before the scrape may pause.
 _AT_ONCE: Final = 100
 _ROWS_AT_ONCE: Final = 1000
 _Series = TypeVar("_Series")
@@ -22,7 +22,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metric(NamedTuple):
-    """The definition of a family: name, type, help text, label names, and for a histogram the bounds of its buckets."""
+    """The definition of a metric: name, type, help text, label names, and for a histogram the bucket bounds."""
 
     name: str
     kind: str
@@ -31,23 +31,23 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
     def head(self) -> str:
-        """Return the HELP and TYPE lines."""
+        """Return the HELP and TYPE lines of the metric."""
         escaped = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {escaped}\n# TYPE {self.name} {self.kind}\n"
 
     def sample(self, values: Iterable[str], value: float) -> str:
-        """Return the sample line of a gauge or counter; `values` are in the order of the labels."""
+        """Format a sample line of a gauge or counter; `values` are the label values, in the order of the labels."""
         return f"{self.name}{labelled(self.labels, values)} {number(value)}\n"
 
 
 def labelled(names: Iterable[str], values: Iterable[str]) -> str:
-    """Format labels as a sample has them. Empty values at the end may be left out."""
+    """Format labels as in a sample: `{name="value",...}`. Values for the last names may be omitted."""
     pairs = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def number(value: float) -> str:
-    """Format the value of a sample."""
+    """Format the numeric value of a sample, with `NaN`, `+Inf` and `-Inf` as Prometheus writes them."""
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"
@@ -59,13 +59,13 @@ def number(value: float) -> str:
 
 
 def text_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> str:
-    """Return the text of a family of gauges; empty without samples."""
+    """Return the exposition text of a gauge; an empty string if it has no samples."""
     lines = [metric.sample(labels, value) for labels, value in rows]
     return metric.head() + "".join(lines) if lines else ""
 
 
 def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Yield the same text in parts; all samples are read before the first part."""
+    """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
     known = list(rows)
     if known:
         yield metric.head()
@@ -74,7 +74,7 @@ def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[s
 
 
 class _Count:
-    """A series of a counter or gauge, with its cached text."""
+    """The value of one series of a counter or gauge, with its cached sample line."""
 
     __slots__ = ("text", "value")
 
@@ -84,7 +84,7 @@ class _Count:
 
 
 class Counters:
-    """The series of a counter, or of a gauge that is set; `constant` holds the values of the last labels."""
+    """The series of a counter or gauge; `constant` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -92,7 +92,7 @@ class Counters:
         self._series: dict[Labels, _Count] = {}
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        """Add to a series."""
+        """Increase the series with these label values; a new series starts at 0."""
         count = self._series.get(labels)
         if count is None:
             count = self._series[labels] = _Count()
@@ -100,16 +100,16 @@ class Counters:
         count.text = ""
 
     def set(self, labels: Labels, value: float) -> None:
-        """Set a series to a value."""
+        """Set the series with these label values to a value."""
         self.add(labels, 0)
         self._series[labels].value = value
 
     def forget(self, **labels: str) -> None:
-        """Delete the series with these label values."""
+        """Delete all series that have these label values."""
         _forget(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
-        """Yield all series in parts; nothing without series."""
+        """Yield the exposition text of all series in chunks; nothing if there are none."""
         return _in_parts(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, count: _Count) -> str:
@@ -119,7 +119,7 @@ class Counters:
 
 
 class _Distribution:
-    """A series of a histogram: the counts of its buckets and of +Inf, with its cached text."""
+    """One series of a histogram: the count of each bucket, the sum of the values, and the cached text."""
 
     __slots__ = ("counts", "sum", "text")
 
@@ -130,7 +130,7 @@ class _Distribution:
 
 
 class Histograms:
-    """The series of a histogram; `constant` holds the values of the last labels."""
+    """The series of a histogram; `constant` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -139,7 +139,7 @@ class Histograms:
         self._series: dict[Labels, _Distribution] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Observe a value."""
+        """Count a value in the bucket of the series with these label values."""
         found = self._series.get(labels)
         if found is None:
             found = self._series[labels] = _Distribution(len(self.metric.buckets))
@@ -148,11 +148,11 @@ class Histograms:
         found.text = ""
 
     def forget(self, **labels: str) -> None:
-        """Delete the series with these label values."""
+        """Delete all series that have these label values."""
         _forget(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
-        """Yield all series in parts; nothing without series."""
+        """Yield the exposition text of all series in chunks; nothing if there are none."""
         return _in_parts(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, found: _Distribution) -> str:
@@ -175,7 +175,7 @@ class Histograms:
 def _in_parts(
     metric: Metric, series: Mapping[Labels, _Series], written: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
-    """Yield the head of a family and its series, in parts, so that the caller may pause in between."""
+    """Yield the HELP and TYPE lines and the series of a metric in chunks, so that the caller may pause in between."""
     if series:
         yield metric.head()
     known = list(series.items())

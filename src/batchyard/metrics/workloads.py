@@ -1,8 +1,8 @@
-"""Workload metrics: counters and histograms of their life cycle, computed from watch events.
+"""Metrics of the life cycle of Workloads, computed from watch events, and of scheduling cycles.
 
 All series start at zero with the process. The series of a deleted ClusterQueue or LocalQueue are removed.
 Sources: Kueue's pkg/scheduler/scheduler.go, pkg/controller/core/workload_controller.go, pkg/workload/evict,
-pkg/controller/jobframework, for when each is reported; pkg/cache/queue/unadmitted_workloads.go.
+pkg/controller/jobframework; pkg/cache/queue/unadmitted_workloads.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ _NAMES: Final = tuple(
 
 
 class _Stage:
-    """The counter and the histogram of a life cycle stage, by ClusterQueue and by LocalQueue."""
+    """The counter and the duration histogram of one stage of the life cycle, by ClusterQueue and by LocalQueue."""
 
     __slots__ = ("_counts", "_times")
 
@@ -53,7 +53,7 @@ class _Stage:
         self._times = [kept.histograms(f"{prefix}_{time}") for prefix in prefixes]
 
     def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """Count a Workload that reached the stage, and observe the duration."""
+        """Count a Workload that reached the stage, and record how long that took."""
         self.count(obj, view)
         self.measure(obj, view, microseconds)
 
@@ -63,14 +63,14 @@ class _Stage:
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """Observe the duration of the stage."""
+        """Record the duration of the stage for a Workload."""
         seconds = max(0, microseconds) / SECOND
         for family, labels in zip(self._times, _both_queues(obj, view), strict=True):
             family.observe(labels, seconds)
 
 
 class WorkloadMetrics:
-    """Counters of Workloads, and the current numbers of unadmitted and finished ones. `now` is the platform's clock."""
+    """Life cycle metrics of Workloads, and the numbers of unadmitted and finished Workloads."""
 
     def __init__(self, index: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
         self._index = index
@@ -83,8 +83,7 @@ class WorkloadMetrics:
         self._end = _Stage(kept, "finished_workloads_total", "execution_time_seconds")
         self._readiness = _Stage(kept, "", "ready_wait_time_seconds")
         self._start = _Stage(kept, "", "admitted_until_ready_wait_time_seconds")
-        #: For each Workload that is not admitted, its LocalQueue, reason and cause; and the number of Workloads for
-        #: each.
+        #: The LocalQueue, reason and cause of each unadmitted Workload, and the number of Workloads for each triple.
         self._unadmitted: dict[Key, tuple[str, str, str]] = {}
         self.unadmitted: dict[tuple[str, str, str], int] = {}
         self._finished: dict[Key, str] = {}
@@ -94,12 +93,12 @@ class WorkloadMetrics:
         self.finished: dict[str, int] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Add a Workload that existed before the process started: it counts in gauges only."""
+        """Count a Workload that existed before the process started; it affects gauges only."""
         if event.key.kind == scheme.WORKLOAD:
             self._sort_in(event.key, event.obj, workload_view(event.obj))
 
     def observe(self, event: WatchEvent) -> None:
-        """Apply a watch event."""
+        """Update the metrics for a watch event."""
         kind = event.key.kind
         if kind in _TREE:
             self._forget_cohorts()
@@ -114,12 +113,12 @@ class WorkloadMetrics:
                 self._kept.forget(cohort=event.key.name)
 
     def texts(self) -> Iterator[str]:
-        """Yield all families."""
+        """Yield the text of all Workload families."""
         self._forget_cohorts()
         return self._kept.texts()
 
     def _forget_cohorts(self) -> None:
-        """Drop the counters of Cohorts that left the tree; an implicit Cohort leaves without a deleted object."""
+        """Delete the series of Cohorts that no longer exist, including Cohorts without an object of their own."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._kept.forget(cohort=name)
             self._cohorts.discard(name)
@@ -145,7 +144,7 @@ class WorkloadMetrics:
         if view.pods_ready and not before.pods_ready:
             self._ready(obj, view)
 
-    # Current numbers.
+    # --- gauges ---
 
     def _sort_in(self, key: Key, obj: Obj, view: WorkloadView) -> None:
         why = _why_not_admitted(obj, view)
@@ -164,10 +163,10 @@ class WorkloadMetrics:
         _move(self.unadmitted, self._unadmitted.pop(key, None), None)
         _move(self.finished, self._finished.pop(key, None), None)
 
-    # Transitions.
+    # --- transitions ---
 
     def _created(self, obj: Obj, view: WorkloadView) -> None:
-        """Observe the latency from job to Workload, only for jobs whose spec was never changed."""
+        """Record the time from a job's creation to its Workload's creation, unless the job's spec was changed."""
         owner = controller_of(obj)
         info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
         if owner is None or info is None:
@@ -230,7 +229,7 @@ class WorkloadMetrics:
 
 
 def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
-    """Return the LocalQueue, reason and cause of a Workload that is not admitted; None for others."""
+    """Return the LocalQueue, reason and cause of an unadmitted Workload; None for any other Workload."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)
@@ -239,7 +238,7 @@ def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | No
 
 
 class _Eviction(NamedTuple):
-    """The reason of an eviction, and how often the Workload was evicted for it; 0 if its status has no count."""
+    """The reason and cause of an eviction, and how often the Workload was evicted for them (0 if unknown)."""
 
     reason: str
     cause: str
@@ -247,7 +246,7 @@ class _Eviction(NamedTuple):
 
 
 def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
-    """Return the eviction that the status counts since `old`; else derive it from the reason of the condition."""
+    """Return the eviction that was added to the status since `old`, or else one derived from the condition's reason."""
     before = _evictions(old)
     for why, count in _evictions(obj).items():
         if count > before.get(why, 0):
@@ -257,7 +256,7 @@ def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
 
 
 def _evictions(obj: Obj) -> dict[tuple[str, str], int]:
-    """Return how often a Workload was evicted, by reason and underlying cause."""
+    """Return the number of evictions in a Workload's status, by reason and underlying cause."""
     stats = (obj.get("status") or {}).get("schedulingStats") or {}
     return {(each["reason"], each["underlyingCause"]): each["count"] for each in stats.get("evictions") or ()}
 
@@ -267,19 +266,19 @@ def _class_of(obj: Obj) -> str:
 
 
 def _local(view: WorkloadView) -> Labels:
-    """Return the labels of its LocalQueue: name, namespace."""
+    """Return the labels of a Workload's LocalQueue: name, namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
 
 
 def _both_queues(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
-    """Return the labels of its ClusterQueue and of its LocalQueue, each with the priority class."""
+    """Return the labels of a Workload's ClusterQueue and LocalQueue, each with the priority class."""
     name = _class_of(obj)
     return (view.cluster_queue, name), (*_local(view), name)
 
 
 def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted | None) -> None:
-    """Move one count from `before` to `after`."""
+    """Decrease the count of the key `before` and increase the count of `after`; None means no key."""
     if before is not None:
         counts[before] -= 1
         if not counts[before]:
@@ -288,9 +287,9 @@ def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted 
         counts[after] = counts.get(after, 0) + 1
 
 
-# --- cycles ---
+# --- scheduling cycles ---
 #
-# Scheduling cycle metrics: counts, durations in real time, and results. Source: Kueue's pkg/scheduler.
+# Counts, durations in real time, and results of scheduling cycles. Source: Kueue's pkg/scheduler.
 
 
 _CYCLES_NAMES: Final = (
@@ -301,7 +300,7 @@ _CYCLES_NAMES: Final = (
 
 
 class CycleMetrics:
-    """Counters and durations of scheduling cycles. `clock` returns monotonic seconds."""
+    """Counts, durations and results of scheduling cycles; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
@@ -311,15 +310,15 @@ class CycleMetrics:
         self._began = self._decided = 0.0
 
     def begin(self) -> None:
-        """Record the start of a cycle."""
+        """Record the start time of a scheduling cycle."""
         self._began = self._clock()
 
     def decide(self) -> None:
-        """Record that the decisions are made; writing them follows."""
+        """Record the time at which the cycle's decisions are made and before they are written."""
         self._decided = self._clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Count a cycle that ended, with its decisions."""
+        """Count an ended cycle and its decisions, and record the duration of its phases."""
         ended = self._clock()
         result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
         self._kept.add("kueue_admission_attempts_total", (result,))
@@ -336,31 +335,31 @@ class CycleMetrics:
                 self._kept.add("kueue_preemption_target_recomputations_total", labels)
 
     def loop(self, _loop: object) -> None:
-        """Count a preemption loop."""
+        """Count a preemption loop: Workloads that preempt each other endlessly."""
         self._own.add("batchyard_preemption_loops_total", ())
 
     def forget(self, queue: str) -> None:
-        """Drop the series of a deleted ClusterQueue."""
+        """Delete the series of a deleted ClusterQueue."""
         self._kept.forget(cluster_queue=queue)
         self._kept.forget(preempting_cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
-        """Yield Kueue's families."""
+        """Yield the text of the families that Kueue also has."""
         return self._kept.texts()
 
     def own_texts(self) -> Iterator[str]:
-        """Yield our own families."""
+        """Yield the text of the families that only batchyard has."""
         return self._own.texts()
 
     def _preempts(self, decision: Preempt) -> None:
-        """Count the preempted Workloads, except those whose eviction was already in progress."""
+        """Count the preemption targets whose eviction was not already in progress."""
         for target in decision.targets:
             if not target.workload.evicted:
                 self._kept.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 
 def _came_of_it(decision: Decision) -> str:
-    """Return the result of a second search for preemption targets."""
+    """Return the result of a repeated search for preemption targets, as a label."""
     if isinstance(decision, Preempt):
         return "new_targets"
     is_deferred = isinstance(decision, StayPending) and decision.requeue is RequeueReason.PENDING_PREEMPTION

@@ -1,4 +1,4 @@
-"""Commands in a running container, for probes, hooks and exec sessions."""
+"""Execution of commands in a running container, for probes, lifecycle hooks and exec sessions."""
 
 import os
 import signal
@@ -21,32 +21,32 @@ _NAMESPACES = (
 _NOT_STARTED = 127
 
 
-#: Uid, gid and groups.
+#: The uid, gid and supplementary groups of a process.
 User: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class RunningContainer(NamedTuple):
-    """A running container, as needed to enter or reach it."""
+    """What is needed to run a command in a container or to connect to it."""
 
     name: str
-    #: The pid of its first process in the machine's pid namespace.
+    #: The pid of the container's first process in the machine's pid namespace.
     pid: int
-    #: Whether it has its own namespaces, or is a plain process.
+    #: Whether the container has its own namespaces; False for a plain process.
     is_wrapped: bool
     group: Group
     environment: Mapping[str, str]
     folder: str
-    #: The user of a command that enters it; None if entering already sets the user.
+    #: The user of a command in the container; None if entering the namespaces already sets the user.
     user: User | None
-    #: Its seccomp program, if it has one.
+    #: The container's seccomp program; None if it has none.
     rules: bytes | None
-    #: A network namespace from which pods are reachable, held open; None for the machine's own.
+    #: A descriptor of a network namespace from which pods are reachable; None for the machine's network.
     network: int | None
     address: str
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command in a container; return its exit code (None after a timeout) and its output, stdout first.
+    """Run a command in a container; return its exit code (None after a timeout) and its stdout and stderr, joined.
 
     This process cannot leave the container again. OSError if the container cannot be entered.
     """
@@ -70,9 +70,9 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
 
 
 def enter(pid: int) -> bool:
-    """Enter the namespaces of a process that differ from its own; return whether that included a pid namespace.
+    """Enter those namespaces of a process that differ from this process's; return whether the pid namespace does.
 
-    The user namespace comes last, because the others may belong to an outer one. This process becomes its only user.
+    The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
     """
     process = os.pidfd_open(pid)
     others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
@@ -87,13 +87,13 @@ def enter(pid: int) -> bool:
 
 
 def enter_network(pid: int) -> None:
-    """Enter the network namespace of another process if it differs."""
+    """Enter the network namespace of a process if it differs from this process's."""
     if _differs("net", pid):
         linux.enter(os.pidfd_open(pid), linux.NEWNET)
 
 
 def user_of(pid: int) -> User:
-    """Return the uid, gid and groups of a process."""
+    """Return the effective uid and gid and the supplementary groups of a process."""
     found: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
@@ -104,7 +104,7 @@ def user_of(pid: int) -> User:
 
 
 def become(user: User) -> None:
-    """Change the user of this process permanently."""
+    """Change the uid, gid and groups of this process permanently."""
     uid, gid, groups = user
     os.setgroups(groups)
     os.setgid(gid)
@@ -116,20 +116,20 @@ def _differs(name: str, pid: int) -> bool:
 
 
 def confine(rules: bytes | None) -> None:
-    """Drop all capabilities permanently, and restrict system calls to those that the filter allows."""
+    """Drop all capabilities permanently, and install a seccomp program (None for no filter)."""
     linux.drop_privileges()
     if rules is not None:
         linux.filter_calls(rules)
 
 
 def _first_id(pid: int, name: str) -> int:
-    """Return the first id that a process's user namespace maps, as seen from inside."""
+    """Return the first id in a process's uid_map or gid_map, as seen inside the user namespace."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
         return int(file.read().split()[0])
 
 
 def _become(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
-    """Execute the command."""
+    """In a child process: connect the standard streams, set the user, and execute the command."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):

@@ -1,4 +1,4 @@
-"""Event loop of the shims: files, signals and timers in one thread."""
+"""Event loop of the shims for descriptors, signals and timers, and functions that run a task in a forked child."""
 
 import heapq
 import os
@@ -16,7 +16,7 @@ _WRITABLE = select.POLLOUT | select.POLLERR
 
 
 class Loop:
-    """The callbacks for files, signals and timers of one process."""
+    """An event loop of one process, with callbacks for descriptors, signals and timers."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -30,27 +30,27 @@ class Loop:
         self.when_readable(self._wakes, self._signalled)
 
     def when_readable(self, file: int, callback: Callable[[], None]) -> None:
-        """Call back whenever a file is readable or at its end."""
+        """Call `callback` whenever a descriptor is readable or at its end."""
         self._readers[file] = callback
         self._poll.register(file, _READABLE)
 
     def when_writable(self, file: int, callback: Callable[[], None]) -> None:
-        """Call back whenever a file is writable or has no reader any more."""
+        """Call `callback` whenever a descriptor is writable or its reader has closed it."""
         self._readers[file] = callback
         self._poll.register(file, _WRITABLE)
 
     def forget(self, file: int) -> None:
-        """Remove the callback of a file."""
+        """Remove the callback of a descriptor."""
         if self._readers.pop(file, None):
             self._poll.unregister(file)
 
     def when_signalled(self, number: int, callback: Callable[[], None]) -> None:
-        """Call back after a signal; several signals of one kind may cause one call."""
+        """Call `callback` after a signal; several signals of the same number may cause a single call."""
         self._signals[number] = callback
         signal.signal(number, lambda *_: None)
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back once, after this many seconds."""
+        """Call `callback` once after a number of seconds."""
         self._timed += 1
         heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timed, callback))
 
@@ -59,7 +59,7 @@ class Loop:
         self._stopped = True
 
     def run(self) -> None:
-        """Run callbacks until stopped."""
+        """Run the event loop until `stop` is called."""
         self._stopped = False
         while not self._stopped:
             for file, _ in self._poll.poll(self._patience()):
@@ -69,7 +69,7 @@ class Loop:
                 heapq.heappop(self._timers)[2]()
 
     def _patience(self) -> float | None:
-        """Return the milliseconds until the next timer, None if there is none."""
+        """Return the poll timeout: the milliseconds until the next timer; None without timers."""
         return max(0.0, (self._timers[0][0] - linux.monotonic()) * 1000 + 1) if self._timers else None
 
     def _signalled(self) -> None:
@@ -79,11 +79,11 @@ class Loop:
 
 
 # --- forks ---
-# Forked children: they release the parent's resources first, and log their failures.
+# Forked child processes release the parent's resources first, and log their failures.
 
 
 def run_shim(node: int, path: str, keeper: Callable[[ShimRun], None]) -> NoReturn:
-    """In a child: run the shim of a run until the run has ended."""
+    """In a child process: claim a run and supervise it with the function `supervise` until it has ended."""
 
     def act() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
@@ -98,7 +98,7 @@ def run_shim(node: int, path: str, keeper: Callable[[ShimRun], None]) -> NoRetur
 
 
 def run_child(node: int, name: str, act: Callable[[], None]) -> NoReturn:
-    """In a child: run `act` in its own session and exit; failures are logged."""
+    """In a child process: run `act` in its own session and exit; failures are logged in `node.log`."""
     code = 1
     try:
         _begin()
@@ -112,7 +112,7 @@ def run_child(node: int, name: str, act: Callable[[], None]) -> NoReturn:
 
 
 def _begin() -> None:
-    """Release the spawner's terminal, files and signal handlers."""
+    """Release the spawner's terminal, standard streams and signal handlers."""
     os.setsid()
     nothing = os.open("/dev/null", os.O_RDWR)
     for file in range(3):
@@ -126,7 +126,7 @@ def _begin() -> None:
 
 
 def _format_failure(failure: BaseException) -> str:
-    """Format an exception with its traceback locations."""
+    """Format an exception with the file names and line numbers of its traceback, on one line."""
     places, frame = [], failure.__traceback__
     while frame is not None:
         places.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")

@@ -1,8 +1,8 @@
-"""Watchdog of the platform: detects a blocked event loop and answers in its place.
+"""Watchdog process of the platform: detects a blocked event loop, logs its cause, and answers requests meanwhile.
 
-The platform's thread and the watchdog share memory with the thread's state. While the thread is blocked, the watchdog
-logs the cause with a stack trace. It answers health checks on the platform's own sockets, and asks other clients to
-retry. If the platform must end and is blocked, the watchdog kills it: all acknowledged writes are in the journal.
+The platform's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
+trace, answers health checks on the platform's own sockets, and asks other clients to retry. If the platform is blocked
+at shutdown, the watchdog kills it: all acknowledged writes are in the journal.
 """
 
 import json
@@ -22,11 +22,11 @@ from batchyard.shim.linux import monotonic, now, text
 if TYPE_CHECKING:
     import ssl
 
-#: The shared memory: when the thread was last seen, since when it handles a request (0 for none), and the length of
-#: that request's text.
+#: The shared memory: the time of the thread's last progress, the time since which it handles a request (0 for none),
+#: and the length of the request's text.
 LAYOUT = struct.Struct("<ddH")
 SIZE = 4096
-#: Seconds until a thread counts as blocked, as stuck, and until it is killed at shutdown.
+#: Seconds after which a thread counts as blocked, fails health checks, and is killed at shutdown.
 BLOCKED_AFTER = 1.0
 STUCK_AFTER = 10.0
 KILLED_AFTER = 3.0
@@ -40,21 +40,21 @@ again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code
 
 
 class PlatformWatchdog:
-    """The watched process, its shared memory and sockets, and the state of the watchdog."""
+    """The watchdog of one platform process, with its shared memory and its listening sockets."""
 
     def __init__(self, pid: int, alive: int, memory: int, stacks: int) -> None:
-        """The platform's process, a pipe that it keeps open, the shared memory, and the file of stack traces."""
+        """`pid` is the platform's process, `alive` a pipe that it keeps open, `stacks` the file of stack traces."""
         self._pid = pid
         self._alive = alive
         self._memory = mmap.mmap(memory, SIZE, prot=mmap.PROT_READ)
         self._stacks = stacks
-        #: Nanoseconds that the main thread ran, and waited for a CPU. Source: Linux, sched-stats.rst.
+        #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
         self._statistics = f"/proc/{pid}/task/{pid}/schedstat"
-        #: When the thread last made progress, and how long it had waited for a CPU by then.
+        #: The time of the thread's last progress, and the seconds that it had waited for a CPU until then.
         self._seen, self._waited_then = 0.0, 0.0
         self._read_of_stacks = 0
         self.listeners: list[socket.socket] = []
-        #: The file with the platform's certificate and key, '' for none; loaded when first needed.
+        #: The file with the platform's TLS certificate and key, loaded when first needed; '' without TLS.
         self.certificate = ""
         self._context: ssl.SSLContext | None = None
         self.is_json = False
@@ -64,7 +64,7 @@ class PlatformWatchdog:
         signal.signal(signal.SIGTERM, self._end)
 
     def run(self) -> None:
-        """Watch until the platform's process has ended."""
+        """Watch the platform's process until it has ended."""
         while True:
             waits = 0.0 if self._is_reported else _LOOKS_EVERY
             with suppress(InterruptedError):
@@ -73,15 +73,15 @@ class PlatformWatchdog:
             self._look()
 
     def _look(self) -> None:
-        """Check the thread's state, and act on it."""
+        """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
         seen, began, length = LAYOUT.unpack_from(self._memory)
         waited = self._waited()
         if seen != self._seen:
             self._seen, self._waited_then = seen, waited
         silent = monotonic() - seen - (waited - self._waited_then)
         if self._ending_since and min(silent, monotonic() - self._ending_since) > KILLED_AFTER:
-            message = f"the platform did not end, blocked for {silent:.1f} s"
-            self._log(f"{message}: killing it, all acknowledged writes are kept")
+            message = f"the platform did not shut down: its event loop is blocked for {silent:.1f} s"
+            self._log(f"{message}; killing the process (all acknowledged writes are in the journal)")
             os.kill(self._pid, signal.SIGKILL)
             self._ending_since = 0.0
         if silent < BLOCKED_AFTER:
@@ -90,22 +90,22 @@ class PlatformWatchdog:
         if not self._is_reported:
             self._is_reported = True
             request = self._memory[LAYOUT.size : LAYOUT.size + length].decode("utf-8", "replace")
-            doing = request if began else "work of its own"
+            doing = request if began else "internal work"
             self._log(f"the event loop is blocked for {silent:.1f} s by {doing}", self._stack())
         self._answer(silent)
 
     def _waited(self) -> float:
-        """Return the seconds that the thread has waited for a CPU, which do not count as blocked."""
+        """Return the seconds that the thread has waited for a CPU, in which it does not count as blocked."""
         with suppress(OSError, ValueError, IndexError), open(self._statistics, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
         return 0.0
 
     def _end(self, *_: object) -> None:
-        """Record that termination was requested (SIGTERM)."""
+        """Handle SIGTERM: record when termination was requested."""
         self._ending_since = self._ending_since or monotonic()
 
     def _stack(self) -> str:
-        """Return the stacks of the platform's threads, which the platform writes on SIGUSR2 even while blocked."""
+        """Return the stack traces of the platform's threads, which it writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive], [], [], _STACK_WITHIN)
@@ -114,7 +114,7 @@ class PlatformWatchdog:
         return found.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
-        """Log a warning in the platform's format."""
+        """Log a warning in the platform's log format."""
         if self.is_json:
             record = {"time": text(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})
@@ -124,7 +124,7 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer(self, silent: float) -> None:
-        """Answer clients that connect while the thread is blocked."""
+        """Answer one client per listening socket while the thread is blocked."""
         waited: list[int | socket.socket] = [self._alive, *self.listeners]
         if not select.select(waited, [], [], _LOOKS_EVERY)[0]:
             return
@@ -146,7 +146,7 @@ class PlatformWatchdog:
 
 
 def _context(certificate: str) -> "ssl.SSLContext":
-    import ssl  # noqa: PLC0415 - 5 MiB that few watchdogs need
+    import ssl  # noqa: PLC0415 - needs 5 MiB of memory, and only with TLS while blocked
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -165,7 +165,7 @@ def _head(connection: socket.socket) -> bytes:
 
 
 def _answer_to(head: bytes, silent: float) -> bytes:
-    """Return the response to a request while the thread is blocked."""
+    """Return the HTTP response to a request (`head` is its first line and headers) while the thread is blocked."""
     _, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH):
@@ -182,7 +182,7 @@ def _response(status: str, content_type: str, body: bytes, more: str = "") -> by
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Watch a process: its id, four files, the log format, the certificate ('' for none), and its sockets."""
+    """Run the watchdog. Arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
     pid, alive, memory, stacks, form, certificate, *listeners = arguments
     guard = PlatformWatchdog(int(pid), int(alive), int(memory), int(stacks))
     guard.is_json = form == "json"

@@ -1,4 +1,4 @@
-"""Container start: prepares files, control group and view, and forks the process that executes the command."""
+"""Container start: prepares mounts, environment and control group, and forks the process that runs the command."""
 
 import errno
 import json
@@ -22,17 +22,17 @@ from batchyard.shim.isolation.users import PodUsers, id_of, make_namespace
 from batchyard.shim.run import ShimRun
 
 # --- volume mounts ---
-# Mount sources, held open before use because running containers could replace them by links.
+# Mount sources are opened before use, because running containers could replace them by symbolic links.
 #
 # As in the kubelet (subpath_linux.go), links are resolved, the result must lie in the volume, and it is opened without
-# following links. The opened file is what gets mounted. Paths of the machine may contain no links, because containers
-# that share a parent directory could have created them.
+# following links. The descriptor is mounted. Paths of the machine must contain no links, because containers with access
+# to a parent directory could have created them.
 
 
 def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
-    """Return the mounts with absolute sources. ValueError if a subPath leads out of its volume.
+    """Return a container's mounts with absolute sources. ValueError if a subPath leads out of its volume.
 
-    `isOfMachine` is true for a file or directory of the machine, and false for the pod's own volumes.
+    The added field `isOfMachine` is true for a path of the machine, and false for the pod's own volumes.
     """
     whole: list[Mapping[str, Any]] = [
         {**mount, "source": _absolute(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
@@ -60,13 +60,13 @@ def _hold(volume: str, path: str, target: str, name: str) -> None:
     """Bind-mount a subPath, or a directory of the machine, at a target in the run's directory."""
     top, real = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real != top and not real.startswith(f"{top}/"):
-        raise ValueError(f"{name} leads out of its volume")
+        raise ValueError(f"mount source {name} leads out of its volume through a symbolic link")
     try:
         file = nesting.open_path(top, real.removeprefix(top))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
-        raise ValueError(f"{name} leads out of its volume") from failure
+        raise ValueError(f"mount source {name} leads out of its volume through a symbolic link") from failure
     unpacking.make_place(target, stat.S_ISDIR(os.fstat(file).st_mode))
     linux.bind(f"/proc/self/fd/{file}", target)
     os.close(file)
@@ -76,24 +76,24 @@ _SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class LaunchedProcess(NamedTuple):
-    """The forked child that becomes a command, and the files that connect the shim with it."""
+    """The forked child process that becomes a run's command, and the descriptors that connect it to the shim."""
 
     pid: int
-    #: The command's outputs by their names in the log; a terminal has one.
+    #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal has only one.
     outputs: Mapping[str, int]
-    #: The status of the command, as JSON lines.
+    #: The pipe from which the shim reads the command's status, as JSON lines.
     status: int
-    #: The pipe that lets the command start; None if the command does not wait.
+    #: The pipe on which the command waits for permission to start; None if it does not wait.
     starts: int | None
-    #: Keeps the command's input pipe open; None if there is no pipe.
+    #: A descriptor that keeps the command's input pipe open; None without an input pipe.
     stdin: int | None
-    #: Protects the unpacked image from removal while open; None for other images.
+    #: A descriptor that locks the unpacked image against removal; None for other images.
     image: int | None
 
     def let_start(self, child: int, processes: int) -> None:
-        """Limit the number of processes if no control group does, and let the command start.
+        """Set RLIMIT_NPROC if no control group limits the number of processes, and let the command start.
 
-        Linux counts a user's processes per user namespace, so the limit applies to a container that has its own.
+        Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
         if self.starts is not None:
             most = processes + cgroups.OWN_PROCESSES
@@ -103,7 +103,7 @@ class LaunchedProcess(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """The child's ends of its pipes or terminal."""
+    """The descriptors of the child's ends of its pipes or its terminal."""
 
     stdin: int
     stdout: int
@@ -113,7 +113,7 @@ class _Ends(NamedTuple):
 
 
 def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
-    """Fork the process that becomes the command of a run. OSError if the preparation fails."""
+    """Fork the process that becomes the command of a container run. OSError if the preparation fails."""
     unpacked = run.spec["image"].get("unpacked")
     image = rootfs_store.use(run.node, unpacked) if unpacked else None
     _make_places(run)
@@ -140,35 +140,35 @@ def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
 
 
 def pods_group(run: ShimRun) -> Group:
-    """Return the control group of a run, below the one of its pod; empty without control groups."""
+    """Return the control group of a container run, a child of its pod's group; empty without control groups."""
     pod = _of_sandbox(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
 
 
 def is_contained(run: ShimRun) -> bool:
-    """Whether a container engine runs the container."""
+    """Report whether a container engine runs the container of a run."""
     return store.is_run_by_engine(run.spec["image"])
 
 
 def is_wrapped(run: ShimRun, features: Features) -> bool:
-    """Whether the container runs in bubblewrap."""
+    """Report whether the container of a run runs in bubblewrap."""
     return features.bubblewrap is not None and not is_contained(run)
 
 
 def forget(run: ShimRun, features: Features) -> None:
-    """Remove the container from the engine if its warden was killed."""
+    """Remove the container of a run from its engine, if an engine runs it, after its warden was killed."""
     if is_contained(run) and features.runner:
         features.runner.forget(features.runner.name(run.path))
 
 
 def has_started(outer: int, child: int) -> bool:
-    """Whether the command has replaced bubblewrap below the container's first process."""
+    """Report whether bubblewrap has executed the command: the child's command line differs from bubblewrap's."""
     outer_command = _command_line(outer)
     return any(_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
 
 
 def container(run: ShimRun, features: Features, pid: int, group: Group) -> RunningContainer:
-    """Return a running container, as needed to enter or reach it."""
+    """Return what probes and exec commands need to enter or reach the container of a run."""
     sandbox = _of_sandbox(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
@@ -188,7 +188,7 @@ def container(run: ShimRun, features: Features, pid: int, group: Group) -> Runni
 
 
 def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
-    """Return uid, gid and groups for a command that enters the container; None if entering already sets them."""
+    """Return the user of a command that enters the container; None if entering already sets the user."""
     if is_contained(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
@@ -198,7 +198,7 @@ def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
 
 
 def variables(run: ShimRun, pid: int) -> dict[str, str]:
-    """Return all environment variables of a running container, including those set by the engine and the image."""
+    """Return the environment variables of a running container, including those set by its engine and its image."""
     content = b""
     if is_contained(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
@@ -208,7 +208,7 @@ def variables(run: ShimRun, pid: int) -> dict[str, str]:
 
 
 def environment(run: ShimRun) -> dict[str, str]:
-    """Return all environment variables; the container's override the image's. ValueError if its user is unknown."""
+    """Return the environment variables of a container and its image. ValueError if the image's user is unknown."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     named |= {"TERM": "xterm"} if run.spec["tty"] else {}
@@ -223,13 +223,13 @@ def environment(run: ShimRun) -> dict[str, str]:
 
 
 def _account(run: ShimRun) -> users.ImageAccount:
-    """Return the account that runs a container of an unpacked image, from the image's passwd and group files."""
+    """Return the account that runs a container of an unpacked image, according to the image's /etc/passwd."""
     metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _make_places(run: ShimRun) -> None:
-    """Create the run's own files: writable directories, the termination-message file and the input pipe."""
+    """Create a run's own files: writable directories, the termination-message file and the input pipe."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
@@ -242,7 +242,7 @@ def _make_places(run: ShimRun) -> None:
 
 
 def _connect(run: ShimRun) -> tuple[dict[str, int], _Ends]:
-    """Open the pipes or the terminal between the shim and its child."""
+    """Open the pipes or the terminal between the shim and its child; return the shim's and the child's ends."""
     status, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         keeper, terminal = os.openpty()
@@ -257,7 +257,7 @@ def _connect(run: ShimRun) -> tuple[dict[str, int], _Ends]:
 
 
 def _become(run: ShimRun, features: Features, group: Group, ends: _Ends) -> NoReturn:
-    """Become the process that runs the command: bubblewrap, or a warden. Failures are reported on the status pipe."""
+    """In the child process: become bubblewrap or a warden; report a failure on the status pipe."""
     try:
         run.release()
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
@@ -278,7 +278,7 @@ def _become(run: ShimRun, features: Features, group: Group, ends: _Ends) -> NoRe
 
 
 def give_streams(run: ShimRun, features: Features, files: Sequence[int]) -> None:
-    """Allow the pod's user to reopen its standard files through /dev/stdout and the like, as runc does."""
+    """Make the pod's user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
     if features.maps_users and is_wrapped(run, features):
         owner = id_of(run.path.split("/")[1])
         for file in files:
@@ -287,14 +287,14 @@ def give_streams(run: ShimRun, features: Features, files: Sequence[int]) -> None
 
 
 def bound(limits: Mapping[str, Any], group: Group) -> None:
-    """Join the control group. Without a memory controller, limit the data segment of each process instead."""
+    """Join the control group of a run. Without a memory controller, limit the data segment of each process instead."""
     cgroups.join(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
 def _wrap(run: ShimRun, program: str, features: Features, ends: _Ends) -> NoReturn:
-    """Execute bubblewrap, which is opened before this process loses access to the machine's files."""
+    """Prepare the container and execute bubblewrap, opened before this process loses access to its path."""
     executable = os.open(program, os.O_RDONLY)
     variables, user, rules = environment(run), _user(run), filter_of(run, features)
     is_plugged = features.network is not None and run.spec["network"] == "pod"
@@ -317,7 +317,7 @@ def _wrap(run: ShimRun, program: str, features: Features, ends: _Ends) -> NoRetu
 
 
 def _file_with(content: bytes, name: str) -> int:
-    """Return a memory file that an executed program can read."""
+    """Return the descriptor of a file in memory that an executed program can read."""
     file = os.memfd_create(name, 0)
     os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
@@ -325,11 +325,11 @@ def _file_with(content: bytes, name: str) -> int:
 
 
 def filter_of(run: ShimRun, features: Features) -> bytes | None:
-    """Return the seccomp program of a container; None if it has none. ValueError if it cannot be created."""
+    """Return the seccomp program of a container; None if it is unconfined. ValueError if it cannot be compiled."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.filters:
         if profile.get("type") == "Localhost":
-            raise ValueError("seccomp is not supported")
+            raise ValueError("this node does not support seccomp, which the container's Localhost profile requires")
         return None
     match profile.get("type"):
         case "Unconfined":
@@ -350,7 +350,7 @@ _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubble
 
 
 def _seen(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
-    """Return the container's view of this machine, when its files belong to the user that runs the node."""
+    """Return the spec, view and paths of a container whose files belong to the user that runs the node."""
     places = _places(run)
     spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
     root = store.root(spec["image"], places.node)
@@ -359,7 +359,7 @@ def _seen(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
 
 
 def _seen_by_pod(run: ShimRun, spec: dict[str, Any], keeper: int) -> _SpecAndView:
-    """Return the same when files belong to the pod's own user; this process becomes that user."""
+    """Return the spec, view and paths of a container with its pod's own user, and become that user."""
     places = _places(run)
     mounts = hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
     pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
@@ -378,17 +378,17 @@ def _seen_by_pod(run: ShimRun, spec: dict[str, Any], keeper: int) -> _SpecAndVie
 
 
 def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
-    """Copy a mount source for the pod's user; return the path of the copy."""
+    """Copy the source of a mount for the pod's user; return the path of the copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
     return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _contained(run: ShimRun, features: Features, group: Group) -> engine_container.EngineContainer:
-    """Return the engine container to run, and enter the pod's namespaces. ValueError without an engine."""
+    """Enter the pod's namespaces; return the container for the engine to run. ValueError without an engine."""
     engine, places = features.runner, _places(run)
     if engine is None:
-        raise ValueError("the container engine is no longer available on this node")
+        raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
     keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
     connected = engines.EngineContainerPaths(places.sandbox, places.run, keeper, run.path)
@@ -402,7 +402,7 @@ def _contained(run: ShimRun, features: Features, group: Group) -> engine_contain
 def _view(
     spec: Mapping[str, Any], places: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
 ) -> tuple[dict[str, Any], bubblewrap.ContainerView]:
-    """Return the spec and the container's view: a root filesystem, or some directories of this machine."""
+    """Attach nested mounts; return the changed spec and the view: a root filesystem, or directories of the machine."""
     own = f"{places.run}/root"
     if root:
         _check_root(root)
@@ -417,14 +417,14 @@ def _view(
 
 
 def _check_root(root: str) -> None:
-    """Raise ValueError if an image has a link at a place where every container gets its own mount."""
+    """Raise ValueError if /proc, /sys or /dev of an image is a symbolic link: each container gets mounts there."""
     for name in ("proc", "sys", "dev"):
         if os.path.islink(f"{root}/{name}"):
-            raise ValueError(f"/{name} of the image is a link: nothing can be mounted there")
+            raise ValueError(f"/{name} in the image is a symbolic link; it must be a directory or missing")
 
 
 def _enter_pod(run: ShimRun, namespaces: int) -> int:
-    """Enter the namespaces of the pod's sandbox; return its process. ValueError if the sandbox does not run."""
+    """Enter the namespaces of the pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
         keeper = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
@@ -438,14 +438,14 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
 def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
     if store.root(spec["image"], ""):
-        raise ValueError(f"the files of {spec['image']['name']} cannot be shown without bubblewrap")
+        raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
-        raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
+        raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
     return process_container.ProcessCommand(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
 
 
 def _user(run: ShimRun) -> Mapping[str, int] | None:
-    """Return the container's user as seen from inside; None for the user that runs the node (root inside)."""
+    """Return the user inside the container; None for root, which is the user that runs the node."""
     if "unpacked" not in run.spec["image"]:
         named: Mapping[str, int] | None = run.spec["user"]
         return named
@@ -459,7 +459,7 @@ def _ids(run: ShimRun) -> tuple[int, int] | None:
 
 
 def _of_sandbox(run: ShimRun, name: str) -> dict[str, Any]:
-    """Return the content of a JSON file of the pod's sandbox; empty if it cannot be read."""
+    """Return the content of a JSON file in the directory of the pod's sandbox; empty if it cannot be read."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
         try:

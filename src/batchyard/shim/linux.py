@@ -1,4 +1,4 @@
-"""Linux system calls that Python 3.11 does not wrap."""
+"""Linux system calls that Python 3.11 does not wrap, and the clock of the node's programs."""
 
 import ctypes
 import errno
@@ -50,28 +50,28 @@ _FILTER_STEP_BYTES = 8
 
 
 class _FilterProgram(ctypes.Structure):
-    """struct sock_fprog of Linux."""
+    """struct sock_fprog of Linux: a BPF program for seccomp."""
 
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
 
 def adopt_orphans() -> None:
-    """Become a subreaper: adopt descendants whose parents have ended."""
+    """Make this process a subreaper, which adopts descendants whose parents have ended."""
     _checked(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal when the parent process ends."""
+    """Let the kernel send a signal to this process when its parent process ends."""
     _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
 
 
 def unshare(namespaces: int) -> None:
-    """Enter new namespaces."""
+    """Create new namespaces and move this process into them; `namespaces` are CLONE_NEW* flags."""
     _checked(_LIBC.unshare(namespaces))
 
 
 def enter(file: int, namespaces: int) -> None:
-    """Enter a namespace given as an open file, or those of a process opened by `os.pidfd_open`."""
+    """Enter a namespace, given by its descriptor, or namespaces of a process, given by its pidfd."""
     _checked(_LIBC.setns(file, namespaces))
 
 
@@ -81,32 +81,32 @@ def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0
 
 
 def bind(source: str, target: str) -> None:
-    """Bind-mount a file or directory, with nested mounts."""
+    """Bind-mount a file or directory at a target, with nested mounts."""
     mount(source, target, "none", flags=_MS_BIND | _MS_REC)
 
 
 def clone_mount(source: str) -> int:
-    """Return a detached copy of the mount at a path, with nested mounts, as an open file."""
+    """Return a descriptor of a detached copy of the mount at a path, with nested mounts."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _checked(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
 def map_owners(mount: int, user_namespace: int) -> None:
-    """Map the owners of a detached mount's files through a user namespace (id-mapped mount).
+    """Map the owners of a detached mount's files through a user namespace (an id-mapped mount).
 
-    OSError if its filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
+    OSError if the filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def attach_mount(mount: int, target: str) -> None:
-    """Attach a mount at a path."""
+    """Attach a detached mount at a path."""
     _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 
 def attach_mount_at(mount: int, place: int) -> None:
-    """Attach a mount at an open mount point."""
+    """Attach a detached mount at a mount point, given as a descriptor."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
     _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", place, b"", flags))
 
@@ -128,7 +128,7 @@ def enter_folder(path: str) -> None:
 
 
 def make_mounts_private() -> None:
-    """Make later mounts private to this mount namespace."""
+    """Keep later mounts of this mount namespace invisible to other mount namespaces."""
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
 
@@ -139,7 +139,7 @@ def allow_unprivileged_ports() -> None:
 
 
 def become_root_of_a_user_namespace(made: int | None) -> None:
-    """Enter a user namespace (an open one, or a new one if None) and become root in it, mapped to the current user."""
+    """Enter a user namespace (a descriptor; None for a new one) and become root in it, mapped to the current user."""
     user, group = os.geteuid(), os.getegid()
     if made is not None:
         enter(made, NEWUSER)
@@ -153,7 +153,7 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
 
 
 def make_user_namespace(uids: str, gids: str) -> int:
-    """Return a new user namespace, held open, with these lines in its uid_map and gid_map. Requires root."""
+    """Create a user namespace with this uid_map and gid_map; return its descriptor. Requires root."""
     ready, signal_ready = os.pipe2(os.O_CLOEXEC)
     waits, ends = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -168,7 +168,7 @@ def make_user_namespace(uids: str, gids: str) -> int:
     os.close(signal_ready)
     try:
         if not os.read(ready, 1):
-            raise OSError(errno.EPERM, "a user namespace cannot be made")
+            raise OSError(errno.EPERM, "a user namespace cannot be created: check sysctl user.max_user_namespaces")
         for name, text in (("uid_map", uids), ("gid_map", gids)):
             with open(f"/proc/{child}/{name}", "w", encoding="utf-8") as map_file:
                 map_file.write(text)
@@ -180,7 +180,7 @@ def make_user_namespace(uids: str, gids: str) -> int:
 
 
 def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
-    """Enter an open user namespace, and become one of its users, without supplementary groups."""
+    """Enter a user namespace, given as a descriptor, and become one of its users, without supplementary groups."""
     with suppress(PermissionError):  # an unprivileged user's namespace forbids it, and has no other groups
         os.setgroups([])
     enter(user_namespace, NEWUSER)
@@ -189,7 +189,7 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Join a new, empty session keyring. Does nothing if the kernel has no keyrings."""
+    """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
     processor = seccomp.processor()
     if processor is not None and _LIBC.syscall(processor.numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
         failure = ctypes.get_errno()
@@ -198,31 +198,31 @@ def leave_session_keyring() -> None:
 
 
 def own_terminal(file: int) -> None:
-    """Become a session leader with this controlling terminal, for signals from its keys and job control."""
+    """Make this process a session leader with this controlling terminal, so that Ctrl-C and job control work."""
     os.setsid()
     fcntl.ioctl(file, termios.TIOCSCTTY, 0)
 
 
 def drop_privileges() -> None:
-    """Drop all capabilities, and gain none by executing programs."""
+    """Drop all capabilities permanently, so that executed programs cannot gain any."""
     _checked(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _checked(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
 
 
 def hide() -> None:
-    """Forbid unprivileged processes to trace this one or open its files through /proc, until execve."""
+    """Forbid unprivileged processes to trace this process or to open its files through /proc, until execve."""
     _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def filter_calls(program: bytes) -> None:
-    """Install a seccomp program that Linux runs before each system call (seccomp(2)). It cannot be removed."""
+    """Install a seccomp BPF program for this process permanently (seccomp(2))."""
     steps = ctypes.create_string_buffer(program, len(program))
     head = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(steps))
     _checked(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(head), 0, 0))
 
 
 def default_signals() -> None:
-    """Restore the default signal handlers before executing another program."""
+    """Restore the default signal handlers, as needed before executing another program."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
@@ -236,16 +236,16 @@ def _checked(result: int) -> int:
 
 # --- clock ---
 #
-# Clock of the node's programs, which always use real time.
+# The node's programs always use real time.
 
 
 def now() -> int:
-    """Microseconds since the epoch."""
+    """Return the current real time in microseconds since the epoch."""
     return time.time_ns() // 1000
 
 
 def monotonic() -> float:
-    """Monotonic seconds, for timeouts."""
+    """Return the monotonic clock in seconds, for timeouts."""
     return time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""Container log in CRI format, with rotation.
+"""Container logs in CRI format, with rotation.
 
 Each line is `time stream tag text`. The tag is F, or P for a part of a longer line. As in containerd
 (internal/cri/io/logger.go), lines are split at 16 KiB and a carriage return before a newline is dropped. A last line
@@ -13,7 +13,7 @@ _LINE_BYTES = 16 * 1024
 
 
 class RotatingLog:
-    """The log files of one run: `name` is written, and is renamed to `name.1` when it is full."""
+    """The log files of one run: `name` is written, and renamed to `name.1` when it is full."""
 
     def __init__(self, folder: int, name: str, bytes_max: int, files_max: int) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class RotatingLog:
         self._size = os.fstat(self._file).st_size
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines. Lines that do not fit on the disk are lost: a container never blocks on its log."""
+        """Append complete lines. If the disk is full, lines are lost, so that a container never blocks on its log."""
         while lines:
             room = self._bytes_max - self._size
             fitting = len(lines) if len(lines) <= room else lines.rfind(b"\n", 0, max(room, 0)) + 1
@@ -46,14 +46,14 @@ class RotatingLog:
             os.ftruncate(self._file, self._size)
 
     def truncate(self) -> bytes:
-        """Truncate the log; return the texts that were in it."""
+        """Truncate the log; return the texts of its last lines without their time stamps."""
         texts = self.tail(1000, 1 << 16)
         os.ftruncate(self._file, 0)
         self._size = 0
         return texts
 
     def tail(self, lines: int, size: int) -> bytes:
-        """Return the last `lines` lines, at most `size` bytes, which the kubelet uses as termination message."""
+        """Return the texts of the last `lines` log lines, at most `size` bytes, for the termination message."""
         last = os.pread(self._file, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
         return b"".join(map(_text, last.splitlines(keepends=True)[-lines:]))[-size:]
 
@@ -65,7 +65,7 @@ class RotatingLog:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
     def _rotate(self) -> None:
-        """Rotate the files and drop the oldest. If that fails, truncate the current file."""
+        """Rotate the log files and delete the oldest one. If that fails, truncate the current file."""
         try:
             for age in range(self._files_max - 1, 0, -1):
                 self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
@@ -85,7 +85,7 @@ class RotatingLog:
 
 
 class LogLineSplitter:
-    """One output of a run: splits its bytes into log lines."""
+    """Splits the bytes of one output (stdout or stderr) of a run into log lines."""
 
     def __init__(self, log: RotatingLog, name: str) -> None:
         self._log = log
@@ -93,7 +93,7 @@ class LogLineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Write output of the run, at most 16 KiB at once, to the log."""
+        """Write data of the output (at most 16 KiB) to the log; an incomplete last line is kept for the next call."""
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
         lines = []
         if newline:
@@ -112,7 +112,7 @@ class LogLineSplitter:
             self._log.write(b"".join(lines))
 
     def end(self) -> None:
-        """Write the last line if it has no newline."""
+        """At the end of the output, write the incomplete last line."""
         if self._rest:
             self._log.write(self._line(b"P", self._rest))
             self._rest = b""
@@ -122,12 +122,12 @@ class LogLineSplitter:
 
 
 def _stamp() -> bytes:
-    """The current time as RFC 3339 with nanoseconds."""
+    """Return the current time in RFC 3339 format with nanoseconds."""
     return linux.text(linux.now()).encode()
 
 
 def _text(line: bytes) -> bytes:
-    """Return the text of a log line; a partial line (tag P) has no newline, since its continuation follows."""
+    """Return the text of a CRI log line without time, stream and tag; a partial line (tag P) gets no newline."""
     _, _, rest = line.partition(b" ")
     _, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")

@@ -1,4 +1,4 @@
-"""Probe and hook attempts: exec, httpGet, tcpSocket, grpc and sleep handlers.
+"""Probes and lifecycle hooks of a container: the handlers, their execution, and the evaluation of probe results.
 
 Each attempt runs in a child of the shim, which may block. The messages are those of the kubelet (pkg/probe,
 pkg/kubelet/lifecycle, the CRI client) and of Go's net packages, which the kubelet passes on.
@@ -23,10 +23,9 @@ from batchyard.shim.event_loop import Loop
 from batchyard.shim.run import ShimRun
 
 # --- grpc health ---
-# gRPC health check: the one request of grpc.health.v1.Health, over HTTP/2 (RFC 9113).
+# A gRPC health check sends one request of grpc.health.v1.Health over HTTP/2 (RFC 9113).
 #
-# Only the message of the response is read, not its compressed headers. A response without a message is a failure,
-# regardless of its status.
+# Only the response's message is read, not its compressed headers. A response without a message is a failure.
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -38,11 +37,11 @@ SERVING = _STATUSES[1]
 
 
 class NoAnswerError(OSError):
-    """The server ended the request without a message."""
+    """Raised when a gRPC server ends the health check without a response message."""
 
 
 def check(connection: socket.socket, authority: str, service: str, agent: str) -> str:
-    """Return the health status of a service, '' for the server. NoAnswerError, TimeoutError, OSError."""
+    """Request the gRPC health status of a service ('' for the whole server). NoAnswerError, TimeoutError, OSError."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -61,7 +60,7 @@ def check(connection: socket.socket, authority: str, service: str, agent: str) -
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """Read frames until the response message is complete; return the message."""
+    """Read HTTP/2 frames until the response message is complete; return the message."""
     body = b""
     while True:
         length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _exactly(connection, 9))
@@ -78,7 +77,7 @@ def _answer(connection: socket.socket) -> bytes:
 
 
 def _status(message: bytes) -> str:
-    """Return the field `status` of a HealthCheckResponse."""
+    """Return the field `status` of an encoded HealthCheckResponse."""
     number = message[1] if message[:1] == b"\x08" else 0
     return _STATUSES[number] if number < len(_STATUSES) else str(number)
 
@@ -102,7 +101,7 @@ def _message(message: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """Encode a string for HPACK, uncompressed."""
+    """Encode a string for HPACK (HTTP/2 headers) without compression."""
     data = value.encode()
     if len(data) < 127:
         return bytes([len(data)]) + data
@@ -125,14 +124,14 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class ProbeOutcome(NamedTuple):
-    """The result of an attempt and its output. `unknown` means that the attempt could not be made."""
+    """The result of a probe or hook attempt, and its output; `unknown` means that the attempt could not be made."""
 
     result: Result
     text: str
 
 
 def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
-    """Run a handler: exec, httpGet, tcpSocket, grpc or sleep. `timeout` is in seconds, None for no limit."""
+    """Run an exec, httpGet, tcpSocket, grpc or sleep handler. `timeout` is in seconds, None for no limit."""
     if "exec" in handler:
         return _execute(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
@@ -172,7 +171,7 @@ def _connect(host: str, port: int, timeout: float | None) -> ProbeOutcome:
 
 
 def _check(host: str, port: int, service: str, timeout: float | None) -> ProbeOutcome:
-    """Check by gRPC. Connection and response share one timeout."""
+    """Run a gRPC health check. The timeout covers the connection and the response."""
     end = None if timeout is None else linux.monotonic() + timeout
     place = _joined(host, port)
     try:
@@ -196,7 +195,7 @@ def _check(host: str, port: int, service: str, timeout: float | None) -> ProbeOu
 
 
 def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
-    """Check by HTTP. Redirects to the same host are followed; others are a success with a warning."""
+    """Run an HTTP check. Redirects to the same host are followed; other redirects succeed with a warning."""
     host, port = action.get("host") or address, int(action["port"])
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
     end = None if timeout is None else linux.monotonic() + timeout
@@ -227,7 +226,7 @@ def _answered(code: int, body: str) -> ProbeOutcome:
 def _ask(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
 ) -> tuple[int, dict[str, str], str]:
-    """Return status code, headers and body of a response. TimeoutError, OSError if there is none."""
+    """Send a GET request; return status code, headers and body of the response. TimeoutError, OSError on failure."""
     default = {"Host": _joined(host, port), "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
     given = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
@@ -254,7 +253,7 @@ def _ask(
 
 
 def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
-    """Connect to a host. It is passed as bytes, since a str makes Python load the IDNA codec."""
+    """Open a TCP connection to a host, passed to getaddrinfo as bytes to avoid loading the IDNA codec."""
     family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, number)
     try:
@@ -267,7 +266,7 @@ def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
 
 
 def _is_whole(answer: bytes) -> bool:
-    """Whether a response has a known length and is complete: a server need not close the connection."""
+    """Report whether an HTTP response is complete according to its Content-Length or its status code."""
     head, found, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -287,7 +286,7 @@ def _encrypted(plain: socket.socket, host: str) -> socket.socket:
 
 
 def _target(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
-    """Return the target of a redirect: scheme, host, port, path; None if it is malformed."""
+    """Return the scheme, host, port and path of a redirect's Location header; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
     named, found, rest = location.partition("://")
@@ -324,16 +323,16 @@ def _joined(host: str, port: int) -> str:
 
 
 # --- probe workers ---
-# Attempts in child processes, so that they do not block the shim.
+# Attempts run in child processes, so that they do not block the shim.
 
 
-#: Grace time after its timeout for an attempt to report the timeout itself.
+#: Seconds after its timeout in which an attempt can report the timeout itself before it is killed.
 _SLACK_SECONDS = 5.0
 _LOST = ProbeOutcome("unknown", "the attempt was ended")
 
 
 class ProbeWorkers:
-    """The running attempts of one run."""
+    """The child processes that run probe and hook attempts for one container run."""
 
     def __init__(self, run: ShimRun, loop: Loop) -> None:
         self._run = run
@@ -347,7 +346,7 @@ class ProbeWorkers:
         timeout: float | None,
         done: Callable[[ProbeOutcome], None],
     ) -> None:
-        """Start an attempt in a child; call `done` with its outcome."""
+        """Start a handler in a child process; call `done` with its outcome."""
         reads, writes = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
@@ -366,7 +365,7 @@ class ProbeWorkers:
     def _be(
         self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writes: int
     ) -> NoReturn:
-        """In the child: run the handler and report the outcome."""
+        """In the child process: run the handler and write its outcome to the pipe."""
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.default_signals()
@@ -396,22 +395,21 @@ class ProbeWorkers:
 
 # --- health ---
 #
-# Probe workers: startup, liveness and readiness of a container, as in the kubelet.
+# Evaluation of startup, liveness and readiness probes, as in the kubelet (pkg/kubelet/prober/worker.go).
 #
-# The rules are those of pkg/kubelet/prober/worker.go. A result counts once it occurred as often in a row as the
-# threshold says. The other probes wait for the startup probe. A liveness or startup probe that has failed is not run
-# any more.
+# A result takes effect when it occurred `successThreshold` or `failureThreshold` times in a row. The other probes wait
+# for the startup probe. After a failure, a liveness or startup probe does not run any more.
 
 
 _ATTEMPTS = 3
 _KINDS = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
 
-#: Runs a handler with a timeout in seconds, and calls back.
+#: Starts a handler with a timeout in seconds, and calls back with its outcome.
 StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[ProbeOutcome], None]], None]
 
 
 class Health:
-    """The probes of one run. `started` and `ready` are the fields of the container's status."""
+    """The probes of one container run; `started` and `ready` are fields of the container's status."""
 
     def __init__(self, probes: Mapping[str, Any], loop: Loop, attempt: StartAttempt, report: "ProbeCallbacks") -> None:
         self.started = "startup" not in probes
@@ -426,26 +424,26 @@ class Health:
         return self.started and self._is_ready
 
     def begin(self) -> None:
-        """Start probing: the container runs."""
+        """Start the probes, when the container runs."""
         for worker in self._workers.values():
             worker.begin()
 
     def leave(self) -> None:
-        """Stop the liveness and startup probes: the container is terminating."""
+        """Stop the liveness and startup probes, when the container is terminating."""
         self._leaving = True
 
     def wants(self, kind: str) -> bool:
-        """Whether a probe should run now."""
+        """Report whether the probe of a kind should run now."""
         if kind == "startup":
             return not self.started and not self._leaving
         return self.started and not (kind == "liveness" and self._leaving)
 
     def warn(self, reason: str, message: str) -> None:
-        """Report a warning that the kubelet records as an Event."""
+        """Report a warning of a probe, which the kubelet records as an Event."""
         self._report.warn(reason, message)
 
     def take(self, kind: str, succeeded: bool, message: str) -> bool:
-        """Handle a result that has reached its threshold; return whether probing continues."""
+        """Apply a probe result that has reached its threshold; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = succeeded
         elif not succeeded:
@@ -460,7 +458,7 @@ class Health:
 
 
 class ProbeCallbacks:
-    """The shim's callbacks for probe results."""
+    """The callbacks of the shim for probe results: a warning, a failed probe, and a changed status."""
 
     def __init__(
         self,
@@ -474,7 +472,7 @@ class ProbeCallbacks:
 
 
 class _Worker:
-    """One probe of a container, and its count of equal results in a row."""
+    """One probe of a container, with its timer and its number of equal results in a row."""
 
     def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: StartAttempt, health: Health) -> None:
         self._kind = kind
@@ -491,12 +489,12 @@ class _Worker:
         self._loop.after(self._probe.get("initialDelaySeconds", 0), partial(self._turn, 0))
 
     def hurry(self) -> None:
-        """Probe now instead of after the period, unless the first attempt is still delayed."""
+        """Run the probe now instead of after its period, unless its initial delay has not ended."""
         if self._turns:
             self._turn(self._turns)
 
     def _turn(self, turn: int) -> None:
-        """Run the probe if it is enabled now, and again after the period."""
+        """Run the probe if it should run now; otherwise schedule the next turn after the period."""
         if turn != self._turns:
             return
         self._turns += 1
@@ -510,7 +508,7 @@ class _Worker:
         self._loop.after(self._probe["periodSeconds"], partial(self._turn, self._turns))
 
     def _take(self, outcome: ProbeOutcome) -> None:
-        """Handle an outcome; retry an unknown one, then ignore it."""
+        """Handle the outcome of an attempt; an unknown outcome is retried up to three times and then ignored."""
         name = _KINDS[self._kind]
         if outcome.result == "unknown":
             if self._tries < _ATTEMPTS:
@@ -528,7 +526,7 @@ class _Worker:
             self._again()
 
     def _count(self, succeeded: bool, message: str) -> bool:
-        """Count a result; return whether probing continues."""
+        """Count a result, and apply it at its threshold; return whether the probe continues."""
         self._in_a_row = self._in_a_row + 1 if self._last == succeeded else 1
         self._last = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]

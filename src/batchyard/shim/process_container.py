@@ -1,8 +1,8 @@
-"""Container as a plain process, and the warden that kills its remaining processes.
+"""Containers that run as plain processes, and their warden: the parent process that cleans up after the command.
 
-Shim, warden and command are three generations of processes. The warden adopts orphans of the command (subreaper). When
-the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the shim through a
-pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`. These are `child-pid`, then `exit-code`, or
+The warden is a child of the shim, and the command is a child of the warden. The warden adopts orphans of the command
+(subreaper). When the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the
+shim through a pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`: `child-pid`, then `exit-code`, or
 `error` if the command could not be started.
 """
 
@@ -17,23 +17,23 @@ from batchyard.shim import linux, run, stop
 
 
 class ProcessCommand(NamedTuple):
-    """A command to execute, its environment, working directory, user and limits."""
+    """A command to execute, with its environment, working directory, user and resource limits."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     folder: str
     user: tuple[int, int] | None = None
     limits: Mapping[int, int] = {}
-    #: Whether its standard input is a terminal, which becomes its controlling terminal.
+    #: Whether standard input is a terminal, which becomes the command's controlling terminal.
     has_terminal: bool = False
     #: Formats the error message of a command that could not be started.
     start_error: Callable[[str], str] = run.start_error
 
 
 def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Run the command as its warden: report its end on the pipe, and kill all its descendants.
+    """Run a command as its warden: report its end on the pipe `status`, and kill all its descendants.
 
-    If the command is in its own pid namespace (`is_enclosed`), the kernel or another process kills what it leaves.
+    If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
     """
     linux.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _abandon())
@@ -56,7 +56,7 @@ def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -
 
 
 def _execute(command: ProcessCommand, failing: int) -> NoReturn:
-    """Execute the command, or write the reason for the failure to `failing`."""
+    """In a child process: execute the command, or write the reason for a failure to the pipe."""
     try:
         _prepare(command)
     except (OSError, ValueError) as failure:
@@ -86,7 +86,7 @@ def _prepare(command: ProcessCommand) -> None:
 
 
 def _ended(child: int) -> int:
-    """Reap children until the command ends; return its exit code."""
+    """Reap child processes until the command has ended; return the command's exit code."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -95,6 +95,6 @@ def _ended(child: int) -> int:
 
 
 def _abandon() -> NoReturn:
-    """The shim is gone: kill all descendants and exit."""
+    """After the end of the shim: kill all descendants and exit."""
     stop.kill_all()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A run's directory as its shim uses it: claimed once, locked while the shim lives, with the reported state."""
+"""The directory of a run as its shim uses it, commands with a timeout, and error messages as in containerd."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from batchyard.shim import linux, state_dir
 
 
 class ShimRun:
-    """The directory, lock, spec and state of a run that this process supervises."""
+    """The directory, lock, spec and state of a run; one shim claims the run and holds its lock."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open the run in a directory; `path` is relative to the node directory. OSError if it does not exist."""
+        """Open the directory of a run; `path` is relative to the node directory. OSError if it does not exist."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Claim the run; return False if another shim has or had it, or its spec is unreadable."""
+        """Claim the run; return False if another shim has claimed it before, or its spec is unreadable."""
         self.lock = state_dir.lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -39,20 +39,20 @@ class ShimRun:
         return True
 
     def write(self, **changes: object) -> bool:
-        """Update the state and write it; return whether it could be written."""
+        """Update the run's state and write it to state.json; return whether that succeeded."""
         self.state |= changes
         try:
             state_dir.write_json(self.folder, "state.json", self.state)
         except OSError as failure:
             if failure.errno != errno.ENOENT:
-                state_dir.complain(self.node, f"{self.path}: state.json cannot be written: {failure}")
+                state_dir.complain(self.node, f"state.json of run {self.path} cannot be written: {failure}")
             return False
         return True
 
     def announce(self, patience: float = 0.0) -> bool:
-        """Announce a state change to the platform; return False if it does not receive it within `patience` seconds.
+        """Notify the platform of a changed state; return False if it does not accept that within `patience` seconds.
 
-        Return True if no platform listens: it reads the directories when it starts.
+        Return True if no platform listens, because it reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)
@@ -66,22 +66,22 @@ class ShimRun:
         return True
 
     def stop_request(self) -> dict[str, Any] | None:
-        """Return the stop request (`at`, `grace`); None if there is none."""
+        """Return the run's stop request (with `at` and `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Whether the run's directory was removed."""
+        """Report whether the run's directory was removed."""
         return state_dir.is_gone(self.folder)
 
     def release(self) -> None:
-        """In a child of the shim: close the run's lock, so that the lock is released when the shim ends."""
+        """In a child process of the shim: close the run's lock, so that the lock is released when the shim ends."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
 
 # --- commands ---
-# Host programs run with a timeout, and their output.
+# Runs programs of the machine with a timeout, and collects their output.
 
 
 _OUTPUT_BYTES = 1 << 20
@@ -89,7 +89,7 @@ _NOT_STARTED = 127
 
 
 class CommandResult(NamedTuple):
-    """The result of a program: its exit code (None after a timeout) and its output texts."""
+    """The result of a program: its exit code (None after a timeout), standard output and error output."""
 
     code: int | None
     output: str
@@ -97,7 +97,7 @@ class CommandResult(NamedTuple):
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
-    """Run a program without standard input for at most `seconds`. The program is killed when this process ends."""
+    """Run a program without standard input for at most `seconds`; it is killed when this process ends."""
     outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
@@ -126,7 +126,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
 
 
 def read(files: list[int], timeout: float | None) -> list[bytes] | None:
-    """Return the data read from each file until all are closed; None if that takes longer than `timeout` seconds."""
+    """Read descriptors until all are at their end; return their data, or None after `timeout` seconds."""
     end = None if timeout is None else linux.monotonic() + timeout
     texts = dict.fromkeys(files, b"")
     waiting = list(files)
@@ -150,7 +150,7 @@ def read(files: list[int], timeout: float | None) -> list[bytes] | None:
 _CREATE = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
-#: The texts that podman puts around the message of its runtime.
+#: The texts that podman adds before and after the message of its OCI runtime.
 _BEFORE = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
 _AFTER = (
     ": OCI runtime attempted to invoke a command that was not found",
@@ -161,18 +161,18 @@ _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
 def start_error(text: str) -> str:
-    """Return containerd's message for a container that runc could not start."""
+    """Return containerd's error message for a container that runc could not start."""
     return f"{_CREATE}unable to start container process: error during container init: {text}"
 
 
 def exec_error(text: str) -> str:
-    """Return containerd's message for an exec that runc could not start."""
+    """Return containerd's error message for an exec command that runc could not start."""
     started = f'failed to start exec "{os.getpid():064x}"'
     return f"{started}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
 def not_executed(program: str, number: int) -> str:
-    """Return why a program could not be executed, in the format of Go's exec.LookPath, which runc uses."""
+    """Return the error message for a program that cannot be executed, in the format of runc (Go's exec.LookPath)."""
     if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
         return f'exec: "{program}": executable file not found in $PATH'
     text = os.strerror(number).lower()
@@ -180,14 +180,14 @@ def not_executed(program: str, number: int) -> str:
 
 
 def parse_bubblewrap_error(text: str) -> str:
-    """Convert an error message of bubblewrap to runc's format."""
+    """Convert bubblewrap's error message to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
     found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
 
 
 def parse_engine_error(text: str) -> str:
-    """Extract runc's message from an error message of podman."""
+    """Extract runc's error message from podman's error output."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""
     for before in _BEFORE:
@@ -198,5 +198,5 @@ def parse_engine_error(text: str) -> str:
 
 
 def not_running(phase: str) -> str:
-    """Return containerd's message for an exec in a container that does not run."""
+    """Return containerd's error message for an exec command in a container that does not run."""
     return f"container is in {'CONTAINER_EXITED' if phase == 'Exited' else 'CONTAINER_CREATED'} state"

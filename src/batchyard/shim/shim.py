@@ -1,4 +1,4 @@
-"""Container shim: starts the command, writes its log, stops it on request, and reports how it ended."""
+"""Container shim: the process that starts a container, writes its log, runs probes, stops it, and reports its end."""
 
 import json
 import os
@@ -21,12 +21,12 @@ from batchyard.shim.stop import ContainerTermination, signal_first_process, sign
 
 # --- attach ---
 #
-# Attach: sends the output of a container to attached clients in addition to its log.
+# The shim sends the output of a container to attached clients in addition to its log.
 #
-# A client connects to `attach` in the run's directory, a unix SEQPACKET socket. Its message names the outputs, with
-# one file to write to for each. The reply is `started`, with the container's terminal if it has one, which the client
-# then writes to. Without a terminal the client writes to the pipe `stdin` in the directory, and sends `end_input` to
-# close the container's input. As with containerd, a slow client blocks the container's output.
+# A client connects to the unix socket (SEQPACKET) `attach` in the run's directory. Its message lists the outputs, with
+# a descriptor to write to for each. The reply is `started`, with a descriptor of the container's terminal if it has
+# one, to which the client writes. Without a terminal the client writes to the pipe `stdin` in the directory, and sends
+# `end_input` to close the container's input. As with containerd, a slow client blocks the container's output.
 
 
 _ASKED_BYTES = 4096
@@ -34,7 +34,7 @@ _WAITING_MAX = 16
 
 
 class AttachedClients:
-    """The clients attached to one container; `wants_more` pauses or resumes the reading of an output."""
+    """The clients attached to one container; the callback `set_reading` pauses or resumes the reading of an output."""
 
     def __init__(self, loop: Loop, run: int, wants_more: Callable[[str, bool], None]) -> None:
         self._loop = loop
@@ -46,23 +46,23 @@ class AttachedClients:
         self._socket.bind(state_dir.address(run, "attach"))
 
     def begin(self, terminal: int | None, stdin: int | None) -> None:
-        """Accept clients. They write to a terminal, to a pipe whose end is held open, or to nothing."""
+        """Start to accept clients, which can write to the container's terminal or to its input pipe, if any."""
         self._terminal, self._input = terminal, stdin
         self._socket.listen(_WAITING_MAX)
         self._loop.when_readable(self._socket.fileno(), self._accept)
 
     def give(self, name: str, written: bytes) -> None:
-        """Send data from one of the container's outputs to all clients."""
+        """Send data of one of the container's outputs to all attached clients."""
         for attachment in list(self._open):
             attachment.give(name, written)
 
     def end(self, name: str) -> None:
-        """Close an output for all clients."""
+        """Close an output for all attached clients."""
         for attachment in list(self._open):
             attachment.end(name)
 
     def update_reading(self, name: str) -> None:
-        """Resume the reading of an output unless a client still has pending data from it."""
+        """Resume the reading of an output if no client has pending data of it; otherwise pause it."""
         self._wants_more(name, not any(attachment.waits(name) for attachment in self._open))
 
     def _accept(self) -> None:
@@ -97,7 +97,7 @@ class AttachedClients:
 
 
 class _Attachment:
-    """The files of one attached client, and the data pending for each."""
+    """One attached client: its descriptors by output, and the data that is pending for each."""
 
     def __init__(self, attached: AttachedClients, loop: Loop, files: dict[str, int]) -> None:
         self._attached = attached
@@ -108,17 +108,17 @@ class _Attachment:
             os.set_blocking(file, False)
 
     def give(self, name: str, written: bytes) -> None:
-        """Write the data, or keep it pending; the output is not read meanwhile."""
+        """Write data of an output to the client; data that the client does not accept yet stays pending."""
         if name in self._files:
             self._waiting[name] = self._waiting.get(name, b"") + written
             self._write(name)
 
     def waits(self, name: str) -> bool:
-        """Whether data is pending for an output."""
+        """Report whether data of an output is pending."""
         return bool(self._waiting.get(name))
 
     def end(self, name: str) -> None:
-        """Close the file of an output."""
+        """Close the client's descriptor of an output."""
         file = self._files.pop(name, None)
         self._waiting.pop(name, None)
         if file is not None:
@@ -126,7 +126,7 @@ class _Attachment:
             os.close(file)
 
     def close(self) -> None:
-        """Close all files after the client has disconnected."""
+        """Close all descriptors of the client after it has disconnected."""
         for name in list(self._files):
             self.end(name)
             self._attached.update_reading(name)
@@ -146,18 +146,17 @@ class _Attachment:
 
 
 # --- state reports ---
-# Reports of a run's state to the platform: written to disk at once, announced when the platform can receive the
-# message.
+# The state of a run is written to disk immediately. The platform is notified as soon as it accepts the message.
 
 
-#: How long an announcement is retried while the platform does not receive it.
+#: How long a notification is retried while the platform does not accept it.
 _ANNOUNCE_SECONDS = 1.0
 _ANNOUNCE_AGAIN_SECONDS = 0.02
 _WARNINGS_MAX = 16
 
 
 class StateReporter:
-    """The state file of a run and its announcements; the shim never waits for the platform."""
+    """Reports the state of a run: writes its state file and notifies the platform, without waiting for it."""
 
     def __init__(self, run: ShimRun, loop: Loop) -> None:
         self._run = run
@@ -166,24 +165,24 @@ class StateReporter:
         self._warnings: list[dict[str, object]] = []
 
     def report_state(self, **changes: object) -> None:
-        """Write changes to the state and announce them."""
+        """Write changed fields of the state and notify the platform."""
         self.write(**changes)
         self._announce(linux.monotonic() + _ANNOUNCE_SECONDS)
 
     def report_final(self, **changes: object) -> None:
-        """Write the final changes and announce them, waiting for the platform only here."""
+        """Write the final fields of the state and notify the platform; wait up to a second until it accepts that."""
         self.write(**changes)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
-        """Report a warning that the kubelet records as an Event of the container."""
+        """Report a warning, which the kubelet records as an Event of the pod."""
         self._warned += 1
         warning: dict[str, object] = {"n": self._warned, "reason": reason, "message": message}
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.report_state(warnings=self._warnings)
 
     def write(self, **changes: object) -> None:
-        """Write the state. If that fails, retry every second unless the run's directory was removed."""
+        """Write changed fields of the state; retry every second on failure, unless the run's directory was removed."""
         while not self._run.write(**changes) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
@@ -193,7 +192,7 @@ class StateReporter:
 
 
 # --- termination message ---
-# The termination message of a container, as the kubelet reads it (pkg/kubelet/kuberuntime/kuberuntime_container.go).
+# Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 
 _FILE_BYTES = 4096
@@ -202,7 +201,7 @@ _LOG_LINES = 80
 
 
 def termination_message(run: ShimRun, log: RotatingLog, code: int) -> str:
-    """Return the end of the termination-message file, or of the log if the policy says so and the container failed."""
+    """Return a container's termination message: the end of its file, or of its log if it failed and policy allows."""
     text = _tail_of_file(run) if run.spec["terminationMessagePath"] else b""
     wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
     if not text and wants_log:
@@ -223,10 +222,10 @@ def _tail_of_file(run: ShimRun) -> bytes:
 
 _GONE_SECONDS = 2.0
 _READ_BYTES = 16 * 1024
-#: How long the outputs are drained after the command ends; the processes that still hold them are being killed.
+#: How long the outputs are read after the command has ended, while its remaining processes are killed.
 _DRAIN_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.001
-#: Linux signals that a control group is out of memory before it kills a process for that.
+#: How often and at which interval OOM kills are counted after an out-of-memory notification, which comes first.
 _OOM_LOOKS, _OOM_LOOK_SECONDS = 20, 0.01
 _START_ERROR = 128
 _KILLED = 128 + signal.SIGKILL
@@ -238,7 +237,7 @@ def keep(run: ShimRun, features: Features) -> None:
 
 
 class ContainerShim:
-    """The state of one container run, from its start to its end."""
+    """Supervises one container run from its start to its end."""
 
     def __init__(self, run: ShimRun, features: Features) -> None:
         self._run = run
@@ -252,21 +251,21 @@ class ContainerShim:
         self._attached = AttachedClients(self._loop, run.folder, self._read)
         self._open = 0
         self._received = b""
-        #: The wait status of the shim's child process, which runs the command.
+        #: The wait status of the shim's child process, which is bubblewrap or the warden.
         self._ended = 0
-        #: The first process of the container, and the time at which the shim learned of it.
+        #: The first process of the container, and when its pid was reported.
         self._child: int | None = None
         self._began = 0
         self._code: int | None = None
         self._error: str | None = None
         self._is_oom = False
         self._is_over = False
-        #: Set once the command runs.
+        #: The probes; None until the command runs.
         self._health: Health | None = None
         self._ending: ContainerTermination | None = None
 
     def keep(self) -> None:
-        """Start the command; return when all its processes are gone and its end is reported."""
+        """Start the command; return when all its processes have ended and the end is reported."""
         self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
@@ -292,13 +291,13 @@ class ContainerShim:
         self._loop.when_readable(launched.status, partial(self._hear, launched.status))
 
     def _end_with_a_part(self) -> None:
-        """Kill the whole container when one of its processes is OOM-killed, as cgroup v2 does by itself."""
+        """With cgroup v1, watch for OOM kills to kill the whole container then; cgroup v2 does that by itself."""
         watch = cgroups.watched_for_oom(self._group)
         if watch is not None:
             self._loop.when_readable(watch, partial(self._look_for_oom, watch, _OOM_LOOKS))
 
     def _look_for_oom(self, watch: int, looks: int) -> None:
-        """Handle an out-of-memory notification: check several times whether Linux killed a process for it."""
+        """Handle an out-of-memory notification: check repeatedly whether Linux has killed a process for it."""
         with suppress(BlockingIOError):
             os.eventfd_read(watch)
         if cgroups.oom_kills(self._group):
@@ -313,7 +312,7 @@ class ContainerShim:
                 os.kill(self._child, signal.SIGKILL)
 
     def _read(self, name: str, wants: bool) -> None:
-        """Start or pause the reading of an output."""
+        """Resume or pause the reading of an output."""
         file = self._launched.outputs[name]
         if file in self._outputs:
             self._loop.forget(file)
@@ -321,7 +320,7 @@ class ContainerShim:
                 self._loop.when_readable(file, partial(self._pump, file, name))
 
     def _pump(self, file: int, name: str) -> None:
-        """Read from an output; copy the data to the log and to attached clients."""
+        """Read data from an output, and write it to the log and to attached clients."""
         try:
             data = os.read(file, _READ_BYTES)
         except BlockingIOError:
@@ -337,14 +336,14 @@ class ContainerShim:
             self._close(file)
 
     def _close(self, file: int) -> None:
-        """Close a file that was read to its end."""
+        """Close a descriptor that was read to its end."""
         self._loop.forget(file)
         os.close(file)
         self._open -= 1
         self._end_if_over()
 
     def _hear(self, status: int) -> None:
-        """Read status lines of the command: its pid, its exit code, or why it could not be started."""
+        """Read status lines from the pipe: the command's pid, its exit code, or why it could not be started."""
         data = os.read(status, 4096)
         if not data:
             self._close(status)
@@ -363,7 +362,7 @@ class ContainerShim:
         self._is_oom = status_line.get("oom", self._is_oom)
 
     def _await_start(self, patience: float) -> None:
-        """Poll until the command has replaced the process that prepares the container (execve)."""
+        """Poll until bubblewrap has executed the command; `patience` is the interval in seconds, which grows."""
         if self._is_over or self._child is None or self._code is not None:
             return
         if not launch.is_wrapped(self._run, self._features) or launch.has_started(self._launched.pid, self._child):
@@ -372,7 +371,7 @@ class ContainerShim:
             self._loop.after(patience, partial(self._await_start, patience * 1.5))
 
     def _live(self, child: int) -> None:
-        """Report that the command runs, and start its postStart hook and probes."""
+        """Report that the command runs (its first process is `child`), and start its postStart hook or its probes."""
         container = launch.container(self._run, self._features, child, self._group)
         attempt = partial(self._tries.start, container)
         hooks = self._run.spec["hooks"]
@@ -392,7 +391,7 @@ class ContainerShim:
         self._look()
 
     def _after_hook(self, outcome: ProbeOutcome) -> None:
-        """Begin probing if the postStart hook succeeded; otherwise report the failed hook."""
+        """Start the probes if the postStart hook succeeded; otherwise report the failed hook."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
             self._health.begin()
@@ -408,7 +407,7 @@ class ContainerShim:
             self._reporter.report_state(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
-        """Reap children, adopted orphans included; when none is left, the run is over."""
+        """Reap ended child processes, including adopted orphans; end the run when none is left."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._launched.pid:
@@ -420,7 +419,7 @@ class ContainerShim:
             self._end_if_over()
 
     def _clear(self) -> None:
-        """The command has ended: end its probe and hook attempts and kill all remaining descendants."""
+        """After the end of the command: end its probe and hook attempts, and kill all remaining descendants."""
         self._tries.end()
         for pid in stop.below(os.getpid()):
             with suppress(ProcessLookupError):
@@ -431,20 +430,20 @@ class ContainerShim:
             self._loop.stop()
 
     def _look(self) -> None:
-        """Check whether a stop was requested, and start or update the termination."""
+        """Check whether a stop was requested; if so, start or update the container's termination."""
         stop_request = self._run.stop_request()
         if stop_request and self._health and self._ending and self._code is None:
             self._health.leave()
             self._ending.obey(stop_request, self._reporter.warn)
 
     def _watch_folder(self) -> None:
-        """Kill the container when the run's directory was removed."""
+        """Check periodically whether the run's directory was removed; if so, kill the container."""
         if self._run.is_gone() and self._ending:
             self._ending.kill()
         self._loop.after(_GONE_SECONDS, self._watch_folder)
 
     def _finish(self) -> None:
-        """Report the end, and remove what the run leaves behind."""
+        """Report the end of the run, and remove its control group, its files and its container in the engine."""
         for stream in self._outputs.values():
             stream.end()
         end = self._end()
@@ -455,7 +454,7 @@ class ContainerShim:
             launch.forget(self._run, self._features)
 
     def _end(self) -> dict[str, object]:
-        """Return the end of the run as fields of the state."""
+        """Return the state fields that describe the end of the run: exit code, reason and message."""
         began = self._run.state.get("startedAt")
         if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
             log_text = self._log.truncate().decode(errors="replace")

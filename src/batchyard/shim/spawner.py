@@ -1,7 +1,8 @@
-"""Spawner: receives paths of runs as datagrams, forks a shim for each run and a host for each exec session.
+"""Spawner: the process that forks a shim for each run and a host process for each exec session.
 
-Started as `python -I -m batchyard.shim.spawner NODE`. It ends on SIGTERM or SIGINT, or when the node directory is
-removed; shims outlive it.
+It is started as `python -I -m batchyard.shim.spawner NODE` and receives the paths of runs as datagrams. It ends on
+SIGTERM or SIGINT, or when the node directory is removed; shims outlive it. The module also contains the shim of pod
+sandboxes and the session host.
 """
 
 import gc
@@ -27,13 +28,13 @@ from batchyard.shim.isolation.cgroups import Group
 from batchyard.shim.isolation.users import make_namespace
 from batchyard.shim.run import ShimRun
 
-# --- session ---
+# --- session host ---
 #
-# Session host: runs exec commands in running containers, and hands out sockets in the network of a pod.
+# A session host runs an exec command in a running container, or sends sockets in the network of a pod.
 #
-# A client connects to `sessions` in the node directory, a unix SEQPACKET socket, and sends one of these JSON messages:
+# A client connects to the unix socket (SEQPACKET) `sessions` in the node directory and sends one of these messages:
 #
-# - `run`, `argv` and `tty`, with three files for the standard streams, or none with a terminal. The host replies
+# - `run`, `argv` and `tty`, with three descriptors for the standard streams, or none with a terminal. The host replies
 #   `started`, then `exit_code` or `error`. With `started` it sends the master end of the terminal. The command ends
 #   when the client closes the connection.
 # - `sockets`, the path of a run. The host replies with two sockets in the network of that run, one IPv4 and one IPv6.
@@ -44,7 +45,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 def host(node: int, features: Features, connection: socket.socket) -> None:
-    """Host the session that a client requests, until it ends."""
+    """Run the session that a client requests on a connection until the session ends."""
     message, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
     if not message:
         return
@@ -59,7 +60,7 @@ def host(node: int, features: Features, connection: socket.socket) -> None:
 
 
 class _Session:
-    """One exec command and its client connection, from its start to its end."""
+    """One exec command in a running container, with the connection to its client."""
 
     def __init__(
         self, run: ShimRun, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
@@ -76,7 +77,7 @@ class _Session:
         self._warden = 0
 
     def host(self) -> None:
-        """Start the command and wait for its end."""
+        """Enter the container, start the command, and wait for its end."""
         pid = _first_process(self._run)
         container = os.pidfd_open(pid)
         group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
@@ -116,7 +117,7 @@ class _Session:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork the command's warden with its standard streams; return the pipe with its status lines."""
+        """Fork the command's warden with the standard streams; return the pipe from which to read its status lines."""
         status, status_writer = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
@@ -138,7 +139,7 @@ class _Session:
         return status
 
     def _hear(self, status: int) -> None:
-        """Forward the command's exit code or error to the client."""
+        """Read status lines of the warden; send the command's exit code or error to the client."""
         data = os.read(status, 4096)
         self._received += data
         *lines, self._received = self._received.split(b"\n")
@@ -156,7 +157,7 @@ class _Session:
             self._end()
 
     def _end(self) -> None:
-        """End the command: the client has disconnected, or the container has ended."""
+        """End the command, after the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
         self._reap()
@@ -172,7 +173,7 @@ class _Session:
 
 
 def _first_process(run: ShimRun) -> int:
-    """Return the process that holds a container's namespaces. ValueError if the container does not run."""
+    """Return the pid of the process in a run's namespaces. ValueError if the container or sandbox does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(words.not_running(state.get("phase", "")))
@@ -181,7 +182,7 @@ def _first_process(run: ShimRun) -> int:
 
 
 def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send sockets in the network namespace of a run."""
+    """Send an IPv4 and an IPv6 socket in the network namespace of a run to the client."""
     container_exec.enter_network(_first_process(ShimRun(node, path)))
     kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
@@ -189,25 +190,22 @@ def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
 
 
 def _send_reply(connection: socket.socket, files: list[int], **reply: object) -> None:
-    """Send a message and files to the client; ignored if it has disconnected."""
+    """Send a message and descriptors to the client; do nothing if it has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(reply).encode()], files)
 
 
-# --- usage ---
-# Disk usage of a directory tree.
+# --- sandbox shim ---
+#
+# A sandbox shim creates and keeps what the containers of a pod share, like a pause container, until it is stopped.
 
 
+#: The unit of st_blocks, in bytes.
 _BLOCK = 512
 
 
-# --- sandbox ---
-#
-# Sandbox shim: like the pause container, holds what the containers of a pod share until it is stopped.
-
-
 def disk(path: str) -> int:
-    """Return the bytes on disk of a directory tree, counting a file with several links once."""
+    """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
     blocks: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
@@ -225,14 +223,14 @@ def _stat(name: str, folder: int) -> os.stat_result | None:
 
 _GONE_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
-#: Volumes are first measured after one second, then every ten as the kubelet does; less often if measuring is slow.
+#: Volumes are measured after one second, then every ten seconds as in the kubelet, or less often if that is slow.
 _MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
-#: How long the shims of a pod may take to report that their containers were killed.
+#: How long the sandbox shim waits for the shims of killed containers, in seconds.
 _END_SECONDS = 10.0
 
 
 def keep(run: ShimRun, features: Features) -> None:
-    """Supervise a claimed sandbox until a stop is requested."""
+    """Supervise a claimed sandbox run until a stop is requested."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pods_group(run, features)
     try:
@@ -249,7 +247,7 @@ def keep(run: ShimRun, features: Features) -> None:
 
 
 def _wait(run: ShimRun) -> None:
-    """Wait until a stop is requested or the run's directory is removed."""
+    """Wait until a stop of the sandbox is requested or the run's directory is removed."""
     loop = Loop()
 
     def look() -> None:
@@ -268,7 +266,7 @@ def _wait(run: ShimRun) -> None:
 
 
 def _measure(run: ShimRun, loop: Loop, patience: float) -> None:
-    """Measure the volumes periodically; report the first one over its limit, which ends the pod."""
+    """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
     began = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
@@ -281,7 +279,7 @@ def _measure(run: ShimRun, loop: Loop, patience: float) -> None:
 
 
 def _end_runs(run: ShimRun) -> None:
-    """Kill the pod's running containers, and wait until their shims have ended."""
+    """Kill the running containers of the pod, and wait until their shims have ended."""
     end = linux.monotonic() + _END_SECONDS
     pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (kept := image_pull.kept_runs(pod)) and linux.monotonic() < end:
@@ -305,13 +303,13 @@ def _report_state(run: ShimRun, **changes: object) -> None:
 
 
 def _pods_group(run: ShimRun, features: Features) -> Group:
-    """Return the paths of the pod's control group, by controller; empty without control groups."""
+    """Return the pod's control group; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
     return {name: f"{path}/{image_pull.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
 
 
 def _make(run: ShimRun, features: Features, group: Group) -> None:
-    """Create what the containers of the pod share: files, control group, namespaces, volumes in memory."""
+    """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
     for name, text in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(text)
@@ -329,7 +327,7 @@ def _make(run: ShimRun, features: Features, group: Group) -> None:
 
 
 def _files(spec: dict[str, Any]) -> dict[str, str]:
-    """Return the contents of hosts, hostname and resolv.conf of the pod, by name."""
+    """Return the contents of the pod's hosts, hostname and resolv.conf, by file name."""
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
@@ -338,7 +336,7 @@ def _files(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def _machines(name: str) -> str:
-    """Return the content of a file in the machine's /etc."""
+    """Return the content of a file in the machine's /etc; '' if it cannot be read."""
     try:
         with open(f"/etc/{name}", encoding="utf-8") as file:
             return file.read()
@@ -347,7 +345,7 @@ def _machines(name: str) -> str:
 
 
 def _mount_volumes(run: ShimRun) -> None:
-    """Mount the volumes in memory (tmpfs) in the pod's mount namespace."""
+    """Mount the pod's volumes in memory (tmpfs) in the current mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
@@ -360,12 +358,12 @@ _SESSIONS_WAITING = 256
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a node directory; return the exit status."""
+    """Run the spawner of a node directory; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
     lock = state_dir.lock(node, "spawner.lock")
     if lock is None:
-        sys.stderr.write(f"{arguments[1]}: another spawner is running in this directory\n")
+        sys.stderr.write(f"{arguments[1]}: another spawner is running in this node directory; stop it first\n")
         return 1
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
@@ -374,7 +372,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Spawner:
-    """The spawner's sockets and shims; it cleans up after shims that were killed."""
+    """The spawner of one node directory: forks shims and session hosts, and cleans up after ended shims."""
 
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
@@ -387,7 +385,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Receive run requests until SIGTERM or SIGINT."""
+        """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
         image_pull.all_pods(self._node, self._features)
         for engine in () if self._features.outside else self._features.engines:
             self._fork_to(f"containers of {engine.kind}", partial(image_pull.containers, self._node, engine))
@@ -415,13 +413,13 @@ class Spawner:
         self._loop.run()
 
     def _end_with_the_folder(self) -> None:
-        """Stop when the node directory was removed; check periodically."""
+        """Check periodically whether the node directory was removed; if so, stop the spawner."""
         if state_dir.is_gone(self._node):
             self._loop.stop()
         self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
 
     def _take(self) -> None:
-        """Receive a run request; forward it to the image helper if that must pull the image, else fork a shim."""
+        """Receive a run request; forward an image pull to the image helper, if any, otherwise fork a shim."""
         path = self._requests.recv(4096).decode(errors="replace")
         if self._features.outside and image_pull.is_of_image(path):
             self._features.outside.send(path.encode())
@@ -429,11 +427,11 @@ class Spawner:
             self._fork(path)
 
     def _fork(self, path: str) -> None:
-        """Fork a shim; retry later if fork fails."""
+        """Fork a shim for a run; if fork fails, retry later."""
         try:
             keeper = os.fork()
         except OSError as failure:
-            state_dir.complain(self._node, f"{path}: {failure}")
+            state_dir.complain(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
             self._loop.after(_FORK_AGAIN_SECONDS, partial(self._fork, path))
             return
         if keeper == 0:
@@ -442,33 +440,33 @@ class Spawner:
         self._keepers[keeper] = path
 
     def _host(self) -> None:
-        """Accept a client and fork a session host for it."""
+        """Accept a client connection and fork a session host for it."""
         connection, _ = self._sessions.accept()
         with connection:
             try:
                 child = os.fork()
             except OSError as failure:
-                state_dir.complain(self._node, f"a session: {failure}")
+                state_dir.complain(self._node, f"cannot fork the host of an exec session: {failure}")
                 return  # the client sees the connection closed
             if child == 0:
                 self._close_inherited()
                 event_loop.run_child(self._node, "a session", partial(host, self._node, self._features, connection))
 
     def _tidy(self, path: str) -> None:
-        """Clean up after a shim that has ended."""
+        """Remove what a run whose shim has ended may have left: its engine container and control groups."""
         engine = self._features.runner
         if engine and image_pull.leaves_container(self._node, path):
             self._fork_to(path, partial(engine.forget, engine.name(path)))
         image_pull.after(self._node, self._features, path)
 
     def _fork_to(self, name: str, act: Callable[[], None]) -> None:
-        """Run a slow task in a child process."""
+        """Run a slow cleanup task in a child process."""
         if os.fork() == 0:
             self._close_inherited()
             event_loop.run_child(self._node, name, act)
 
     def _close_inherited(self) -> None:
-        """In a child: close the spawner's lock and sockets."""
+        """In a child process: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._requests.close()
         self._sessions.close()

@@ -1,6 +1,6 @@
-"""State directories shared by the platform and the shims: JSON files, lock files, socket names.
+"""Directories shared by the platform and the shims: JSON files, locks, sockets, node.log and a copy of /etc.
 
-Directories are held open and everything in them is accessed relative to the descriptor. So a process notices when its
+Directories are kept open, and their contents are accessed relative to the descriptor. So a process notices when its
 directory is removed, and no path is too long for a socket address.
 """
 
@@ -24,7 +24,7 @@ def open_folder(path: str, base: int | None = None) -> int:
 
 
 def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
-    """Receive a message and its files; the files are close-on-exec, which socket.recv_fds does not set."""
+    """Receive a message with descriptors, which are made close-on-exec (socket.recv_fds does not do that)."""
     message, files, _, _ = socket.recv_fds(connection, size, files_max)
     for file in files:
         os.set_inheritable(file, False)
@@ -32,12 +32,12 @@ def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[by
 
 
 def is_gone(folder: int) -> bool:
-    """Whether an open directory was removed."""
+    """Report whether an open directory was removed."""
     return os.fstat(folder).st_nlink == 0
 
 
 def address(folder: int, name: str) -> str:
-    """The address of a unix socket in a directory; its length does not depend on the depth of the directory."""
+    """Return the address of a unix socket in an open directory; it is short, however long the directory's path is."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
@@ -65,7 +65,7 @@ def read_json(folder: int, name: str) -> dict[str, Any] | None:
 
 
 def remove(folder: int, name: str) -> None:
-    """Remove a file; errors are ignored."""
+    """Remove a file from a directory; errors are ignored."""
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
@@ -73,7 +73,7 @@ def remove(folder: int, name: str) -> None:
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a directory tree as far as possible, without following links."""
+    """Remove a directory tree as far as possible, without following symbolic links."""
     path = f"/proc/self/fd/{folder}/{name}"
     with suppress(FileNotFoundError):
         for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
@@ -94,7 +94,7 @@ def _remove_folder(base: int, name: str) -> None:
 
 
 def identity(node: int) -> str:
-    """Return the id of this node directory, unique on the machine; it is created on first use."""
+    """Return the id of a node directory, which is unique on the machine and created on first use."""
     try:
         made = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
     except FileExistsError:
@@ -107,7 +107,7 @@ def identity(node: int) -> str:
 
 
 def lock(folder: int, name: str) -> int | None:
-    """Take a lock without waiting; return the open file that holds it, None if another process has it."""
+    """Acquire a file lock without waiting; return the descriptor that holds it, or None if it is locked."""
     held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Whether a process holds the lock."""
+    """Report whether a process holds a file lock."""
     try:
         seen = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
@@ -136,7 +136,7 @@ _LOG_BYTES = 1 << 20
 
 
 def complain(node: int, text: str) -> None:
-    """Append an error of the node's programs to `node.log`, which is cut to its newest half when full."""
+    """Append an error message to `node.log`; when the log is full, only its newest half is kept."""
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
@@ -150,17 +150,17 @@ def complain(node: int, text: str) -> None:
         return
 
 
-# --- settings ---
+# --- copy of /etc ---
 #
-# Host configuration for containers: a copy of the files in /etc that programs need, without secrets.
+# Containers get a copy of those files of the machine's /etc that programs need, without secrets.
 #
 # The copy is the directory `etc` in the node directory, and is updated when a spawner starts. A container gets it with
 # one mount. A mount per file would take longer than the rest of the container start.
 
 
-#: The name of the copy in the node directory.
+#: The directory of the copy in the node directory.
 FOLDER = "etc"
-#: The files that the sandbox of a pod writes and mounts there.
+#: The files in /etc that the sandbox of a pod provides.
 NAMES = ("hosts", "hostname", "resolv.conf")
 _SHOWN = (
     *("OpenCL", "alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "default"),
@@ -169,12 +169,12 @@ _SHOWN = (
     *("profile", "profile.d", "protocols", "python3*", "redhat-release", "rpc", "services", "shells", "skel", "ssl"),
     *("terminfo", "timezone", "vulkan", "xattr.conf", "xdg"),
 )
-#: Names that are left out below the copied directories.
+#: Name patterns of files in the copied directories that are not copied.
 _HIDDEN = ("private", "*.key", "*.pem.key")
 
 
 def refresh(node: str) -> None:
-    """Update the copy in a node directory. Files that the machine no longer has stay in the copy."""
+    """Update the copy of /etc in a node directory. Files that were removed from the machine stay in the copy."""
     target = f"{node}/{FOLDER}"
     os.makedirs(target, 0o755, exist_ok=True)
     for name in NAMES:
@@ -186,7 +186,7 @@ def refresh(node: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, a link or a directory tree; unreadable files are skipped."""
+    """Copy a file, a symbolic link or a directory tree; files that are not world-readable are skipped."""
     with suppress(OSError):
         found = os.lstat(source)
         if stat.S_ISDIR(found.st_mode):

@@ -1,9 +1,7 @@
-"""Container termination: the preStop hook, SIGTERM, and SIGKILL after the grace period.
+"""Container termination: the preStop hook, the stop signal, and SIGKILL after the grace period.
 
-An image may name another stop signal than SIGTERM.
-
-The grace period includes the time of the hook, and at least two seconds remain for SIGTERM after a hook
-(pkg/kubelet/kuberuntime/kuberuntime_container.go).
+The stop signal is SIGTERM, or the signal in the image's metadata. The grace period includes the time of the hook; after
+a hook, at least two seconds remain before SIGKILL. Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 """
 
 import os
@@ -16,14 +14,14 @@ from batchyard.shim import linux
 from batchyard.shim.event_loop import Loop
 from batchyard.shim.probes import ProbeOutcome, StartAttempt
 
-# --- descendants ---
-# Termination of a process tree whose processes may fork meanwhile.
+# --- process trees ---
+# Kills a process tree whose processes may fork at the same time.
 
 
 def kill_all() -> None:
-    """Kill and reap all descendants of this process, which is a subreaper.
+    """Kill and reap all descendants of this process, which must be a subreaper.
 
-    Stop them before killing them, so that none can fork unnoticed.
+    They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
     stopped: set[int] = set()
     while fresh := [pid for pid in below(os.getpid()) if pid not in stopped]:
@@ -37,7 +35,7 @@ def kill_all() -> None:
 
 
 def below(root: int) -> list[int]:
-    """Return the descendants of a process, parents first, without zombies."""
+    """Return the pids of a process's live descendants, parents first."""
     found: list[int] = []
     waiting = [root]
     while waiting:
@@ -48,7 +46,7 @@ def below(root: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of all threads of a process."""
+    """Return the pids of a process's children, those of all its threads."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -83,7 +81,7 @@ _AFTER_HOOK_SECONDS = 2.0
 
 
 def stop_signal(named: str) -> int:
-    """Return the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it names none."""
+    """Parse the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it is empty or unknown."""
     name = named.strip().upper()
     if name.isdigit():
         return int(name)
@@ -91,7 +89,7 @@ def stop_signal(named: str) -> int:
 
 
 def signal_process_group(pid: int, number: int) -> None:
-    """Signal the command's process group. With a terminal the session is bubblewrap's, so signal the command alone."""
+    """Send a signal to the command's process group, or only to the command if bubblewrap leads its session."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, number)
@@ -101,13 +99,13 @@ def signal_process_group(pid: int, number: int) -> None:
 
 
 def signal_first_process(pid: int, number: int) -> None:
-    """Signal only the first process of a container, as container runtimes do."""
+    """Send a signal only to the first process of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 class ContainerTermination:
-    """The termination of one container, idle until `obey` is called; `ask` sends the stop signal."""
+    """The termination of one container, which starts with the first call of `obey`; `ask` sends the stop signal."""
 
     def __init__(
         self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: StartAttempt, ask: Callable[[], None]
@@ -118,12 +116,12 @@ class ContainerTermination:
         self._hook = hook
         self._attempt = attempt
         self._has_begun = False
-        #: Microseconds since the epoch.
+        #: The times of SIGKILL by the grace period and by the minimum after a hook, in microseconds since the epoch.
         self._killed_at = 0
         self._killed_not_before = 0
 
     def obey(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """Terminate the container as a stop request says; a later request may shorten the grace period."""
+        """Terminate the container according to a stop request; a later request may shorten the grace period."""
         self._killed_at = request["at"] + int(request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
@@ -134,7 +132,7 @@ class ContainerTermination:
         self._look()
 
     def kill(self) -> None:
-        """Kill the first process; the pid namespace or the warden ends the others."""
+        """Kill the container's first process; the kernel (pid namespace) or the warden then kills the others."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -145,7 +143,7 @@ class ContainerTermination:
         self._ask()
 
     def _look(self) -> None:
-        """Kill the container if its grace period is over; otherwise check again then."""
+        """Kill the container if its grace period has ended; otherwise check again at its end."""
         left = max(self._killed_at, self._killed_not_before) - linux.now()
         if left <= 0:
             self.kill()

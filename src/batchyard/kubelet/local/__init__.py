@@ -1,1 +1,1 @@
-"""Local kubelet: pure functions from pods, their runs and the objects they name to run requests and statuses."""
+"""Local kubelet: computes run requests (containers to start or stop) and pod statuses from pods and their runs."""

@@ -1,8 +1,8 @@
 """Container environment variables and commands, with variable references expanded.
 
 Later sources override earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` in a value refers
-to a variable set before it, or to a Service's. Every name that the API accepts is used, as by kubelets since Kubernetes
-1.34. Sources: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); pkg/kubelet/container.
+to a variable set before it, or to a variable of a Service. Every name that the API accepts is used, as in Kubernetes
+1.34 and later. Sources: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); pkg/kubelet/container.
 """
 
 import ipaddress
@@ -41,7 +41,7 @@ _DEFAULTED: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class PodFields(NamedTuple):
-    """A pod, its addresses, and its node."""
+    """The sources of downward API fields: a pod, its addresses, and its node."""
 
     pod: Obj
     #: The pod's addresses, the primary one first; empty if it has none yet.
@@ -51,7 +51,7 @@ class PodFields(NamedTuple):
 
 
 def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFields:
-    """Return the fields' sources for a bound pod."""
+    """Return the downward API sources of a pod that is bound to a node."""
     return PodFields(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
 
 
@@ -59,7 +59,7 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 
 
 def variable_of_field(facts: PodFields, path: str) -> str:
-    """Return a field as the value of an environment variable. InputError if it is not supported."""
+    """Return the value of a `fieldRef` for an environment variable. InputError if the field is not supported."""
     spec: Mapping[str, Any] = facts.pod["spec"]
     match path:
         case "spec.nodeName":
@@ -78,7 +78,7 @@ def variable_of_field(facts: PodFields, path: str) -> str:
 
 
 def text_of_field(pod: Obj, path: str) -> str:
-    """Return a metadata field as text, as in files. InputError if it is not supported."""
+    """Return the value of a metadata field for a downward API file. InputError if the field is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field, subscript = _parted(path)
     if subscript is not None:
@@ -121,10 +121,10 @@ def _host_addresses(node: Obj | None) -> list[str]:
 
 
 def text_of_resource(facts: PodFields, selector: Mapping[str, Any], own: str = "") -> str:
-    """Return a container's request or limit in units of the divisor, rounded up. InputError if it is not supported.
+    """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
     `own` is the container to use if the selector names none. An unset limit defaults to the smaller of the pod's limit
-    and the node's allocatable amount.
+    and the node's allocatable amount. InputError if the resource is not supported.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
@@ -142,7 +142,7 @@ def text_of_resource(facts: PodFields, selector: Mapping[str, Any], own: str = "
 
 
 def _ceiling(facts: PodFields, name: str) -> int:
-    """Return the default of an unset limit, in billionths; 0 if unknown."""
+    """Return the value that an unset limit defaults to, in billionths; 0 if it is unknown."""
     allocatable: Mapping[str, Any] = ((facts.node or {}).get("status") or {}).get("allocatable") or {}
     pods_own: Mapping[str, Any] = (facts.pod["spec"].get("resources") or {}).get("limits") or {}
     known = [meta.parse(amounts[name]) for amounts in (allocatable, pods_own) if name in amounts]
@@ -162,7 +162,7 @@ def _container(pod: Obj, name: str) -> Mapping[str, Any]:
 
 
 # --- expansion ---
-# Variable references `$(NAME)`, as in values, commands and paths of pods.
+# Expansion of variable references `$(NAME)` in environment values, commands and mount paths.
 #
 # Source: third_party/forked/golang/expansion, and the API documentation of `$$`.
 
@@ -177,9 +177,8 @@ _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 def expand(text: str, lookup: Callable[[str], str | None]) -> str:
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
-    Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` is one `$`.
-    InputError if the result exceeds what a process can be given: values that refer to each other could grow without
-    bound.
+    Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
+    InputError if the inserted values exceed the length limit of one argument (`LONGEST`).
     """
     length = 0
 
@@ -199,12 +198,12 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
 
 
 def too_long() -> InputError:
-    """Return the error for too long arguments, with the message of execve(2)."""
+    """Return the error for a command line or environment that is too long, with the message of execve(2)."""
     return InputError("argument list too long")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Expand a path; also return the sorted names that have no value or an empty one."""
+    """Expand the variable references in a path; also return the sorted names of variables that are unset or empty."""
     missing: dict[str, None] = {}
 
     def lookup(name: str) -> str:
@@ -222,17 +221,17 @@ def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]
 # Source: pkg/kubelet/envvars; pkg/kubelet/kubelet_pods.go (getServiceEnvVarMap).
 
 
-#: The Service of the API, which all pods get.
+#: The Service of the API server, whose variables all pods get.
 _MASTER: Final = Key(scheme.SERVICE, "default", "kubernetes")
 _ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
 def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
-    """Return the variables of a namespace's Services that have an address, and of the API's Service.
+    """Return the variables of a namespace's Services that have an address, and of the API server's Service.
 
-    `has_links` is the pod's enableServiceLinks: without it only the API's Service is included. A Service of the
-    namespace with the same name overrides it. A pod that `has_network` of its own reaches the API at the Service
-    address, others at the endpoint.
+    `has_links` is the pod's enableServiceLinks: if false, only the API server's Service is included. A Service of the
+    namespace with the same name overrides it. A pod with its own network (`has_network`) reaches the API server at the
+    Service address, a pod on the host network at the endpoint.
     """
     found: dict[str, Obj] = {}
     master = reader.get(_MASTER) if has_network else _as_the_node_sees_it(reader)
@@ -245,7 +244,7 @@ def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_ne
 
 
 def _as_the_node_sees_it(reader: Reader) -> Obj | None:
-    """Return the API's Service with the endpoint's address and port, where clients can verify the server."""
+    """Return the API server's Service with its endpoint's address and port, which the server's certificate covers."""
     endpoints = reader.get(_ENDPOINTS)
     for subset in (endpoints or {}).get("subsets") or ():
         if subset["ports"][0].get("name") == "https":
@@ -272,7 +271,7 @@ def _variables(service: Obj) -> dict[str, str]:
 
 
 def _links(prefix: str, address: str, port: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
-    """Return the variables of one port in the format of Docker links."""
+    """Return the variables of one Service port in the format of Docker links (`REDIS_PORT_6379_TCP_ADDR`)."""
     protocol: str = port.get("protocol") or "TCP"
     host = f"[{address}]" if ":" in address else address
     url = f"{protocol.lower()}://{host}:{port['port']}"
@@ -291,7 +290,7 @@ def _upper(name: str) -> str:
 
 
 _Find = Callable[[Reader, str, str], ConfigData | None]
-#: For each reference field: the lookup, the kind in messages, and the message if the object is missing.
+#: For each reference field: the lookup function, the kind for messages, and the message for a missing object.
 _REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
     "configMapRef": (find_config_map, "ConfigMap", no_config_map),
     "secretRef": (find_secret, "Secret", no_secret),
@@ -301,9 +300,9 @@ _REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return the environment variables of a container; ContainerError if one is not available.
+    """Return the environment variables of a container; ContainerError if a value is not available.
 
-    `addresses` are those of the pod. The image's variables, HOME and HOSTNAME are not included.
+    `addresses` are the pod's addresses. The image's variables, HOME and HOSTNAME are not included.
     """
     try:
         variables = _environment_variables(pod_fields_of(pod, addresses, reader), container, reader)
@@ -316,7 +315,7 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Return the command and arguments of a container, expanded. Unknown references stay as written.
+    """Return the expanded command and arguments of a container; references to unknown variables stay as written.
 
     ContainerError if they are too long for a process.
     """
@@ -359,7 +358,7 @@ def _environment_variables(facts: PodFields, container: Mapping[str, Any], reade
 
 
 def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
-    """Return the variables of an envFrom entry."""
+    """Return the variables of an `envFrom` entry: all entries of a ConfigMap or Secret, with the prefix."""
     found = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
     if found is None:
         return {}
@@ -372,7 +371,7 @@ def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> di
 def _from_source(
     facts: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
 ) -> str | None:
-    """Return the value of a variable with a source or without a value; None if it stays unset."""
+    """Return the value of an `env` entry from its `valueFrom`; None if the variable stays unset."""
     if source.get("fieldRef"):
         return variable_of_field(facts, source["fieldRef"]["fieldPath"])
     if source.get("resourceFieldRef"):
@@ -397,7 +396,7 @@ def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: 
 
 
 def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
-    """Return the referenced object; None if it is optional and missing."""
+    """Return the referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
     find, _, not_found = _REFERENCES[field]
     name: str = reference.get("name") or ""
     config = find(reader, namespace, name)

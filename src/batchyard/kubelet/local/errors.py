@@ -1,6 +1,6 @@
-"""Errors for pods that cannot get what they request, with the kubelet's messages where it has some.
+"""Errors of pods that cannot be started, and the ConfigMaps and Secrets that pods refer to.
 
-    InputError          an input of a pod is not available; the caller adds what it belongs to
+    InputError          a pod's input is not available; the caller adds the container or volume that needs it
     ContainerError      a container cannot be created: reason and message of its `waiting` state
     VolumeError         a volume cannot be created: reported by a FailedMount Event, and retried
 
@@ -16,13 +16,13 @@ from batchyard.api.meta import Key
 from batchyard.interfaces.client import Reader
 
 CONFIG: Final = "CreateContainerConfigError"
-"""The reason if the configuration of a container cannot be created."""
+"""The waiting reason of a container whose configuration cannot be created."""
 CREATE: Final = "CreateContainerError"
-"""The reason if the runtime would reject the container."""
+"""The waiting reason of a container that the container runtime would reject."""
 
 
 class InputError(Exception):
-    """An input of a pod is not available; the text is the reason."""
+    """A pod's input, such as a ConfigMap or a field, is not available; the text is the reason."""
 
 
 class ContainerError(Exception):
@@ -43,7 +43,7 @@ class VolumeError(Exception):
 
 
 # --- quoting ---
-# Quoting as by Go's `%q`, as in downward API files of labels and annotations.
+# Quoting in the format of Go's `%q`, which downward API files of labels and annotations use.
 
 
 _SHORT: Final = {
@@ -60,7 +60,7 @@ _SHORT: Final = {
 
 
 def quoted(text: str) -> str:
-    """Quote a text; unprintable characters become escapes."""
+    """Quote a text as Go's `%q` does; unprintable characters become escapes."""
     return f'"{"".join(map(_escaped, text))}"'
 
 
@@ -75,9 +75,7 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-# --- configs ---
-#
-# ConfigMaps and Secrets as sources of environment variables and files.
+# --- ConfigMaps and Secrets ---
 #
 # Source of the messages: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
 
@@ -92,7 +90,7 @@ class ConfigData(NamedTuple):
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return a ConfigMap; None if it does not exist. Its binary data is not available to variables."""
+    """Return the entries of a ConfigMap, `binaryData` only as file contents; None if the ConfigMap does not exist."""
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None
@@ -101,7 +99,7 @@ def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | N
 
 
 def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return a Secret; None if it does not exist."""
+    """Return the decoded entries of a Secret; None if it does not exist."""
     obj = reader.get(Key(scheme.SECRET, namespace, name))
     if obj is None:
         return None

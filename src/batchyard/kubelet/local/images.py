@@ -1,4 +1,4 @@
-"""Image mapping: a configured environment of this machine, or else the image itself from a container engine.
+"""Image names, the mapping of images to this machine's files, and image pulls by a container engine.
 
 A mapped image is not pulled, so `imagePullPolicy` does not apply to it. Sources: pkg/kubelet/images/image_manager.go;
 pkg/util/parsers; github.com/distribution/reference (the syntax of names, and their short form).
@@ -36,15 +36,15 @@ _DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
 
 
 class ImageRow(NamedTuple):
-    """A mapping for all images whose name matches: to an environment, a root, the machine or an engine."""
+    """One configured mapping of images to an environment, a root filesystem, the machine itself, or an engine."""
 
-    #: A glob over the image's name, as written or in its short form (`*` also covers `/`).
+    #: A glob for the image's name, as written or in its short form; `*` also matches `/`.
     match: str
     #: The directory of a virtual environment.
     environment: str = ""
     #: The directory of a root filesystem.
     root: str = ""
-    #: The machine itself, unchanged.
+    #: Whether containers see the machine's own programs, unchanged.
     machine: bool = False
     #: The machine's directory that containers see and use as their working directory; '' for none.
     working_dir: str = ""
@@ -54,14 +54,14 @@ class ImageRow(NamedTuple):
     image: str = ""
 
     def place(self, image: str) -> dict[str, Any]:
-        """Return the mapped image in the format of a run's spec."""
+        """Return the image field of a run's spec for an image that this mapping applies to."""
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
 
 
 def image_row(fields: Mapping[str, Any]) -> ImageRow:
-    """Return a mapping from a validated row of a Cluster."""
+    """Return the image mapping of a validated row in `spec.local.images` of a Cluster."""
     return ImageRow(
         fields["match"],
         fields.get("environment") or "",
@@ -74,7 +74,7 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
 
 
 def find_row(image: str, rows: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
-    """Return the first row that matches, else the first usable engine; ContainerError if there is none."""
+    """Return the first mapping that matches an image, else one to the first usable engine; ContainerError if none."""
     _refuse_invalid(image)
     first = engines[0] if engines else ""
     row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=first))
@@ -88,7 +88,7 @@ def find_row(image: str, rows: Sequence[ImageRow], engines: Sequence[str] = ()) 
 
 
 def reference(image: str) -> str:
-    """Return the full reference to pull: with the default host if none is named, and a tag or digest."""
+    """Return the full reference of an image: with the default registry host and the tag `latest` if unset."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
     whole = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
@@ -96,12 +96,12 @@ def reference(image: str) -> str:
 
 
 def matches(image: str, pattern: str) -> bool:
-    """Whether a glob matches an image. `python` and `docker.io/library/python:latest` match each other."""
+    """Report whether a glob matches an image; `python` and `docker.io/library/python:latest` match each other."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 
 def short_name(image: str) -> str:
-    """Return a name without its defaults: the default host, its `library/`, the tag `latest`."""
+    """Return an image name without the default registry host, its `library/`, and the tag `latest`."""
     name = image
     for host in _DEFAULT_HOSTS:
         if name.startswith(host):
@@ -111,7 +111,7 @@ def short_name(image: str) -> str:
 
 
 def not_mapped(image: str) -> str:
-    """Return the message for an image that is neither mapped nor available from an engine."""
+    """Return the error message for an image that is neither mapped nor available from a container engine."""
     return (
         f"no container engine can pull image {quoted(image)}:"
         f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
@@ -119,7 +119,7 @@ def not_mapped(image: str) -> str:
 
 
 def backing_off(image: str, error: ContainerError) -> ContainerError:
-    """Return the error that is reported while the pull backs off after `error`."""
+    """Return the ImagePullBackOff error that is reported while the next pull is delayed after `error`."""
     return ContainerError(
         IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quoted(image)}: {error.reason}: {error.message}"
     )
@@ -136,7 +136,7 @@ def _refuse_invalid(image: str) -> None:
 
 
 def _capital_repository(name: str) -> str:
-    """Return the repository of a name if it has capitals; only the host part may have some."""
+    """Return the repository part of an image name if it has uppercase letters, which only the host may have."""
     host, slash, rest = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
         repository = rest
@@ -147,37 +147,37 @@ def _capital_repository(name: str) -> str:
 
 # --- image pulls ---
 #
-# Image pulls through container engines: when a pull is requested, and the container status meanwhile.
+# Requests for image pulls by a container engine, and the status of containers that wait for an image.
 #
-# The image is checked before each start according to the pull policy. Failed pulls are retried with exponential
+# Before each container start, the pull policy decides whether to pull. Failed pulls are retried with exponential
 # backoff: 10 s, doubled up to 5 minutes. Sources: pkg/kubelet/images/image_manager.go; pkg/kubelet/kubelet.go
 # (imageBackOffPeriod, MaxImageBackOff); pkg/credentialprovider/secrets.
 
 
 _BACKOFF_MIN: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 5 * MINUTE
-#: How long ErrImagePull is reported before ImagePullBackOff.
+#: How long a failed pull is reported as ErrImagePull before it is reported as ImagePullBackOff.
 _ERROR_REPORTED_FOR: Final = SECOND
 #: The data keys of Secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg.
 _KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
-    """A missing image: the reported reason, and when to check again; None means on the next change."""
+    """A container that waits for its image: the reported reason, and when to check again (None: on the next change)."""
 
     trouble: StartProblem | None
     until: Instant | None = None
 
 
 class ImageRequest(NamedTuple):
-    """An image that should be requested: the number of the request, and the failures so far for this start."""
+    """An image pull to request: its number, and the number of failed pulls for this container start."""
 
     number: int
     failures: int
 
 
 class ImageSources(NamedTuple):
-    """The inputs of an image request beside its pod."""
+    """The inputs of an image pull in addition to its pod: the object reader and the size limit of the image cache."""
 
     reader: Reader
     #: The size limit in bytes of unpacked images that no container uses.
@@ -185,7 +185,7 @@ class ImageSources(NamedTuple):
 
 
 def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
-    """Return a present image's metadata as the engine reports it, or what to wait for or request."""
+    """Return the metadata of a container's image if it is present, else the pull to wait for or to request."""
     container = start.container
     last = container.images[-1] if container.images else None
     if last is None or last.attempt != start.attempt:
@@ -199,7 +199,7 @@ def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWa
 
 
 def image_pull_request(pod: Obj, start: ContainerStart, row: ImageRow, ask: ImageRequest, sources: ImageSources) -> Obj:
-    """Return the run request for an image pull."""
+    """Return the run request for a container's image pull."""
     name: str = start.container.spec.get("image") or ""
     spec = {
         "kind": "image",
@@ -221,12 +221,12 @@ def image_pull_request(pod: Obj, start: ContainerStart, row: ImageRow, ask: Imag
 
 
 def effective_policy(policy: str, row: ImageRow) -> str:
-    """Return the pull policy; for a replaced image `Always` means that image's default policy."""
+    """Return the pull policy to use; for an image replaced by a mapping, `Always` means the default policy."""
     return pull_policy(row.image) if policy == "Always" and row.image else policy
 
 
 def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
-    """Return the pod's registry credentials in the engines' format; empty for none. Missing Secrets are skipped."""
+    """Return a pod's registry credentials in the engines' format; empty for none. Missing Secrets are skipped."""
     found: dict[str, Any] = {}
     for named in pod["spec"].get("imagePullSecrets") or ():
         secret = find_secret(reader, pod["metadata"]["namespace"], named.get("name") or "")
@@ -238,7 +238,7 @@ def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
 
 
 def _entries(text: str) -> dict[str, Any]:
-    """Return the registries of a Secret with their credentials."""
+    """Return the credentials by registry host from a pull secret's data; empty if the data is malformed."""
     try:
         document = json.loads(text or "{}")
         entries = document.get("auths", document) if isinstance(document, dict) else {}
@@ -269,7 +269,7 @@ def _after_failure(last: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
 
 
 def previous_image_trouble(reported: Mapping[str, Any]) -> StartProblem | None:
-    """Return the reason reported for the previous attempt; it stays until this attempt ends."""
+    """Return the reported problem of the previous image pull, which stays until the current pull ends; None if none."""
     waiting = (reported.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")
     return StartProblem(waiting["reason"], waiting.get("message", "")) if is_about_image else None

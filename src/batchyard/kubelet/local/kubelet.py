@@ -1,7 +1,8 @@
-"""Local kubelet: runs the pods of its node as runs of the machine (batchyard.interfaces.containers).
+"""Local kubelet: the controller that runs the pods bound to this machine's node.
 
-It keeps only indexes in memory. The history of a pod is in its runs, which outlive the platform, so the kubelet resumes
-correctly after a restart.
+A run is one start of a container, pod sandbox or image pull (batchyard.interfaces.containers). The kubelet keeps only
+indexes in memory. A pod's history is in its runs, which survive a restart of the platform, so the kubelet resumes
+correctly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,9 +50,9 @@ from batchyard.nodes.pods import PodsByNode
 
 # --- events ---
 #
-# Pod Events: containers created, started, stopped, and why a container cannot start.
+# Events of pods: containers created, started or stopped, and containers that cannot start.
 #
-# An image that is mapped to this machine counts as "already present". The shims report the pulls of engine images.
+# An image that is mapped to this machine counts as "already present". The shims report image pulls by an engine.
 # Sources: pkg/kubelet/kuberuntime (kuberuntime_container.go, kuberuntime_manager.go), pkg/kubelet/images
 # (image_manager.go), pkg/kubelet (active_deadline.go), pkg/kubelet/events.
 
@@ -59,7 +60,7 @@ from batchyard.nodes.pods import PodsByNode
 def pod_events(
     situation: PodState, steps: PodActions, troubles: Mapping[str, StartProblem], after: Obj, now: Instant
 ) -> Iterator[EventRecord]:
-    """Yield the Events for the transition from the pod's status to the next one."""
+    """Yield the Events for the transition from a pod's current status to its new status."""
     key = _key(after)
     old = statuses_by_name(situation.pod)
     for name, status in statuses_by_name(after).items():
@@ -81,7 +82,7 @@ def pod_events(
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """Yield the new warnings of a run's shim, such as failed probes."""
+    """Yield Events for new warnings of a run's shim, such as failed probes."""
     pod = run["spec"]["pod"]
     known = max((each["n"] for each in _warnings(old)), default=0)
     for each in _warnings(run):
@@ -95,7 +96,7 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
 
 
 def _of_sandbox(key: Key, situation: PodState, steps: PodActions) -> Iterator[EventRecord]:
-    """Yield the Events for a sandbox that is replaced."""
+    """Yield the Events for a pod sandbox that is replaced."""
     sandbox = situation.sandbox
     if not steps.makes_sandbox or sandbox is None:
         return
@@ -123,7 +124,7 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
 
 
 def _of_trouble(key: Key, container: PodContainer, trouble: StartProblem) -> Iterator[EventRecord]:
-    """Yield the Events for a container that cannot be created; the image is checked first."""
+    """Yield the Events for a container that cannot be created, such as for a failed image pull."""
     image = container.spec.get("image") or ""
     if trouble.reason == ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {trouble.message}")
@@ -155,7 +156,7 @@ def _key(pod: Obj) -> Key:
 
 
 # --- refreshing ---
-# Refresh intervals of a running pod's volume files, whose sources change and whose tokens expire.
+# Refresh intervals of a running pod's volume files: their sources may change, and tokens expire.
 #
 # Sources: pkg/kubelet (syncFrequency: a minute), pkg/kubelet/token (token_manager.go: a token is replaced after four
 # fifths of its lifetime).
@@ -163,12 +164,12 @@ def _key(pod: Obj) -> Key:
 
 _SYNC: Final = MINUTE
 _TOKEN_SECONDS: Final = 3600
-#: The fields of a pod that may change while it runs.
+#: The downward API fields that may change while the pod runs.
 _CHANGES: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refreshed_every(pod: Obj) -> Duration | None:
-    """Return how often the files of a pod's volumes are refreshed; None if they do not change."""
+    """Return the interval at which the files of a pod's volumes are refreshed; None if they do not change."""
     return min((every for volume in pod["spec"].get("volumes") or () for every in _of_volume(volume)), default=None)
 
 
@@ -200,7 +201,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class LocalKubelet:
-    """The controller of one node's pods: their index, their reported problems, and the warnings of their shims."""
+    """The controller of this machine's pods, with indexes of the pods, of their runs and of pods that cannot start."""
 
     name = "local-kubelet"
     rank = 0
@@ -213,15 +214,15 @@ class LocalKubelet:
         self._pods = PodsByNode()
         #: The uids of pods that have runs, with the number of runs, by the pod's key.
         self._uids: dict[Key, dict[str, int]] = {}
-        #: The pods that cannot be started and the reason, by namespace: an object in the namespace may resolve it.
+        #: By namespace, the pods that cannot start and the reason: a new object in the namespace may resolve it.
         self._troubled: dict[str, dict[Key, str]] = {}
         #: Warnings from shims that are not yet recorded as Events.
         self._warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys to reconcile: the pod of a run, a pod that changed, or the pods that may wait for an object.
+        """Return the keys to reconcile: a changed pod, the pod of a changed run, or the pods that wait for an object.
 
-        Status updates by the kubelet itself are skipped.
+        Status updates and stop requests written by the kubelet itself are skipped.
         """
         key = event.key
         if key.kind == RUN:
@@ -235,7 +236,7 @@ class LocalKubelet:
         return (key,) if is_ours and _is_news(event) else ()
 
     def _note(self, event: WatchEvent) -> Key:
-        """Update the indexes for a changed run, and collect new warnings of its shim; return the pod's key."""
+        """Update the indexes for a changed run and collect its shim's new warnings; return the key of the run's pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
         uids = self._uids.setdefault(key, {})
@@ -254,7 +255,7 @@ class LocalKubelet:
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Take the next actions for a pod, and clean up the runs of deleted pods with its name."""
+        """Start and stop a pod's containers and update its status; clean up runs of deleted pods of that name."""
         pod = reader.get(key)
         is_ours = pod is not None and node_of(pod) == self._node
         uid = pod["metadata"]["uid"] if pod is not None and is_ours else ""
@@ -271,9 +272,9 @@ class LocalKubelet:
         return outcome
 
     def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
-        """Clean up after a pod that has ended: stop its sandbox, then delete the pod if it is terminating.
+        """Clean up after an ended pod: stop its sandbox, then delete the pod if its deletion was requested.
 
-        If another component ended the pod, its containers first stop with their grace period.
+        If another component set the final status, the containers are first stopped with their grace period.
         """
         situation = observed_pod_state(pod, runs)
         if situation.alive():
@@ -305,7 +306,7 @@ class LocalKubelet:
         return self._outcome(situation, compute_pod_actions(situation, now), reader, now)
 
     def _outcome(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the actions as writes, with the resulting status and Events."""
+        """Return the writes for the pod's actions, with its new status and Events."""
         pod = situation.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         wanted = self._wanted(situation, steps, reader, now)
@@ -325,7 +326,7 @@ class LocalKubelet:
         )
 
     def _wanted(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> "_DesiredRuns":
-        """Return the writes for runs, and why some containers or volumes cannot be created."""
+        """Return the writes that create, stop and delete runs, and why containers or volumes cannot be created."""
         wanted = _DesiredRuns([_halted(halt) for halt in steps.halts], {}, "", [])
         if steps.makes_sandbox:
             try:
@@ -345,7 +346,7 @@ class LocalKubelet:
         return wanted
 
     def _refresh(self, situation: PodState, reader: Reader, wanted: "_DesiredRuns", now: Instant) -> Instant | None:
-        """Refresh a running pod's volume files if due; return when the next refresh is due."""
+        """Refresh the files of a running pod's volumes if due; return when the next refresh is due."""
         sandbox, every = situation.sandbox, refreshed_every(situation.pod)
         if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
             return None
@@ -372,14 +373,14 @@ class LocalKubelet:
 
 
 class _DesiredRuns(NamedTuple):
-    """The result of one reconciliation of a pod."""
+    """The run changes of one reconciliation of a pod, and the problems that prevent starts."""
 
     writes: list[Write]
     #: Why containers cannot be started, by container name.
     troubles: dict[str, StartProblem]
     #: Why the pod's volumes cannot be created; empty if they can.
     fault: str
-    #: When missing images are checked again.
+    #: When to check again for missing images.
     looks: list[Instant | None]
 
 
@@ -388,13 +389,13 @@ def _halted(halt: ContainerStop) -> Write:
 
 
 def _outdated(start: ContainerStart, request: Obj) -> Iterator[Write]:
-    """Delete old runs: keep only the container's last run before a new one, and none of an image."""
+    """Yield the deletions of old runs before a new run: all but the last for a container, all for an image pull."""
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 
 def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Stop the runs of a deleted pod, then delete them, the sandbox last."""
+    """Yield the writes that stop the runs of a deleted pod, then those that delete them, the sandbox last."""
     alive = [run for run in map(run_of, runs) if run.is_alive]
     containers = [run for run in alive if run.container] or alive
     yield from (Update(stopped(run, StopRequest(now, GRACE_MIN))) for run in containers if run.stop is None)
@@ -403,12 +404,12 @@ def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Whether only the stop request of a run changed."""
+    """Report whether a change of a run is only a stop request, which the kubelet itself wrote."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_news(event: WatchEvent) -> bool:
-    """Whether a pod is new, deleted, changed in more than its status, or ended."""
+    """Report whether a pod was created, deleted, ended, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

@@ -1,12 +1,12 @@
-"""DNS names of Services and pods, and hostnames.
+"""DNS names of Services and pods, hostnames of pods, and their /etc/hosts.
 
-    SERVICE.NAMESPACE.svc.cluster.local             the addresses of its ready pods
-    HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    the address of the pod with that hostname and subdomain
-    10-77-0-5.NAMESPACE.pod.cluster.local           that address
+    SERVICE.NAMESPACE.svc.cluster.local             resolves to the addresses of the Service's ready pods
+    HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    resolves to the pod with this hostname and subdomain
+    10-77-0-5.NAMESPACE.pod.cluster.local           resolves to 10.77.0.5
 
-A Service with publishNotReadyAddresses includes every pod that has an address. There is no proxy: the name of a Service
-that is not headless also resolves to its pods, at their own ports. Source: Kubernetes's DNS specification
-(github.com/kubernetes/dns docs/specification.md), pkg/controller/endpointslice (which pods have a hostname).
+A Service with publishNotReadyAddresses includes every pod that has an address. There is no kube-proxy: the name of a
+Service with a cluster IP also resolves to its pods, which clients reach at the pods' own ports. Sources: the DNS
+specification of Kubernetes (github.com/kubernetes/dns docs/specification.md), pkg/controller/endpointslice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,14 +42,14 @@ fe00::2\tip6-allrouters
 class Hostname(NamedTuple):
     """The hostname and domain of a pod."""
 
-    #: Its hostname, also in HOSTNAME.
+    #: The pod's hostname, also in the variable HOSTNAME.
     name: str
-    #: The domain of its entry in /etc/hosts; '' if it has none.
+    #: The domain in the pod's /etc/hosts entry; '' if it has none.
     domain: str
 
     @property
     def names(self) -> Sequence[str]:
-        """All names, the longest first."""
+        """All hostnames for the pod's /etc/hosts entry, the longest first."""
         if not self.domain:
             return [self.name]
         short = self.name.removesuffix(f".{self.domain}")
@@ -57,7 +57,7 @@ class Hostname(NamedTuple):
 
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
-    """Return the names of a pod with its own network. InputError if its FQDN is too long for a hostname."""
+    """Return the hostname and domain of a pod. InputError if the pod's FQDN is too long for a hostname."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
         return Hostname(_cut(spec["hostnameOverride"]), "")
@@ -77,7 +77,7 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
 
 
 def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], of_machine: str | None) -> str:
-    """Return /etc/hosts of a pod; `of_machine` is the machine's own file, included for pods on the host network."""
+    """Return a pod's /etc/hosts; `machine_hosts` is the machine's own file, included for pods on the host network."""
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
     added = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
     if of_machine is not None:
@@ -87,7 +87,7 @@ def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str
 
 
 def pod_name(pod: Obj) -> str:
-    """Format a pod as kubelets do, in quotes."""
+    """Format a pod's name, namespace and uid as in messages of the kubelet, in quotes."""
     metadata = pod["metadata"]
     return quoted(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
@@ -103,7 +103,7 @@ _REVERSE: Final = ".in-addr.arpa"
 
 
 def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the addresses of a lower-case name; None if it does not exist."""
+    """Return the addresses of a DNS name in lowercase; None if the name does not exist."""
     rest, dot, _ = name.rpartition(f".{domain}")
     if not dot or not name.endswith(f".{domain}"):
         return None
@@ -126,7 +126,7 @@ def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
 
 
 def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
+    """Return the DNS names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
     if not name.endswith(_REVERSE):
         return None
     address = ".".join(reversed(name.removesuffix(_REVERSE).split(".")))
@@ -140,7 +140,7 @@ def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
 
 
 def _pods(service: Obj, reader: Reader) -> Iterator[Obj]:
-    """Yield the pods that the name of a Service resolves to."""
+    """Yield the pods that a Service's DNS name resolves to."""
     spec = service["spec"]
     selector = spec.get("selector")
     if not selector:
@@ -167,7 +167,7 @@ def _address(pod: Obj) -> str:
 
 
 def _written_out(text: str) -> Sequence[str] | None:
-    """Parse the address in a pod name such as `10-77-0-5`."""
+    """Parse the address in a DNS label such as `10-77-0-5`; None if it is invalid."""
     try:
         return [str(IPv4Address(text.replace("-", ".")))]
     except AddressValueError:

@@ -1,4 +1,4 @@
-"""Node registration: the local kubelet's Node object, node status and Lease.
+"""Registration of this machine's Node with its status and Lease, and the allocation of GPUs to containers.
 
 Sources: pkg/kubelet (kubelet_node_status.go), pkg/kubelet/nodestatus/setters.go, k8s.io/component-helpers
 apimachinery/lease.
@@ -18,14 +18,14 @@ from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.local.security import containers_of
 from batchyard.nodes import conditions, health
 
-#: How often an unchanged status is reported.
+#: The interval at which an unchanged node status is reported.
 _REPORTS_EVERY: Final = 5 * MINUTE
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """The name, address, resources (as quantities) and info of a node."""
+    """The name, address, resources (as quantities), labels, taints and `nodeInfo` of this machine's node."""
 
     name: str
     address: str
@@ -49,9 +49,7 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", facts.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node's key when the platform starts, the node changes, or its Lease can be created or is
-        deleted.
-        """
+        """Return the node's key if the event may change the node, its Lease, or whether the Lease can be created."""
         key = event.key
         if key.kind == scheme.LEASE and (key != health.lease_key(self._facts.name) or event.type is not _DELETED):
             return ()
@@ -62,7 +60,7 @@ class LocalNode:
         return (self._key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Register the node if it does not exist; otherwise report its status and renew its Lease."""
+        """Register the node if it does not exist; otherwise update its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
             return ReconcileResult([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
@@ -84,7 +82,7 @@ class LocalNode:
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
     def _with_current_status(self, node: Obj, now: Instant) -> Obj:
-        """Return the node with its current status; the same object if nothing is due."""
+        """Return the node with its current status; the same object if the status is unchanged and no report is due."""
         facts, old = self._facts, node.get("status") or {}
         addresses = [{"type": "InternalIP", "address": facts.address}, {"type": "Hostname", "address": facts.name}]
         own = {
@@ -110,7 +108,7 @@ def _reported(node: Obj, now: Instant) -> Obj:
 
 
 def _renewed(lease: Obj | None, node: Obj, now: Instant) -> Obj:
-    """Return the renewed Lease of the node; the same object if it was renewed recently."""
+    """Return the node's Lease with a new renewal time; the same object if it was renewed recently."""
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     last = lease["spec"].get("renewTime")
@@ -125,7 +123,7 @@ def _ready(key: Key) -> EventRecord:
 
 # --- devices ---
 #
-# Device allocation: whole devices such as GPUs for containers, and what containers need to use them.
+# Allocation of whole devices such as GPUs to containers, and the device files and variables that they need.
 #
 # A device belongs to one pod at a time. Devices of an init container are reused by later containers. Free devices with
 # the lowest numbers are taken first. Sources: pkg/kubelet/cm/devicemanager/manager.go (Allocate, devicesToAllocate);
@@ -133,13 +131,13 @@ def _ready(key: Key) -> EventRecord:
 
 
 Allocation: TypeAlias = Mapping[str, Sequence[int]]
-"""The device numbers of one pod's containers, by container name."""
+"""The device numbers that are allocated to each container of one pod, by container name."""
 
 GPU: Final = "nvidia.com/gpu"
 
 
 class Gpu(NamedTuple):
-    """A GPU of the machine."""
+    """A GPU of this machine."""
 
     number: int
     uuid: str
@@ -151,16 +149,16 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
-    """The device files and environment variables that a container gets."""
+    """The device files and environment variables that a container needs to use its devices."""
 
     paths: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation:
-    """Allocate devices to each container that requests some; InputError if too few are free.
+    """Allocate devices to each container of a pod that requests some; InputError if too few are free.
 
-    `numbers` are all healthy devices of the machine, `held` the allocations of pods by uid. The pod keeps its own.
+    `numbers` are the machine's healthy devices, `held` the current allocations by pod uid. A pod keeps its devices.
     """
     uid: str = pod["metadata"]["uid"]
     own = held.get(uid, {})
@@ -187,7 +185,7 @@ def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
-    """Return what a container with these GPUs gets; without GPUs, variables that hide all of the machine's.
+    """Return the device files and variables for a container's GPUs; without GPUs, variables that hide all GPUs.
 
     The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
     """
@@ -220,7 +218,7 @@ def _check_same(container: Mapping[str, Any], had: Sequence[int], asked: tuple[s
 
 
 def _pick(resource: str, wanted: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
-    """Return devices that the pod can reuse, then free ones."""
+    """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
     reused = sorted(reusable)[:wanted]
     needed = wanted - len(reused)
     if len(free) < needed:

@@ -1,6 +1,6 @@
-"""Pod actions: which containers to start or stop, and when to check again.
+"""Pod actions: computes which containers of a pod to start or stop now, and when to compute that again.
 
-    sandbox -> init containers one after the other, sidecars among them -> main containers -> all have ended
+    create the sandbox -> start init containers and sidecars in order -> start main containers -> all have ended
 
 Ended containers restart according to the restart policy, with exponential backoff. If the sandbox is lost, its
 containers end. In a new sandbox the pod starts again, including its init containers. Sources: pkg/kubelet/kuberuntime
@@ -30,7 +30,7 @@ from batchyard.kubelet.local.runs import (
 
 # --- pod state ---
 #
-# Observed state of a pod on this machine: its containers by role, and their runs.
+# The observed state of a pod on this machine: its sandbox, and its containers with their runs.
 
 
 _STATUSES = ("initContainerStatuses", "containerStatuses")
@@ -45,16 +45,16 @@ class ContainerRole(Enum):
 
 
 class PodContainer(NamedTuple):
-    """A container of a pod, with its last runs, the oldest first."""
+    """A container of a pod, with its role and its most recent runs, the oldest first."""
 
     spec: Mapping[str, Any]
     part: ContainerRole
     runs: Sequence[ObservedRun]
     #: The number of the current sandbox.
     sandbox: int
-    #: Its status in the pod's status; empty if it has none.
+    #: The container's entry in the pod's status; empty if there is none.
     reported: Mapping[str, Any]
-    #: The image pulls for it, the oldest first.
+    #: The image pulls for this container, the oldest first.
     images: Sequence[ObservedRun] = ()
 
     @property
@@ -65,22 +65,22 @@ class PodContainer(NamedTuple):
 
     @property
     def last(self) -> ObservedRun | None:
-        """The last run; None before the first."""
+        """The container's last run; None before the first one."""
         return self.runs[-1] if self.runs else None
 
     @property
     def here(self) -> ObservedRun | None:
-        """The last run if it is in the current sandbox: in a new sandbox all containers start again."""
+        """The last run in the current sandbox, or None: in a new sandbox all containers start again."""
         return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs or is starting."""
+        """Whether the container runs or is starting."""
         return bool(self.runs) and self.runs[-1].is_alive
 
     @property
     def is_done(self) -> bool:
-        """Whether an init container or sidecar allows the next container to start."""
+        """Whether the next container may start: a sidecar has started, or an init container has succeeded."""
         run = self.here
         if run is None:
             return False
@@ -88,7 +88,7 @@ class PodContainer(NamedTuple):
 
     @property
     def next_attempt(self) -> int:
-        """The number of its next run; derived from the status if earlier runs were deleted."""
+        """The attempt number of the next run; derived from the pod's status if earlier runs were deleted."""
         if self.last is not None:
             return self.last.attempt + 1
         has_run = self.reported.get("containerID") or self.reported.get("lastState")
@@ -106,7 +106,7 @@ class PodState(NamedTuple):
     next_sandbox: int
 
     def of(self, part: ContainerRole) -> Iterator[PodContainer]:
-        """Yield the containers with a role, in order."""
+        """Yield the containers with a role, in the order of the pod's spec."""
         return (each for each in self.containers if each.part is part)
 
     def alive(self) -> Sequence[PodContainer]:
@@ -121,7 +121,7 @@ class PodState(NamedTuple):
 
 
 def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
-    """Return the observed state of a pod from its runs."""
+    """Return the observed state of a pod, computed from its runs and its status."""
     seen = [run_of(run) for run in runs]
     sandbox = next((run for run in seen if not run.container and not run.image_for), None)
     last = max((run.sandbox for run in seen), default=-1)
@@ -151,9 +151,9 @@ def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
 
 # --- termination ---
 #
-# Pod termination: main containers first, then sidecars in reverse order.
+# Pod termination stops the main containers first, then the sidecars in reverse order.
 #
-# Containers that are still waiting when the grace period ends are stopped with all others. Sources:
+# Sidecars that still run when the grace period ends are stopped at once. Sources:
 # pkg/kubelet/kuberuntime (killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go,
 # pod_workers.go), pkg/kubelet/eviction (emptyDirLimitEviction).
 
@@ -168,19 +168,19 @@ EVICTED: Final = "Evicted"
 
 
 class PodTermination(NamedTuple):
-    """Why and how a pod terminates."""
+    """The time, grace period and reason of a pod's termination."""
 
-    #: When the termination was requested; earlier stops have other reasons.
+    #: When the termination was requested; stop requests before that time have another cause.
     since: Instant
-    #: Grace period in seconds, from the stop of its first container.
+    #: The grace period in seconds, from the stop of the pod's first container.
     grace: int
-    #: Reason and message of a pod that fails regardless of its containers; empty if their exit codes decide.
+    #: The reason and message if the pod fails in any case; empty if the containers' exit codes decide its phase.
     why: str = ""
     message: str = ""
 
 
 class ContainerStop(NamedTuple):
-    """A run to stop, and the message of its Killing Event."""
+    """A run to stop, the stop request, and the message of the Killing Event."""
 
     run: ObservedRun
     stop: StopRequest
@@ -188,7 +188,7 @@ class ContainerStop(NamedTuple):
 
 
 class PodStopPlan(NamedTuple):
-    """The runs to stop now, and when the remaining containers follow; `is_over` if none is alive."""
+    """The runs to stop now, and when to stop the remaining containers; `is_over` if no container is alive."""
 
     halts: list[ContainerStop]
     look_again: Instant | None
@@ -196,7 +196,7 @@ class PodStopPlan(NamedTuple):
 
 
 def termination_of(situation: PodState, now: Instant) -> PodTermination | None:
-    """Return why a pod must terminate: deletion, deadline, or a full volume; None if it need not."""
+    """Return the termination of a deleted pod, one over its deadline or with a full volume; None for other pods."""
     pod = situation.pod
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
@@ -211,7 +211,7 @@ def termination_of(situation: PodState, now: Instant) -> PodTermination | None:
 
 
 def _too_full(pod: Obj, name: str) -> str:
-    """Return the eviction message for a full volume; the trailing space is Kubernetes's."""
+    """Return the eviction message for an emptyDir over its size limit; it ends with a space, as in Kubernetes."""
     limits = {
         volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
     }
@@ -219,18 +219,18 @@ def _too_full(pod: Obj, name: str) -> str:
 
 
 def graceful_termination(pod: Obj, since: Instant) -> PodTermination:
-    """Return the termination of a pod with its full grace period."""
+    """Return a termination of a pod with the grace period in its spec."""
     return PodTermination(since, pods.grace_period(pod))
 
 
 def deadline_of(pod: Obj) -> Instant | None:
-    """Return the active deadline of a pod; None if it has none or has not started."""
+    """Return when a pod's activeDeadlineSeconds end; None if it has no deadline or has not started."""
     seconds, started = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if seconds is None or started is None else parse_time(started) + seconds * SECOND
 
 
 def containers_to_stop(situation: PodState, ending: PodTermination, now: Instant) -> PodStopPlan:
-    """Return which containers to stop now."""
+    """Return which containers of a terminating pod to stop now, and when to stop the rest."""
     alive = situation.alive()
     until = _begun_at(situation, ending, now) + ending.grace * SECOND
     firsts = [each for each in alive if each.part is not ContainerRole.SIDECAR]
@@ -241,16 +241,16 @@ def containers_to_stop(situation: PodState, ending: PodTermination, now: Instant
 
 
 def _begun_at(situation: PodState, ending: PodTermination, now: Instant) -> Instant:
-    """Return when the first container was stopped for this termination; `now` if none was."""
+    """Return when the first container was stopped for this termination; `now` if none was stopped yet."""
     lasts = (each.last for each in situation.containers)
     return min((run.stop.at for run in lasts if run and run.stop and run.stop.at >= ending.since), default=now)
 
 
 def _halts(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
-    """Yield stop requests for containers without one, or with a longer grace period than now remains."""
+    """Yield stop requests for containers that have none, or one with a longer grace period than now allowed."""
     for each in containers:
         run = each.last
-        assert run is not None, "a live container has a run"
+        assert run is not None, f"container {each.name} is alive but has no run"
         message = f"Stopping container {each.name}"
         if run.stop is None:
             yield ContainerStop(run, stop, message)
@@ -267,7 +267,7 @@ SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
-    """A container to start."""
+    """A container to start, with the attempt number and its consecutive early restarts."""
 
     container: PodContainer
     attempt: int
@@ -275,21 +275,21 @@ class ContainerStart(NamedTuple):
 
 
 class PodActions(NamedTuple):
-    """The actions that are due, and when to check again."""
+    """The actions that are due for a pod, and when to compute them again."""
 
     starts: Sequence[ContainerStart] = ()
     halts: Sequence[ContainerStop] = ()
-    #: Whether a sandbox should be created, the first or one to replace a lost one.
+    #: Whether a sandbox must be created: the first one, or a replacement for a lost one.
     makes_sandbox: bool = False
-    #: The restart delay of containers that back off, by name.
+    #: The restart delay of containers in CrashLoopBackOff, by name.
     backoffs: Mapping[str, Duration] = MappingProxyType({})
-    #: Whether nothing runs and nothing will start.
+    #: Whether no container runs and none will start.
     has_ended: bool = False
     look_again: Instant | None = None
 
 
 def compute_pod_actions(situation: PodState, now: Instant) -> PodActions:
-    """Return the actions for an admitted pod that has not ended."""
+    """Return the due actions for an admitted pod that has not ended."""
     ending = termination_of(situation, now)
     if ending is not None:
         return stop_actions(situation, ending, now)
@@ -302,15 +302,15 @@ def compute_pod_actions(situation: PodState, now: Instant) -> PodActions:
 
 
 def stop_actions(situation: PodState, ending: PodTermination, now: Instant) -> PodActions:
-    """Return the actions that stop all containers in order."""
+    """Return the actions that stop all containers of a pod in order."""
     found = containers_to_stop(situation, ending, now)
     return PodActions(halts=found.halts, has_ended=found.is_over, look_again=found.look_again)
 
 
 def _without_sandbox(situation: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
-    """Return the actions without a live sandbox.
+    """Return the actions for a pod without a live sandbox: stop its containers, then create a new sandbox.
 
-    Stop its containers first, then create a new sandbox if the restart policy allows it.
+    The pod ends instead if its restart policy forbids a restart or its containers have succeeded.
     """
     if situation.alive():
         return stop_actions(situation, graceful_termination(situation.pod, sandbox.ended_at if sandbox else 0), now)
@@ -324,7 +324,7 @@ def _without_sandbox(situation: PodState, sandbox: ObservedRun | None, now: Inst
 
 
 def _is_enough(situation: PodState) -> bool:
-    """Whether a pod without sandbox gets no new one: its policy forbids a restart, or its containers have succeeded."""
+    """Report whether a pod without sandbox has ended: restarts are forbidden, or its containers have succeeded."""
     if situation.restart_policy == "Never":
         return any(each.runs for each in situation.containers)
     lasts = [each.last for each in situation.of(ContainerRole.MAIN)]
@@ -350,7 +350,7 @@ def _running_actions(situation: PodState, now: Instant) -> PodActions:
 def _may_run(situation: PodState) -> Sequence[PodContainer]:
     """Return the containers that may run now.
 
-    These are the due init container with the sidecars before it, or all sidecars and main containers.
+    These are the current init container with the sidecars before it, or all sidecars and main containers.
     """
     firsts = [each for each in situation.containers if each.part is not ContainerRole.MAIN]
     mains = list(situation.of(ContainerRole.MAIN))
@@ -368,7 +368,7 @@ def _may_run(situation: PodState) -> Sequence[PodContainer]:
 
 
 def _started(situation: PodState, now: Instant) -> PodActions:
-    """Start or restart the containers that may run; stop those whose probes or hooks failed."""
+    """Return the starts and restarts of containers that may run, and the stops after failed probes or hooks."""
     policy = situation.restart_policy
     starts: list[ContainerStart] = []
     halts: list[ContainerStop] = []
@@ -394,13 +394,13 @@ def _started(situation: PodState, now: Instant) -> PodActions:
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
-    """Return the number of consecutive early restarts; 0 after a long run."""
+    """Return how many consecutive early restarts preceded the end of a run; 0 if the run was long."""
     ran = run.ended_at - run.started_at if run.started_at else 0
     return 0 if ran > _BACKOFF_FORGOTTEN else run.restarts_in_row
 
 
 def _begins_again(part: ContainerRole, run: ObservedRun, policy: str) -> bool:
-    """Whether a container restarts after this run."""
+    """Report whether a container restarts after this ended run, given its role and the restart policy."""
     if part is ContainerRole.SIDECAR:
         return True
     if part is ContainerRole.MAIN and policy == "Always":
@@ -411,7 +411,7 @@ def _begins_again(part: ContainerRole, run: ObservedRun, policy: str) -> bool:
 def _halted_for_failure(
     container: PodContainer, run: ObservedRun, situation: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
-    """Yield the stop of a container whose probe or hook failed."""
+    """Yield the stop of a container whose probe or postStart hook failed; nothing if none failed."""
     failed = run.status.get("failed")
     if not failed or run.stop is not None:
         return

@@ -1,4 +1,4 @@
-"""Run requests of a pod: its sandbox, and the starts of its containers with all their inputs."""
+"""Run requests for pod sandboxes and containers, and the checks with which the kubelet rejects pods."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,8 +59,8 @@ from batchyard.placement.node_info import NodeInfo
 # --- probes ---
 # Probes and lifecycle hooks of a container, with defaults and numeric ports.
 #
-# A kubelet detects an unknown port name only when it probes, and then fails each probe. Here such a container is not
-# created. Source: pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
+# In Kubernetes, probes with an unknown port name fail at run time. Here the container is not created. Sources:
+# pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
 
 
 _PROBES: Final[Mapping[str, str]] = {
@@ -70,9 +70,9 @@ _PROBES: Final[Mapping[str, str]] = {
 }
 # --- container spec ---
 #
-# Container run spec: the complete input of a container's shim.
+# The spec of a container run: the complete input of the container's shim.
 #
-# Sources of the order of checks, which decides the first reported error: pkg/kubelet/kuberuntime (startContainer,
+# Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
 # generateContainerConfig); of resources: kuberuntime_container_linux.go.
 
 
@@ -93,7 +93,7 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
+    """Return a container's probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
     found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in found.items():
         if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
@@ -105,7 +105,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
+    """Return a container's lifecycle hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
     return {name: {**_without_nulls(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
@@ -116,7 +116,7 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _actions(fields: Mapping[str, Any], container: Mapping[str, Any], whose: str) -> dict[str, Mapping[str, Any]]:
-    """Return the handlers of a probe or hook that use a port."""
+    """Return the httpGet, grpc and tcpSocket handlers of a probe or hook, with defaults and a numeric port."""
     return {
         action: {
             **defaults,
@@ -145,18 +145,18 @@ _MESSAGE_POLICY: Final = "File"
 
 
 def no_fault(_: str) -> str:
-    """Accept every seccomp profile."""
+    """Return '' for any seccomp profile: all profiles count as valid."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The machine's settings for all pods."""
+    """The machine's settings for all pods, from `spec.local` of the Cluster object."""
 
     images: Sequence[ImageRow] = ()
-    #: The machine's directories that pods may mount by hostPath.
+    #: The machine's directories that pods may mount as hostPath volumes.
     host_paths: Sequence[str] = ()
-    #: The user of containers that name none.
+    #: The user of containers that specify none.
     default_user: ContainerUser = ROOT
     #: The maximum number of processes of a container.
     pids: int = 32768
@@ -168,14 +168,14 @@ class NodeSettings:
     engines: Sequence[str] = ()
     #: The size limit in bytes of unpacked images that no container uses.
     cache_bytes: int = 20 << 30
-    #: Whether pods may use the machine's network, including services on its loopback.
+    #: Whether pods may use the machine's network, including services on the loopback interface.
     host_network: bool = False
     #: Returns why a seccomp profile of this machine cannot be loaded, by its name; '' if it can.
     profile_fault: Callable[[str], str] = no_fault
 
 
 class ResolvedImage(NamedTuple):
-    """The mapping of a container's image, and the metadata of an engine's image."""
+    """The image mapping of a container, and the image's metadata if an engine provides it."""
 
     row: ImageRow
     image: Mapping[str, Any]
@@ -183,11 +183,11 @@ class ResolvedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerInputs:
-    """What a pod has before its containers are created: addresses, volumes, devices and the image."""
+    """The inputs of a container that its pod provides: addresses, volumes, devices and the image."""
 
-    #: Its addresses, the primary one first.
+    #: The pod's addresses, the primary one first.
     addresses: Sequence[str] = ()
-    #: Its volumes, by name.
+    #: The pod's volumes, by name.
     volumes: Mapping[str, Plan] = field(default_factory=dict)
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
@@ -196,9 +196,9 @@ class ContainerInputs:
 
 
 class ContainerRunSpec(NamedTuple):
-    """The spec of a run, and its mounts."""
+    """The spec of a container run, and its mounts."""
 
-    #: Complete, except that the mounts are not yet resolved in the pod's directory.
+    #: The complete spec, except that the mount sources are not yet resolved in the pod's directory.
     spec: dict[str, Any]
     mounts: Sequence[Mount]
 
@@ -206,7 +206,7 @@ class ContainerRunSpec(NamedTuple):
 def container_run(
     pod: Obj, container: Mapping[str, Any], attempt: int, given: ContainerInputs, settings: NodeSettings, reader: Reader
 ) -> ContainerRunSpec:
-    """Return a container's run spec, attempts counted from 0; ContainerError if it cannot be created."""
+    """Return the spec of a container run; attempts are counted from 0. ContainerError if it cannot be created."""
     name: str = container["name"]
     standing = given.standing or ResolvedImage(find_row(container.get("image") or "", settings.images), {})
     reject_unsupported(pod, container, reader, host_network=settings.host_network)
@@ -243,13 +243,13 @@ def container_run(
 
 
 def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
-    """Return the mount of the image's working directory."""
+    """Return the mount of a mapped image's working directory; empty if it has none."""
     folder = row.working_dir
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
 def _place(pod: Obj, container: Mapping[str, Any], standing: ResolvedImage, default: ContainerUser) -> dict[str, Any]:
-    """Return the image, working directory and user fields of a container."""
+    """Return the fields of the run spec for a container's image, working directory, user and stop signal."""
     row, image = standing
     name, folder = container.get("image") or "", container.get("workingDir")
     if not row.engine:
@@ -270,7 +270,7 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: ResolvedImage, defa
 
 
 def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
-    """Return the container's command and arguments, or those of its image.
+    """Return the container's command line, completed from the image's command and arguments.
 
     The image's arguments apply only with the image's command. If the image has no command, the container's arguments
     are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
@@ -286,7 +286,7 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
 
 
 def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
-    """Return HOSTNAME as runtimes set it; on the host network it is the node's name, which is not known here."""
+    """Return the variable HOSTNAME of a pod; empty for a pod on the host network, whose hostname the shim sets."""
     if pod["spec"].get("hostNetwork"):
         return {}
     try:
@@ -296,7 +296,7 @@ def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
 
 
 def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
-    """Return limits and requests. An unset limit defaults to the pod's, and an unset request to the limit."""
+    """Return a container's limits and requests; a limit defaults to the pod's limit, a request to the limit."""
     own: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = own.get("limits") or {}
     of_pod: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
@@ -306,25 +306,25 @@ def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, M
 
 
 def _amount(name: str, amounts: Mapping[str, Any]) -> int | None:
-    """Return thousandths of a CPU or bytes of memory; None if unset or zero, which means no limit."""
+    """Return a resource quantity in millicores or bytes; None if it is unset or zero, which means no limit."""
     return meta.amount(name, amounts[name]) or None if name in amounts else None
 
 
 # --- admission ---
-# Kubelet admission: rejects pods whose devices are taken, that exceed the node's free resources, or that do not match.
+# Kubelet admission rejects pods that do not fit: no free devices or resources, or an unmatched node selector.
 #
-# The scheduler has checked this already. Pods fail here if they were bound past it or if their node changed meanwhile.
-# A pod that ran here before a restart is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
+# The scheduler has checked this already. Pods fail here if another client bound them or if their node has changed.
+# A pod that ran before a restart of the platform is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
 # pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the messages about insufficient devices).
 
 
-#: The order in which insufficient resources are checked; the others follow by name.
+#: The order in which resources are checked; all other resources follow by name.
 _ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
 _OS: Final = "kubernetes.io/os"
 
 
 class KubeletRejection(NamedTuple):
-    """Why a pod is rejected."""
+    """The reason and message of a pod that the kubelet rejects."""
 
     #: The reason in its status and in an Event of type Warning.
     reason: str
@@ -340,9 +340,9 @@ class KubeletRejection(NamedTuple):
 def allocate(
     pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
-    """Allocate devices to a pod's containers, or return why that fails; a kubelet checks this first.
+    """Allocate devices to a pod's containers, or return the rejection of the pod if that fails.
 
-    See batchyard.kubelet.local.node.allocation_of for the parameters.
+    The parameters are those of batchyard.kubelet.local.node.allocation_of.
     """
     try:
         return allocation_of(pod, resource, numbers, held)
@@ -351,14 +351,14 @@ def allocate(
 
 
 def find_rejection(pod: Obj, node: Obj, others: Sequence[Obj]) -> KubeletRejection | None:
-    """Return why a node rejects a pod; None if it admits it. `others` are the admitted pods that have not ended."""
+    """Return the first reason for a node to reject a pod, or None; `others` are the node's pods that have not ended."""
     for refusal in _refusals(pod, node, others):
         return refusal
     return None
 
 
 def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[KubeletRejection]:
-    """Yield the reasons for a rejection, in the kubelet's order."""
+    """Yield the reasons for a node to reject a pod, in the kubelet's order."""
     yield from _of_system(pod, node)
     view, asking = node_view(node), pod_view(pod)
     here = NodeInfo(view)
@@ -383,7 +383,7 @@ def _of_system(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
 
 
 def _of_room(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
-    """Yield insufficient resources. Extended resources that the node does not have are ignored, as in the kubelet."""
+    """Yield a rejection per insufficient resource. Extended resources that the node does not have are ignored."""
     total = node.view.allocatable
     wanted = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(wanted, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
@@ -410,7 +410,7 @@ def _failed(rule: str, why: str) -> KubeletRejection:
 
 
 class RunRequests:
-    """The settings and GPUs of a node, and `token`, which issues ServiceAccount tokens."""
+    """Builds the run requests of a node from its settings and GPUs; `token` issues ServiceAccount tokens."""
 
     def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
         self._node = Key(NODE, "", node)
@@ -419,7 +419,7 @@ class RunRequests:
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
-        """Return why this node rejects a pod; None if it admits it, or if the node's status is not known yet."""
+        """Return why this node rejects a pod; None if it admits the pod or the node's status is not known yet."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
@@ -427,7 +427,7 @@ class RunRequests:
         return given if isinstance(given, KubeletRejection) else find_rejection(pod, node, others)
 
     def _allocated(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
-        """Return the GPUs of a pod's containers; the sandboxes of other pods record their allocations."""
+        """Allocate GPUs to a pod's containers; the sandbox runs record the allocations of all pods."""
         if not any(GPU in amounts for amounts in _amounts(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
@@ -435,7 +435,7 @@ class RunRequests:
         return allocate(pod, GPU, list(self._gpus), held)
 
     def sandbox(self, situation: PodState, reader: Reader) -> Obj:
-        """Return the run request for a pod's next sandbox. VolumeError if a volume cannot be created."""
+        """Return the run request for a pod's next sandbox; VolumeError if a volume cannot be created."""
         pod = situation.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
@@ -462,8 +462,8 @@ class RunRequests:
         return sandbox_run_request(pod, spec, plans)
 
     def refreshed(self, situation: PodState, reader: Reader, now: Instant) -> Obj | None:
-        """Return the sandbox with refreshed volume files; None if they cannot be read now and stay unchanged."""
-        assert situation.sandbox is not None, "volumes are made with a sandbox"
+        """Return a pod's sandbox run with current volume files; None if a source cannot be read now."""
+        assert situation.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
             plans = volume_plans(situation.pod, VolumeSources(reader, self._token, self._settings.host_paths))
         except VolumeError:
@@ -472,9 +472,9 @@ class RunRequests:
         return refreshed(situation.sandbox, files, now)
 
     def container(self, situation: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
-        """Return the run request for a container or its image, or what the start waits for."""
+        """Return the run request for a container or for its image pull, or the image that the container waits for."""
         pod, sandbox = situation.pod, situation.sandbox
-        assert sandbox is not None, "containers are started in a sandbox"
+        assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
             row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
             image = image_of(start, now) if row.engine else {}
@@ -494,13 +494,13 @@ class RunRequests:
         return container_run_request(pod, spec, run.mounts, plans)
 
     def _devices(self, sandbox: ObservedRun, container: str) -> ContainerDevices:
-        """Return the GPUs of a container."""
+        """Return the GPUs that a pod's sandbox run records for a container."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
 
 
 def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
-    """Yield the limits and requests of a pod's containers."""
+    """Yield the resource limits and the requests of each container of a pod."""
     for container in containers_of(pod):
         resources = container.get("resources") or {}
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
@@ -509,9 +509,9 @@ def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
 def settings_of(
     local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = no_fault
 ) -> NodeSettings:
-    """Return the settings in `spec.local` of a Cluster; `engines` are the usable container engines.
+    """Return the node settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
-    `profile_fault` returns why a seccomp profile of this machine cannot be loaded.
+    `profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
     """
     log = local.get("log") or {}
     return NodeSettings(

@@ -1,4 +1,4 @@
-"""Runs as the kubelet reads them, and its run requests (batchyard.interfaces.containers)."""
+"""Runs (starts of containers, sandboxes and image pulls): their observed state and the requests to create them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -16,23 +16,23 @@ STARTING: Final = "Starting"
 
 
 class StopRequest(NamedTuple):
-    """A stop request for a run."""
+    """A request to stop a run: when, with which grace period, and why."""
 
     at: Instant
-    #: Grace period in seconds, then SIGKILL.
+    #: The grace period in seconds before SIGKILL.
     grace: int
     why: str = ""
 
     def until(self) -> Instant:
-        """When the grace period ends."""
+        """Return when the grace period ends."""
         return self.at + self.grace * SECOND
 
 
 class ObservedRun(NamedTuple):
-    """One run of a container, sandbox or image pull. A sandbox is `Ready` where a container is `Running`."""
+    """One run of a container, sandbox or image pull, as an object. Its phase is Running, or Ready for a sandbox."""
 
     obj: Obj
-    #: Empty for a sandbox or an image.
+    #: The container's name; empty for a sandbox or an image pull.
     container: str
     attempt: int
     status: Mapping[str, Any]
@@ -40,7 +40,7 @@ class ObservedRun(NamedTuple):
 
     @property
     def image_for(self) -> str:
-        """The container that an image is pulled for; empty for other runs."""
+        """The name of the container for which an image is pulled; empty if the run is no image pull."""
         return str(self.obj["spec"].get("for", ""))
 
     @property
@@ -51,60 +51,60 @@ class ObservedRun(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the run has not ended."""
         return self.phase != EXITED
 
     @property
     def exit_code(self) -> int:
-        """The exit code; only for a run that has ended."""
+        """The exit code of an ended run; KeyError for other runs."""
         code: int = self.status["exitCode"]
         return code
 
     @property
     def ended_at(self) -> Instant:
-        """When it ended; only for a run that has ended."""
+        """When the run ended; KeyError if it has not ended."""
         at: Instant = self.status["finishedAt"]
         return at
 
     @property
     def started_at(self) -> Instant:
-        """When it started; 0 if it never did."""
+        """When the run started; 0 if it never started."""
         at: Instant = self.status.get("startedAt") or 0
         return at
 
     @property
     def is_started(self) -> bool:
-        """Whether it runs, and its startup probe, if any, has succeeded."""
+        """Whether the container runs and its startup probe, if any, has succeeded."""
         return self.phase == RUNNING and bool(self.status.get("started"))
 
     @property
     def is_killed_by_probe(self) -> bool:
-        """Whether it was stopped because a probe failed."""
+        """Whether the container was stopped because a probe failed."""
         return "probe" in (self.status.get("failed") or {})
 
     @property
     def sandbox(self) -> int:
-        """The number of its sandbox; for a sandbox its own number."""
+        """The number of the run's sandbox; for a sandbox its own number."""
         return int(self.obj["spec"].get("sandbox", 0))
 
     @property
     def files_are_from(self) -> Instant:
-        """When the files of the pod's volumes were written; only for a ready sandbox."""
+        """When the files of the pod's volumes were last written; only for a ready sandbox."""
         return int(self.obj.get("filesFrom", self.started_at))
 
     @property
     def address(self) -> str:
-        """The address of a sandbox with its own network; otherwise empty."""
+        """The pod's address if its sandbox has its own network; otherwise empty."""
         return str(self.obj["spec"].get("address") or "").partition("/")[0]
 
     @property
     def restarts_in_row(self) -> int:
-        """The number of restarts before it that each followed soon after the previous one."""
+        """The number of consecutive early restarts before this run, which determines the restart backoff."""
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 
 def run_of(obj: Obj) -> ObservedRun:
-    """Parse a run."""
+    """Return the observed run for a Run object."""
     stop = obj.get("stop")
     return ObservedRun(
         obj,
@@ -116,7 +116,7 @@ def run_of(obj: Obj) -> ObservedRun:
 
 
 def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Return the image pulls for each container, the oldest first."""
+    """Group the image pulls among runs by container, the oldest first."""
     found: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda each: int(each.obj["spec"].get("number", 0))):
         if run.image_for:
@@ -125,7 +125,7 @@ def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[Ob
 
 
 def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Return the runs of each container, the oldest first."""
+    """Group the container runs by container, the oldest first."""
     found: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda each: each.attempt):
         if run.container:
@@ -134,27 +134,27 @@ def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedR
 
 
 def container_run_request(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
-    """Return the request to start a container. The sources of its mounts are resolved where the volumes are."""
+    """Return the Run object that requests a container start; the runtime resolves the sources of its mounts."""
     return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
 def image_run_request(pod: Obj, spec: Mapping[str, Any]) -> Obj:
-    """Return the request to pull a container's image."""
+    """Return the Run object that requests the pull of a container's image."""
     return _new(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
 
 
 def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
-    """Return the request for a pod's sandbox, with its volumes."""
+    """Return the Run object that requests a pod's sandbox, with the volume plans."""
     return {**_new(pod, SANDBOX, spec), "volumes": plans}
 
 
 def stopped(run: ObservedRun, stop: StopRequest) -> Obj:
-    """Return the run with a stop request."""
+    """Return the Run object with a stop request."""
     return {**run.obj, "stop": stop._asdict()}
 
 
 def refreshed(run: ObservedRun, plans: Mapping[str, Plan], now: Instant) -> Obj:
-    """Return the sandbox with refreshed volume files."""
+    """Return a sandbox's Run object with new volume files."""
     return {**run.obj, "volumes": plans, "filesFrom": now}
 
 
@@ -165,7 +165,7 @@ def pod_of(run: Obj) -> Mapping[str, str]:
 
 
 def key_of_run(run: ObservedRun) -> Key:
-    """Return the key of a run."""
+    """Return the key of a run's Run object."""
     return key_of(run.obj)
 
 

@@ -1,4 +1,4 @@
-"""Security contexts: the user and restrictions of a container, and unsupported settings.
+"""Security contexts: the user and seccomp profile of a container, and the rejection of unsupported settings.
 
 Containers run without capabilities and new privileges, in their own namespaces. Settings that require more are rejected
 instead of ignored. Sources: pkg/kubelet/kuberuntime/security_context_others.go; pkg/securitycontext
@@ -14,14 +14,14 @@ from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError
 from batchyard.kubelet.local.names import pod_name
 
-#: RuntimeClass handlers that need no other isolation than is available.
+#: RuntimeClass handlers that this node can replace: they require no stronger isolation.
 _HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class ContainerUser(NamedTuple):
-    """The user of a container, as seen from inside."""
+    """The uid and gid of a container's processes, as seen inside the container."""
 
     uid: int
     gid: int
@@ -40,10 +40,10 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
-    """Return the user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
+    """Return a container's user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
-    ContainerError if the user would be root despite runAsNonRoot. Volume files belong to the container's user in any
-    case, so membership in fsGroup is not needed.
+    ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
+    so membership in the fsGroup is not needed.
     """
     uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
     if _effective(pod, container, "runAsNonRoot"):
@@ -55,7 +55,7 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> d
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | None:
-    """Return `uid`, `uid:gid`, or the image's user with another group; None for the image's own user `own`.
+    """Return the user of a container as `uid` or `user:gid`; None for the user in the image's metadata, `own`.
 
     ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
     """
@@ -80,16 +80,16 @@ def fs_group(pod: Obj) -> int | None:
 
 
 def fs_user(pod: Obj) -> int | None:
-    """Return the common runAsUser of a pod's containers; None if they have none or differ."""
+    """Return the runAsUser that all containers of a pod share; None if they have none or differ."""
     users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
 
 
 def shared_group(pod: Obj) -> int | None:
-    """Return the group that lets an engine's containers read non-public files; None if the pod names none.
+    """Return the group that owns non-public volume files for an engine's containers; None if the pod has none.
 
-    This is the fsGroup, or else the pod's common user. A kubelet makes that user the owner of the token, but here files
-    belong to the user that runs the node.
+    This is the fsGroup, or else the pod's common runAsUser as a group id. In Kubernetes that user owns the token file;
+    here all files belong to the user that runs the node.
     """
     group = fs_group(pod)
     return fs_user(pod) if group is None else group
@@ -104,19 +104,19 @@ def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 
 def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
-    """Return a field of the container's security context, or else of the pod's."""
+    """Return a field of the container's security context, or else of the pod's security context."""
     own = (container.get("securityContext") or _NOTHING).get(field)
     return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
 
 
-# --- system calls ---
+# --- seccomp ---
 
 
 def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], str]) -> dict[str, str]:
-    """Return the seccomp profile of a container; the runtime's default profile if the pod names none.
+    """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
-    `fault` returns why a profile of the machine cannot be loaded. ContainerError in that case, or if the profile has no
-    name. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    `fault` returns why a profile of the machine cannot be loaded, or ''. ContainerError if the profile has no valid
+    name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
     """
     profile = _effective(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":
@@ -191,7 +191,7 @@ def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iter
 
 
 def _refuse_runtime_class(name: str, reader: Reader) -> None:
-    """Raise ContainerError for a RuntimeClass that does not exist or needs other isolation than is available."""
+    """Raise ContainerError if a RuntimeClass does not exist or its handler is not available on this node."""
     if not name:
         return
     found = reader.get(Key(scheme.RUNTIME_CLASS, "", name))

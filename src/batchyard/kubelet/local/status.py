@@ -18,7 +18,7 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 
 # --- container status ---
 #
-# Container statuses, computed from runs.
+# Statuses of containers, computed from their runs.
 #
 # Sources: pkg/kubelet/kubelet_pods.go (convertToAPIContainerStatuses), pkg/kubelet/prober (prober_manager.go:
 # UpdatePodStatus), pkg/kubelet/kuberuntime (doBackOff).
@@ -31,13 +31,13 @@ _KILLED: Final = 137
 
 
 class StartProblem(NamedTuple):
-    """Why a container cannot start now: reason and message of its `waiting` state."""
+    """The reason and message of the `waiting` state of a container that cannot start now."""
 
     reason: str
     message: str
 
     def state(self) -> Mapping[str, Any]:
-        """The container state for this reason."""
+        """Return the `waiting` state with this reason and message."""
         return {"waiting": {field: text for field, text in self._asdict().items() if text}}
 
 
@@ -49,9 +49,9 @@ def container_status(
     *,
     is_starting: bool = False,
 ) -> dict[str, Any]:
-    """Return the status of a container; `backoff` is its current restart delay.
+    """Return the status of a container; `trouble` is why it cannot start, `backoff` its current restart delay.
 
-    While a container starts, its previous status stays.
+    The previous status is kept while the container is starting.
     """
     run, reported = container.last, container.reported
     why = trouble if backoff is None else backing_off(pod, container.name, backoff)
@@ -80,12 +80,12 @@ def container_status(
 
 
 def unknown(message: str = _LOST) -> Mapping[str, Any]:
-    """Return the state of a container whose outcome is unknown."""
+    """Return the `terminated` state of a container whose exit code is unknown."""
     return {"terminated": {"exitCode": _KILLED, "reason": UNKNOWN, "message": message}}
 
 
 def backing_off(pod: Obj, container: str, wait: Duration) -> StartProblem:
-    """Return the CrashLoopBackOff of a container that ended too soon."""
+    """Return the CrashLoopBackOff problem of a container whose restart is delayed by `wait`."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     return StartProblem(
@@ -94,7 +94,7 @@ def backing_off(pod: Obj, container: str, wait: Duration) -> StartProblem:
 
 
 def full_name(pod: Obj) -> str:
-    """Format a pod as kubelets do in messages."""
+    """Format a pod's name, namespace and uid as in messages of the kubelet."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
@@ -108,7 +108,7 @@ def _state(run: ObservedRun, why: StartProblem | None, pod: Obj) -> Mapping[str,
 
 
 def _not_begun(container: PodContainer, pod: Obj, why: StartProblem | None) -> dict[str, Any]:
-    """Return the status of a container without runs, based on its last reported status."""
+    """Return the status of a container without runs, based on its reported status."""
     reported = container.reported
     if reported and "terminated" in reported["state"]:
         return {**reported}
@@ -137,7 +137,7 @@ def _outline(container: PodContainer) -> dict[str, Any]:
 
 
 def _image_of(run: ObservedRun) -> Mapping[str, str]:
-    """Return the image as the engine resolved it; empty for an image that is mapped to this machine."""
+    """Return the image and imageID fields as the engine resolved them; empty for an image mapped to this machine."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
@@ -149,7 +149,7 @@ def _mount(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def terminated(run: ObservedRun) -> Mapping[str, Any]:
-    """Return the `terminated` state of a run."""
+    """Return the `terminated` state of an ended run."""
     if run.status.get("reason") == UNKNOWN:
         return unknown()
     state: dict[str, Any] = {"exitCode": run.exit_code, "reason": run.status.get("reason") or _reason(run.exit_code)}
@@ -171,7 +171,7 @@ def _id_of(run: ObservedRun) -> str:
 
 
 # --- conditions ---
-# Pod conditions, computed from the container statuses.
+# Conditions of pods, computed from the container statuses.
 #
 # Source: pkg/kubelet/status (generate.go).
 
@@ -180,21 +180,21 @@ _OWN: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersR
 
 
 class ConditionVerdict(NamedTuple):
-    """Whether a condition holds, and why."""
+    """The status of a pod condition, with reason and message."""
 
     holds: bool
     reason: str = ""
     message: str = ""
 
     def of(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
-        """Return the condition of this type."""
+        """Return the pod condition of type `kind`; the transition time of `old` is kept if the status is unchanged."""
         return condition(kind, self.holds, (self.reason, self.message), old, now)
 
 
 def conditions_of(
     situation: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """Return the conditions of other controllers, then the kubelet's own; `statuses` are those of all containers."""
+    """Return a pod's conditions: those of other controllers, then the kubelet's; `statuses` are of all containers."""
     pod = situation.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready(situation, statuses, phase)
@@ -232,7 +232,7 @@ def _containers_ready(situation: PodState, statuses: Sequence[Mapping[str, Any]]
 
 
 def _gated(pod: Obj, containers_ready: ConditionVerdict) -> ConditionVerdict:
-    """Return the Ready condition: containers are ready, and all readiness gates are true."""
+    """Return the Ready condition: true if the containers are ready and all readiness gates are true."""
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.holds or not gates:
         return containers_ready
@@ -269,7 +269,7 @@ Statuses = Sequence[Mapping[str, Any]]
 
 
 class StatusInputs(NamedTuple):
-    """The inputs of a pod status."""
+    """The inputs from which a pod's status is computed."""
 
     situation: PodState
     steps: PodActions
@@ -279,7 +279,7 @@ class StatusInputs(NamedTuple):
 
 
 def status_of(seen: StatusInputs, now: Instant) -> dict[str, Any]:
-    """Return the status of a pod; fields of other controllers are kept."""
+    """Return the new status of a pod; fields written by other controllers are kept."""
     situation, has_ended = seen.situation, seen.steps.has_ended
     pod = situation.pod
     old = pod.get("status") or {}
@@ -308,7 +308,7 @@ def status_of(seen: StatusInputs, now: Instant) -> dict[str, Any]:
 
 
 def rejected(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
-    """Return the status of a rejected pod. Source: rejectPod in pkg/kubelet."""
+    """Return the status of a pod that the kubelet rejects. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
     times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
     return {**old, **rejection, **times, "conditions": conditions_of_rejected(pod, now)}
@@ -327,7 +327,7 @@ def _statuses(seen: StatusInputs, parts: Sequence[ContainerRole]) -> list[dict[s
 
 
 def _addresses(seen: StatusInputs, old: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sandbox's address, or the node's for a pod on the host network."""
+    """Return the podIP fields: the sandbox's address, or the node's address for a pod on the host network."""
     sandbox = seen.situation.sandbox
     is_on_node = bool(seen.situation.pod["spec"].get("hostNetwork"))
     has_none = sandbox is None or sandbox.phase != READY
@@ -341,7 +341,7 @@ def _addresses(seen: StatusInputs, old: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _judged(seen: StatusInputs, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
-    """Return the phase of a pod, with reason and message."""
+    """Return the phase of a pod, and the status fields `reason` and `message` if a termination sets them."""
     pod = seen.situation.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
@@ -353,7 +353,7 @@ def _judged(seen: StatusInputs, firsts: Statuses, mains: Statuses, now: Instant)
 
 
 def _phase(seen: StatusInputs, firsts: Statuses, mains: Statuses) -> str:
-    """Return the phase that follows from the container statuses."""
+    """Return the phase of a pod, computed from its container statuses and its restart policy."""
     situation, policy = seen.situation, seen.situation.restart_policy
     parts = {each.name: each.part for each in situation.containers}
     inits = [status for status in firsts if parts[status["name"]] is ContainerRole.INIT]
@@ -375,7 +375,7 @@ def _phase(seen: StatusInputs, firsts: Statuses, mains: Statuses) -> str:
 
 
 def _code(status: Mapping[str, Any]) -> int | None:
-    """Return the exit code of a container that does not run; None if it runs or has never ended."""
+    """Return the exit code in a container status; None if the container runs or has never ended."""
     state = status["state"]
     ended = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     return ended["exitCode"] if ended else None
@@ -385,7 +385,7 @@ def _code(status: Mapping[str, Any]) -> int | None:
 
 
 def _concluded(situation: PodState, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
-    """Mark all containers that may have started as ended; the outcome of waiting ones is unknown."""
+    """Return the final container statuses: each container that may have started becomes terminated."""
     if not firsts or _has_initialized(situation, firsts, mains):
         mains = [_ended(status) for status in mains]
     begun = max((number for number, status in enumerate(firsts) if _has_begun(status)), default=0)

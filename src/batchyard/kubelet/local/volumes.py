@@ -1,6 +1,6 @@
-"""Volume contents of pods.
+"""Volumes of pods: their contents, and their mounts in containers.
 
-Files come from ConfigMaps, Secrets, the pod itself, and tokens; other volume types are rejected. Sources:
+Supported types are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Sources:
 pkg/volume/{configmap,secret,downwardapi,projected,emptydir,hostpath}; pkg/volume/util (atomic_writer.go: valid paths;
 nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (the effect of an fsGroup on modes).
 """
@@ -29,34 +29,26 @@ from batchyard.kubelet.local.errors import (
 )
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
 
-# --- plans ---
-# Volume plans: the content of a volume, which batchyard.server.local_node.runtime creates.
+# --- volume plans ---
+# A plan describes the content of a volume, which batchyard.server.local_node.runtime creates.
 #
-# All files belong to the user that runs the node, which containers see as their own user, except containers of an
-# engine. For these, non-public files also belong to a group that the container's user is in.
+# All files belong to the user that runs the node; most containers see that user as their own. For containers of an
+# engine, non-public files also belong to a group that includes the container's user.
 
 
 class VolumeFile(NamedTuple):
-    """A file of a volume."""
+    """The content and mode of a file in a volume."""
 
     content: bytes
     mode: int
 
 
-# --- volume plans ---
-#
-# Volume plans and mounts of containers.
-#
-# Mount propagation has no effect here, since nothing is mounted while a container runs. Source:
-# pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
-
-
 @dataclass(frozen=True, slots=True)
 class VolumeFiles:
-    """Files by path, read-only for containers, and refreshed when their sources change."""
+    """The plan of a volume with files, which are read-only for containers and refreshed when their sources change."""
 
     files: Mapping[str, VolumeFile]
-    #: Directories in it where containers mount other volumes.
+    #: Directories in the volume where containers mount other volumes.
     mount_points: tuple[str, ...] = ()
     #: The group of the files; None for the group of the user that runs the node.
     group: int | None = None
@@ -64,9 +56,9 @@ class VolumeFiles:
 
 @dataclass(frozen=True, slots=True)
 class EmptyDirPlan:
-    """An emptyDir, which exists as long as the pod."""
+    """The plan of an emptyDir volume, which exists as long as its pod."""
 
-    #: Whether it is in memory.
+    #: Whether the volume is in memory (tmpfs).
     is_memory: bool = False
     #: The size limit; None for no limit.
     size_bytes: int | None = None
@@ -75,12 +67,12 @@ class EmptyDirPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostPathPlan:
-    """A file or directory of the machine."""
+    """The plan of a hostPath volume: a file or directory of the machine."""
 
     path: str
     #: The hostPath type; '' for anything.
     type: str = ""
-    #: The machine's directories that pods may mount.
+    #: The machine's directories that pods may mount as hostPath volumes.
     allowed: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -88,11 +80,14 @@ Plan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
 
 
 class Mount(NamedTuple):
-    """A volume, or a subPath of it, mounted at a path of a container."""
+    """The mount of a volume, or of a subPath of it, in a container. Mount propagation is not supported.
+
+    Source: pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
+    """
 
     volume: str
     container: str
-    #: The volume: `volumes/NAME` in the pod's directory, or an absolute path of the machine.
+    #: The volume's path: `volumes/NAME` in the pod's directory, or an absolute path of the machine.
     folder: str
     #: The normalized subPath; '' for the whole volume.
     sub_path: str
@@ -101,7 +96,7 @@ class Mount(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The source path, relative to the pod's directory unless it is absolute."""
+        """The path of the mounted file or directory, relative to the pod's directory or absolute."""
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
     def row(self, source: str | None = None) -> dict[str, Any]:
@@ -110,9 +105,9 @@ class Mount(NamedTuple):
 
 
 def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> list[Mount]:
-    """Return the mounts of a container, outer ones first; ContainerError if one is invalid.
+    """Return the volume mounts of a container, outer ones first; ContainerError if one is invalid.
 
-    `variables` are its environment, `plans` the volumes of its pod.
+    `variables` are the container's environment variables, `plans` the pod's volumes.
     """
     name: str = container["name"]
     try:
@@ -141,7 +136,7 @@ def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str
 
 
 def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Return the normalized subPath; InputError if it leads out of the volume."""
+    """Return the normalized subPath of a mount; InputError if it is absolute or contains '..'."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
         path, missing = expand_path(mount["subPathExpr"], variables)
@@ -156,14 +151,14 @@ def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
 
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
-"""Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
+"""Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API server.
 
 InputError if the ServiceAccount does not exist.
 """
 
 _MODE: Final = 0o644
 _TOKEN_SECONDS: Final = 3600
-#: The modes that a group always has for files that containers cannot change.
+#: The mode bits that files get if the pod has an fsGroup.
 _GROUP_READS: Final = 0o440
 _PATH_MAX: Final = 4096
 _NAME_MAX: Final = 255
@@ -171,7 +166,7 @@ _KINDS: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPat
 
 
 class VolumeSources(NamedTuple):
-    """The inputs of volume contents."""
+    """The inputs of volume contents: the object reader, the token issuer, and the allowed hostPath directories."""
 
     reader: Reader
     token: Token
@@ -180,14 +175,14 @@ class VolumeSources(NamedTuple):
 
 
 def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, Plan]:
-    """Return the plan of each volume of a pod, by name; VolumeError for the first that cannot be created."""
+    """Return the plan of each volume of a pod, by name; VolumeError for the first one that cannot be created."""
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
 def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
-    """Return the plans without contents for a pod whose sandbox already has its volumes.
+    """Return the volume plans without contents, for a pod whose sandbox already has its volumes.
 
-    `host_paths` are the machine's directories that pods may mount by hostPath.
+    `host_paths` are the machine's directories that pods may mount as hostPath volumes.
     """
     return {volume["name"]: _outline(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
 
@@ -200,7 +195,7 @@ def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
 
 
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
-    """Return the plan of a volume; VolumeError if it cannot be created or is not supported."""
+    """Return the plan of one volume; VolumeError if it cannot be created or its type is not supported."""
     name: str = volume["name"]
     try:
         return _plan(pod, volume, sources)
@@ -232,13 +227,13 @@ def _kind_of(volume: Mapping[str, Any]) -> str:
 
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """Return the volumes in memory, in the format of a sandbox's spec."""
+    """Return the emptyDir volumes in memory with their sizes, in the format of a sandbox's spec."""
     empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
 
 
 def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """Return the volumes on disk that have a size limit, in the format of a sandbox's spec."""
+    """Return the emptyDir volumes on disk that have a size limit, in the format of a sandbox's spec."""
     empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
 
@@ -247,7 +242,7 @@ def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the files of a projected volume; InputError with all errors at once."""
+    """Return the files of a projected volume; one InputError reports the errors of all sources."""
     files: dict[str, VolumeFile] = {}
     wrong: list[str] = []
     for part in parts:
@@ -269,7 +264,7 @@ def _of_part(part: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: in
 
 
 def _raise_all(wrong: Sequence[str]) -> None:
-    """Raise InputError if there are errors, formatted as by Go's aggregates."""
+    """Raise InputError with all error messages, in the format of Go's aggregate errors; do nothing without errors."""
     messages = list(dict.fromkeys(wrong))
     if messages:
         raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
@@ -284,7 +279,7 @@ def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, 
 
 
 def _of_secret(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the files of a Secret; a volume has `secretName`, a projected source `name`."""
+    """Return the files of a Secret, named by `secretName` in a volume and by `name` in a projected source."""
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
@@ -295,7 +290,7 @@ def _of_secret(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode
 def _of_config(
     source: Mapping[str, Any], config: ConfigData | None, mode: int, no_such_key: str
 ) -> dict[str, VolumeFile]:
-    """Return all entries, or those in `items`."""
+    """Return the entries of a ConfigMap or Secret as files: those in `items`, or all; InputError for a missing key."""
     contents: Mapping[str, bytes] = config.contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents.items())}
@@ -309,7 +304,7 @@ def _of_config(
 
 
 def _of_pod(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the files of a downwardAPI volume; InputError with all errors at once."""
+    """Return the files of a downwardAPI volume; one InputError reports the errors of all items."""
     facts = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
     wrong: list[str] = []
@@ -332,7 +327,7 @@ def _text(facts: PodFields, item: Mapping[str, Any]) -> str:
 
 
 def _of_token(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the token file; only the pod's user may read it if that user is known."""
+    """Return the file with a ServiceAccount token; it is not world-readable if the pod's user or group is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
     seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
@@ -350,7 +345,7 @@ _PROJECTED: Final = "configMap, secret, downwardAPI and serviceAccountToken"
 
 
 def _checked(path: str) -> str:
-    """Return a normalized path in a volume; InputError if it is invalid."""
+    """Validate and normalize the path of a file in a volume; InputError if it is invalid."""
     parts = path.split("/")
     if not path:
         raise InputError('invalid path: must not be empty: ""')
@@ -396,7 +391,7 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
 
 
 def _memory_of_pod(pod: Obj) -> int:
-    """Return the memory limit of a pod in bytes; 0 if it has none."""
+    """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
     spec = pod["spec"]
     total = pod_total(spec, container_limits).get("memory", 0)
     whole = container_limits(spec).get("memory", 0)
@@ -426,7 +421,7 @@ def _host_folder(path: str) -> str:
 
 
 def lies_below(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is one of the directories or lies in one; all are absolute."""
+    """Report whether a path is one of the directories or lies in one; all paths are absolute."""
     roots = (posixpath.normpath(folder) for folder in folders)
     return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in roots)
 

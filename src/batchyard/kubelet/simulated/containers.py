@@ -1,6 +1,6 @@
-"""Containers of simulated pods for the API: generated logs, and no processes for exec.
+"""Logs and resource usage of simulated pods for the API server; exec, attach and port-forward are rejected.
 
-The module receives pod changes as clients do, once they are durable.
+The log streams are updated from pod changes that are already durable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,41 +25,41 @@ from batchyard.interfaces.controller import Kernel, Ticket
 from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of
 
 # --- pod log ---
-# Generated log of a simulated container; no process writes it.
+# The log of a simulated container is generated when it is read.
 #
-# It reports the start of the run, its checkpoints, its end and the reason. All of it follows from the pod's status and
-# its planned run time, so it is the same whenever it is read.
+# It reports the start of the run, its checkpoints, its end and the reason. These follow from the pod's status and its
+# planned run time, so each read returns the same log.
 
 
-#: The maximum number of checkpoints in a log; the last ones are kept.
+#: The maximum number of checkpoint lines in a log; only the last ones are reported.
 SAVES_MAX: Final = 1000
 _STOPPED: Final = (137, 143)
 
 
 class SimulatedRun(NamedTuple):
-    """One run of a container."""
+    """One run of a simulated container: its start time, and its end if it has ended."""
 
     started: Instant
-    #: Its `terminated` state; None while it runs.
+    #: The `terminated` state of the container; None while it runs.
     ended: Mapping[str, Any] | None
 
 
 def run_in(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
-    """Return the last run of a container, or the previous one; None if there is none."""
+    """Return the last run of a container, or the one before it if `previous`; None if there is no such run."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_run, states)), None)
 
 
 def run_since(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
-    """Return the run of a container that started at this instant; None if its status has no such run."""
+    """Return the run of a container that started at `started`; None if the pod's status has no such run."""
     status = status_of(pod, container)
     runs = (_run(status.get(field)) for field in ("state", "lastState"))
     return next((run for run in runs if run is not None and run.started == started), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
-    """Return the status of a container; empty if there is none."""
+    """Return the status of a container from its pod's status; empty if there is none."""
     status = pod.get("status") or {}
     statuses = [each for field in _STATUSES for each in status.get(field) or ()]
     return next((each for each in statuses if each["name"] == container), {})
@@ -69,7 +69,7 @@ _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralCont
 
 
 def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[LogLine]:
-    """Return the first lines of a run's log."""
+    """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
     works = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
     texts = [f"started: a simulated container, which works {works} and runs no process"]
     resumed = None if previous else resumption(pod)
@@ -79,7 +79,7 @@ def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) ->
 
 
 def saves(started: Instant, every: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
-    """Yield the checkpoint lines of a run after one instant and up to another."""
+    """Yield the checkpoint lines of a run later than `after` and up to `until`; `every` is the checkpoint interval."""
     if every is None:
         return
     last = (until - started) // every
@@ -90,7 +90,7 @@ def saves(started: Instant, every: Duration | None, after: Instant, until: Insta
 
 
 def last_line(pod: Obj, ended: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> LogLine:
-    """Return the last line of a run's log."""
+    """Return the last line of an ended run's log: its exit code, and why it was stopped."""
     code = ended["exitCode"]
     why = "" if previous else _why_stopped(pod)
     if code in _STOPPED and (why or code != plan.exit_code):
@@ -102,12 +102,12 @@ def last_line(pod: Obj, ended: Mapping[str, Any], plan: RunPlan, *, previous: bo
 
 
 def lost_line(now: Instant) -> LogLine:
-    """Return the last line of a run whose outcome is unknown."""
+    """Return the last log line of a run whose outcome is unknown."""
     return _line(now, "lost: the outcome of the container is unknown")
 
 
 def _why_stopped(pod: Obj) -> str:
-    """Return why a pod was stopped, from its status; empty if unknown."""
+    """Return why a pod was stopped, according to its status; empty if unknown."""
     status = pod.get("status") or {}
     disrupted = find_condition(pod, DISRUPTION_TARGET) or {}
     message = status.get("message") or status.get("reason") or disrupted.get("message") or disrupted.get("reason")
@@ -126,27 +126,27 @@ def _line(at: Instant, text: str) -> LogLine:
     return LogLine(at, f"{format_time(at)} {text}")
 
 
-#: The plan of init containers, which take no time.
+#: The run plan of init containers, which end immediately.
 _AT_ONCE: Final = RunPlan(0, 0)
 _SIMULATED: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
-    """The containers of all simulated pods, with the open logs by pod."""
+    """The container access of all simulated pods for the API server, with the open log streams by pod."""
 
     def __init__(self, reader: Reader, kernel: Kernel, runtime: Duration | None = None) -> None:
         self._reader = reader
         self._kernel = kernel
-        #: The run time of pods without another one, as for the kubelets.
+        #: The run time of pods for which no other source gives one; None for the Cluster's default.
         self._runtime = runtime
         #: The logs of running containers, by pod.
         self._open: dict[Key, dict[SimulatedLog, None]] = {}
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
-        """Return the log of the container's last run, or of the previous one."""
+        """Open the log of a container's last run, or of the run before it if `previous`."""
         run = run_in(pod, container, previous=previous)
-        assert run is not None, "the caller checks that the run exists"
+        assert run is not None, f"container {container} has no run: the caller must check run_in() first"
         plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
@@ -154,41 +154,41 @@ class SimulatedContainers:
         return log
 
     def usage(self, pod: Obj) -> MeasuredUsage:
-        """Return the usage of each container, which equals its requests."""
+        """Return the resource usage of each container of a pod, which is simulated as its requests."""
         spec = pod["spec"]
         sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
         return MeasuredUsage({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
 
     def node_usage(self, node: str) -> None:
-        """Return no usage: a simulated node uses what its pods use."""
+        """Return None: the usage of a simulated node is the sum over its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return why the pod has no process to access."""
+        """Return the error message for requests that need a process in the pod."""
         return f"pod {pod['metadata']['name']} {_SIMULATED}"
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
-        """Fail: a simulated pod has no process."""
+        """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
-        """Fail: a simulated pod has no process."""
+        """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
-        """Fail: a simulated pod has no process."""
+        """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Forward pod changes to the open logs."""
+        """Forward changes of pods to the open log streams."""
         for change in changes:
             if change.key.kind == scheme.POD:
                 for log in list(self._open.get(change.key, ())):
                     log.observe(change)
 
     def end(self) -> None:
-        """Close all logs, including those opened later."""
+        """Close all log streams, and close later ones as soon as they are opened."""
         self._is_ending = True
         for logs in list(self._open.values()):
             for log in list(logs):
@@ -208,7 +208,7 @@ class SimulatedContainers:
 
 
 class SimulatedLog:
-    """The log of one run: pending lines, and the time up to which checkpoints were reported."""
+    """The log stream of one run: its pending lines, and the time up to which checkpoints were reported."""
 
     def __init__(
         self, pod: Obj, container: str, run: SimulatedRun, plan: RunPlan, kernel: Kernel, *, previous: bool
@@ -235,14 +235,14 @@ class SimulatedLog:
 
     @property
     def is_behind(self) -> bool:
-        """Always False: the log is short."""
+        """Whether the reader is too slow: never for a simulated log, which is short."""
         return False
 
     def skip_to_last(self, lines: int) -> None:
-        """Do nothing: the log is short."""
+        """Do nothing: a simulated log is short, so no lines are skipped."""
 
     def read(self) -> Sequence[LogLine]:
-        """Return the lines since the last read."""
+        """Return the log lines since the last read."""
         if not self._is_over:
             self._save(self._kernel.now())
             self._wake_at_next_save()
@@ -250,7 +250,7 @@ class SimulatedLog:
         return lines
 
     def close(self) -> None:
-        """End the log."""
+        """End the log stream and notify its owner and its reader."""
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
@@ -259,7 +259,7 @@ class SimulatedLog:
         self.on_news()
 
     def observe(self, change: WatchEvent) -> None:
-        """Handle a change of the pod."""
+        """Update the log for a change of its pod; close it if the run has ended or is lost."""
         self._pod = change.obj
         run = run_since(change.obj, self._container, self._started)
         if run is None or (change.type is EventType.DELETED and run.ended is None):
@@ -269,7 +269,7 @@ class SimulatedLog:
             self._take_in(run)
 
     def _take_in(self, run: SimulatedRun) -> None:
-        """Write the last line if the run has ended."""
+        """Add the last lines and close the log if the run has ended."""
         if run.ended is None:
             return
         end = last_line(self._pod, run.ended, self._plan, previous=self._previous)
@@ -278,7 +278,7 @@ class SimulatedLog:
         self.close()
 
     def _save(self, until: Instant) -> None:
-        """Write the checkpoint lines since the last ones."""
+        """Add the checkpoint lines up to `until` that were not reported yet."""
         if until > self._reported_until:
             self._waiting += saves(self._started, self._plan.checkpoint_every, self._reported_until, until)
             self._reported_until = until
@@ -295,7 +295,7 @@ class SimulatedLog:
 
 
 def _prepares(pod: Obj, container: str) -> bool:
-    """Whether a container is an init container, not a sidecar."""
+    """Report whether a container is an init container and not a sidecar."""
     found = pod["spec"].get("initContainers") or ()
     return any(each["name"] == container and each.get("restartPolicy") != "Always" for each in found)
 

@@ -1,11 +1,11 @@
-"""Run times and exit codes of simulated pods.
+"""Run times, exit codes and checkpoints of simulated pods, and the run times of bare Workloads.
 
-The first source that gives a run time applies: the annotation of the pod, its Job, or the JobSet above; the sleep time
-of its first container; the run times of the Cluster (batchyard.cloud.catalog.prices); one minute. A pod whose Job was
-deleted runs until it is deleted.
+The first source that gives a run time applies: the annotation of the pod, its Job or its JobSet; the sleep time of its
+first container; the run times of the Cluster (batchyard.cloud.catalog.prices); one minute. If its Job was deleted, the
+pod runs until it is deleted.
 
-Three forms of commands give a time: `sleep` with its arguments; a script with `sleep` lines outside of loops and
-conditions, as their sum; the argument of an image that only sleeps.
+Three kinds of containers have a sleep time: the command `sleep`; a script with `sleep` commands outside of loops and
+conditions, which are added; an image that only sleeps, with the duration as argument.
 """
 
 import re
@@ -60,13 +60,13 @@ from batchyard.scheduling.workload import evictions, lifecycle
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
-#: Longer than any simulation: `sleep infinity`.
+#: A duration longer than any simulation, for `sleep infinity`.
 FOR_EVER: Final = 1 << 62
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-#: Shell words that make it uncertain which commands run, and how often.
+#: Shell keywords that make it uncertain which commands run and how often.
 _FLOW_WORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
-#: Separators between two commands that both run.
+#: Operators between commands that run one after the other.
 _SEPARATORS: Final = frozenset({";", "\n", "&&"})
 _PUNCTUATION: Final = "();<>|&\n"
 _SLEEP_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
@@ -75,7 +75,7 @@ _SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
 class RunPlan(NamedTuple):
-    """The planned run time and exit code of a pod's containers."""
+    """The planned run time, exit code and checkpoint interval of a pod's containers."""
 
     runtime: Duration
     exit_code: int
@@ -84,7 +84,7 @@ class RunPlan(NamedTuple):
 
 
 def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
-    """Return the run time, exit code and checkpoint interval of a pod.
+    """Return the planned run time, exit code and checkpoint interval of a pod.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
@@ -103,7 +103,7 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPla
 
 
 def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
-    """Return the Cluster's run time for a pod, its Job or its JobSet, or else the default."""
+    """Return the run time that the Cluster gives for a pod, its Job or its JobSet, or else the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
     runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
     if runtime is None:
@@ -117,12 +117,12 @@ def _name_of(obj: Obj) -> str:
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:
-    """Return the run time in an object's annotation; None if it has none or an invalid one."""
+    """Return the run time in an object's annotation; None if the annotation is missing or invalid."""
     return duration(obj, well_known.RUNTIME)
 
 
 def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    """Return how long a container sleeps; None if that is uncertain."""
+    """Return how long a container's command sleeps; None if it does not only sleep or the time is uncertain."""
     length = len(image) + sum(map(len, command)) + sum(map(len, args))
     return (_sleeping_time if length <= LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
@@ -143,7 +143,7 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 
 
 def _exit_codes(obj: Obj) -> Iterable[int]:
-    """Yield the exit code in an object's annotation if it is valid."""
+    """Yield the exit code in an object's annotation; nothing if the annotation is missing or invalid."""
     text = annotation(obj, well_known.EXIT_CODE)
     code = None if text is None else whole_number(text)
     if code is not None and 0 <= code <= 255:
@@ -161,7 +161,7 @@ def _go_duration(text: str) -> Duration | None:
 
 
 def _slept(args: Sequence[str]) -> Duration | None:
-    """Return the duration of `sleep` with these arguments: their sum, with the suffixes of GNU sleep."""
+    """Return the duration of `sleep` with these arguments, parsed and added as in GNU sleep; None if invalid."""
     total = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
@@ -175,7 +175,7 @@ def _slept(args: Sequence[str]) -> Duration | None:
 
 
 def _script_of(args: Sequence[str]) -> str | None:
-    """Return the script in a shell's arguments: the argument after an option with `c`, such as `-ec`."""
+    """Return the script in a shell's arguments: the argument after `-c` or an option such as `-ec`; None if none."""
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None
@@ -185,7 +185,7 @@ def _script_of(args: Sequence[str]) -> str | None:
 
 
 def _script_time(script: str) -> Duration | None:
-    """Return the sum of a script's sleeps; None if it has none, or one that may not run exactly once."""
+    """Return the total of a script's sleeps; None if it has none, or one that may not run exactly once."""
     words = _words(script)
     if words is None or not _FLOW_WORDS.isdisjoint(words):
         return None
@@ -203,12 +203,12 @@ def _script_time(script: str) -> Duration | None:
 
 
 def _command_time(command: Sequence[str]) -> Duration | None:
-    """Return the duration of a command that is only a sleep."""
+    """Return the duration of a `sleep` command; None for any other command."""
     return _slept(command[1:]) if command[0] == "sleep" else None
 
 
 def _words(script: str) -> list[str] | None:
-    """Return the words and operators of a script without comments; None if it cannot be parsed simply."""
+    """Split a shell script into words and operators without comments; None if quotes are unbalanced or `<<` occurs."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -220,7 +220,7 @@ def _words(script: str) -> list[str] | None:
 
 
 def _without_comments(words: Sequence[str]) -> list[str] | None:
-    """Return the words without trailing comments; None if one contains a sleep, since it may be a quoted word."""
+    """Drop comments from words; None if a comment contains `sleep`, since the `#` may have been quoted."""
     kept: list[str] = []
     is_comment = False
     for word in words:
@@ -233,7 +233,7 @@ def _without_comments(words: Sequence[str]) -> list[str] | None:
 
 
 def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
-    """Yield the commands with the operators before and after; both ends count as newlines."""
+    """Yield each command with the operators before and after it; both ends of the script count as newlines."""
     before: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
@@ -252,7 +252,7 @@ def _is_operator(word: str, containing: str = "") -> bool:
 
 # --- checkpointing ---
 #
-# Checkpoints of simulated pods: work is saved when containers end, and resumed when they start.
+# Work of simulated pods is saved when containers end, and resumed when containers start.
 #
 # Programs save periodically, so the saved work follows from the start time, however the containers end. A lost machine
 # loses only the work since the last checkpoint. Saved work is recorded per place (batchyard.api.views.pods) on the
@@ -260,7 +260,7 @@ def _is_operator(word: str, containing: str = "") -> bool:
 
 
 def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
-    """Return a new pod with a finalizer if it saves work; otherwise the pod itself."""
+    """Return a pod to create, with the checkpoint finalizer if it saves work at checkpoints."""
     above = list(owning_jobs(pod, reader.get))
     if not above or checkpoint_interval([pod, *above]) is None:
         return pod
@@ -268,17 +268,17 @@ def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
 
 
 def is_held(pod: Obj) -> bool:
-    """Whether a deleted pod stays until its work is recorded."""
+    """Report whether the checkpoint finalizer keeps a deleted pod until its work is recorded."""
     return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
 
 
 def remove_work_finalizer(pod: Obj) -> list[Write]:
-    """Return the write that removes the finalizer of a deleted pod."""
+    """Return the write that removes the checkpoint finalizer of a deleted pod; empty if it has none."""
     return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
 
 
 def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[Write]:
-    """Return the writes that record the work of a pod that has ended."""
+    """Return the write that records an ended pod's work on its Job or JobSet; `after` is the pod's final state."""
     job = _work_owner(pod, reader) if is_terminal(after) else None
     if job is None:
         return []
@@ -288,7 +288,7 @@ def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[
 
 
 def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -> list[Write]:
-    """Return the writes that record the work of a pod whose machine is lost."""
+    """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
     job, started = _work_owner(pod, reader), running_since(pod)
     if job is None or started is None:
         return []
@@ -296,7 +296,7 @@ def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -
 
 
 def resume_from_checkpoint(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
-    """Return the pod after an event; when its containers start they resume from the saved work."""
+    """Return the changed pod `after` with the checkpoint from which its containers resume."""
     if is_terminal(after):
         return after
     work = _work_after(pod, after, every)
@@ -307,7 +307,7 @@ def resume_from_checkpoint(pod: Obj, after: Obj, every: Duration, reader: Reader
 
 
 def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
-    """Return the saved work of a pod after an event; 0 if it has finished and restarts."""
+    """Return a pod's saved work after a change; 0 if its containers have succeeded and restart."""
     started, before = running_since(pod), resumed_work(pod)
     if started is None or running_since(after) == started:
         return before
@@ -321,7 +321,7 @@ def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
 
 
 def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
-    """Return where starting containers resume: the most of their own work and the work recorded for their place."""
+    """Return where starting containers resume: the larger of the pod's own work and the work recorded on its Job."""
     job, place = _work_owner(pod, reader), place_of(pod)
     if job is None:
         return own
@@ -336,14 +336,14 @@ def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | N
 
 
 def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
-    """Return the places of the other pods of its Job that have not failed."""
+    """Return the checkpoint slots of the other pods of the pod's Job that have not failed."""
     owner = controller_of(pod)
     others = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
 
 
 def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
-    """Return the Job or JobSet that records the pod's work; None without a Job, or if it was deleted."""
+    """Return the Job or JobSet that records a pod's work; None if the pod has no Job or it was deleted."""
     above = list(owning_jobs(pod, reader.get))
     owner = controller_of(pod)
     if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
@@ -352,7 +352,7 @@ def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
 
 
 def _saved(job: Obj, place: str, work: Duration) -> list[Write]:
-    """Return the write that raises the recorded work of a place to `work`."""
+    """Return the write that raises the work recorded for a checkpoint slot to `work`; empty if it is not less."""
     return _written(job, with_saved_work(job, place, work)) if saved_work(job, place) < work else []
 
 
@@ -362,27 +362,27 @@ def _written(before: Obj, after: Obj) -> list[Write]:
 
 # --- bare workloads ---
 #
-# Bare Workloads without an owner: they have no pods, and finish after a run time.
+# Bare Workloads have no owner and no pods, and finish after their run time.
 #
 # The annotation `batchyard.dev/runtime` gives the run time; without it they run until they are deleted. After an
 # eviction and readmission they start over.
 
 
 class BareWorkloads:
-    """The controller that finishes bare Workloads, and releases the quota of evicted ones, as their jobs would."""
+    """The controller that finishes bare Workloads after their run time and releases the quota of evicted ones."""
 
     name = "bare-workloads"
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a Workload that has no owner and holds quota."""
+        """Return the key of a Workload that has no owner and holds quota."""
         obj = event.obj
         holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
         return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Release the quota of an evicted Workload, or finish it after its run time."""
+        """Release the quota of an evicted bare Workload, or finish an admitted one after its run time."""
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
             return ReconcileResult()
@@ -400,7 +400,7 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time of the first row that matches one of the names (`namespace/name`); None if none does."""
+    """Return the first run time in the Cluster that matches one of the names (`namespace/name`); None if none does."""
     for row in _runtimes(cluster).get("jobs") or ():
         if _matches(row["names"], names):
             return parse_duration(row["runtime"])
@@ -408,7 +408,7 @@ def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
 
 
 def default_runtime(cluster: Obj | None) -> Duration | None:
-    """Return the run time of pods that no row names; None if the Cluster gives none."""
+    """Return the Cluster's run time for pods that match no row of its run times; None if it has none."""
     text = _runtimes(cluster).get("default")
     return None if text is None else parse_duration(text)
 

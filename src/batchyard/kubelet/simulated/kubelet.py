@@ -1,8 +1,7 @@
-"""Simulated kubelets: run the pods of the simulated nodes, or all pods of a cluster without nodes.
+"""Simulated kubelets: the controller that advances the pods of simulated nodes, or all pods without nodes.
 
-One controller acts as the kubelets of all nodes. The state of a pod is in its status alone, so the controller resumes
-correctly after a restart (batchyard.kubelet.simulated.kubelet). The kubelet of a machine that is off writes
-nothing.
+One controller acts for the kubelets of all nodes. The complete state of a pod is in its status, so the controller
+resumes correctly after a restart. While a machine is off, its pods are not updated.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,16 +59,16 @@ from batchyard.nodes.pods import PodsByNode
 
 # --- pod timeline ---
 #
-# Pod timeline: the next event of a simulated pod, and the status after it.
+# The next event of a simulated pod, and the pod's status after the event.
 #
 #     accepted -> containers created -> running -> exited -> pod ended, or containers restarted after the crash backoff
 #
-# A pod also ends when it is deleted, when its machine shuts down, or at its deadline. The earliest event happens first.
-# All events follow from the pod's status and metadata and from its machine, so a restart changes nothing. Sources:
+# A pod also ends when it is deleted, when its machine shuts down, or at its deadline. Events occur in order of time.
+# All events are computed from the pod and its machine, so a restart of the platform does not change them. Sources:
 # pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
 
 
-#: Of the 30 s between notice and shutdown: seconds for ordinary pods, then for critical pods, which stop last.
+#: Seconds of the 30 s between notice and shutdown: first for ordinary pods, then for critical pods.
 SHUTDOWN_GRACE: Final = 25
 SHUTDOWN_GRACE_CRITICAL: Final = 5
 
@@ -90,7 +89,7 @@ _LOST_AND_RESTARTED: Final = (
 
 
 class PodEventKind(StrEnum):
-    """The kinds of events of a pod."""
+    """The kinds of events of a simulated pod."""
 
     TAKE_UP = "TakeUp"
     START = "Start"
@@ -103,29 +102,29 @@ class PodEventKind(StrEnum):
 
 
 class PodEvent(NamedTuple):
-    """An event of a pod, and when it is due."""
+    """An event of a simulated pod, and when it is due."""
 
     at: Instant
     what: PodEventKind
 
 
 def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
-    """Start containers immediately."""
+    """Return a start delay of 0 for any pod."""
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDelays:
-    """The start and stop delays of containers."""
+    """The start and stop delays of simulated containers."""
 
-    #: From accepting a pod to its containers running; constant per pod.
+    #: Returns the time from the acceptance of a pod until its containers run; the same value for each call.
     start_delay: Callable[[Obj], Duration] = no_delay
-    #: From the stop signal to the exit, if the grace period allows it.
+    #: The time from the stop signal to the exit, limited by the grace period.
     stop_time: Duration = SECOND
 
 
 class SimulatedPod(NamedTuple):
-    """A pod, its machine, and its planned run."""
+    """A simulated pod with its machine, its planned run and its delays."""
 
     pod: Obj
     machine: NodeMachine
@@ -134,14 +133,14 @@ class SimulatedPod(NamedTuple):
 
 
 def next_pod_event(life: SimulatedPod, now: Instant) -> PodEvent | None:
-    """Return the next event of a pod that has not ended, on a machine that is on; None if none can be predicted."""
+    """Return the next event of a live pod on a machine that is on; None if no event is foreseeable."""
     run = run_of(life.pod)
     turns = _arrivals(life, now) if run is None else [*_own_turns(life, run), *_ends(life, run)]
     return min(turns, key=lambda turn: turn.at, default=None)  # the first of several due at the same time
 
 
 def status_after(life: SimulatedPod, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
-    """Return the status of the pod after an event."""
+    """Return the status of a pod after an event."""
     run = run_of(life.pod) or SimulatedRunState(creating(life.pod))
     match turn.what:
         case PodEventKind.TAKE_UP:
@@ -167,7 +166,7 @@ def status_after(life: SimulatedPod, turn: PodEvent, now: Instant) -> Mapping[st
 
 
 def _arrivals(life: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
-    """Return the events of a pod that its kubelet has not accepted yet."""
+    """Return the possible events of a pod that its kubelet has not accepted yet."""
     pod, machine = life.pod, life.machine
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
@@ -178,7 +177,7 @@ def _arrivals(life: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
 
 
 def _own_turns(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
-    """Return the events that containers cause themselves."""
+    """Return the next event that a pod's containers cause: they start, exit, or turn out to be lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < life.machine.booted_at:
@@ -192,13 +191,13 @@ def _own_turns(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]
 
 
 def _ends(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
-    """Return the events that end a pod; running containers need the stop delay."""
+    """Return the events that end a pod from outside; running containers need the stop time, up to the grace period."""
     moment = life.pace.stop_time if "running" in run.state else 0
     return [PodEvent(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
 
 
 def _demands(life: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
-    """Yield the requests to end a pod: from when, with which grace period, and why."""
+    """Yield the requests to end a pod: the time of the request, the grace period, and the kind of event."""
     pod, deleted_at = life.pod, pods.deleted_at(life.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
@@ -214,7 +213,7 @@ def _demands(life: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKi
 
 
 def _backoff(run: SimulatedRunState) -> Duration:
-    """Return the restart delay: 0 the first time and after a long run."""
+    """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
     ended = run.last["terminated"]
     ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
     if not run.restarts or ran > _BACKOFF_FORGOTTEN:
@@ -234,7 +233,7 @@ def _running(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mappin
 
 
 def _after_exit(life: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
-    """Return the status after an exit; containers restart if the policy allows it and nothing ends the pod."""
+    """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
     code = life.plan.exit_code
     ended = exited(code, run.state["running"]["startedAt"], at)
     policy = life.pod["spec"].get("restartPolicy", "Always")
@@ -262,14 +261,14 @@ def _go_text(duration: Duration) -> str:
 
 
 def _after_loss(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    """Return the status after the machine was lost and returned: its containers are gone."""
+    """Return a pod's status after its machine was lost and returned without the pod's containers."""
     if life.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(life.pod):
         return _status(life, FAILED, run._replace(state=missing(_LOST)), now)
     return _running(life, SimulatedRunState({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
 
 
 def _rejected(life: SimulatedPod, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod that is rejected because its machine is shutting down."""
+    """Return the status of a pod that is rejected because its node is shutting down."""
     return {
         **(life.pod.get("status") or {}),
         "phase": FAILED,
@@ -281,14 +280,14 @@ def _rejected(life: SimulatedPod, now: Instant) -> Mapping[str, Any]:
 
 
 def _shut_down(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod ended by a shutdown, which counts as a disruption."""
+    """Return the status of a pod that a node shutdown ended, with the condition DisruptionTarget."""
     ended = with_status(life.pod, _made_to_end(life, run, turn, now))
     status: Mapping[str, Any] = pods.disrupted(ended, pods.BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": pods.BY_KUBELET.message}
 
 
 def _made_to_end(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a failed pod whose containers were stopped, or killed at the end of the grace period."""
+    """Return the status of a failed pod whose containers were stopped, or killed after the grace period."""
     return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
 
 
@@ -304,7 +303,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class Kubelets:
-    """The controller of pods that are bound to simulated nodes, or without nodes, of all ungated pods."""
+    """The controller of pods on simulated nodes or, in a cluster without nodes, of all ungated pods."""
 
     name = "kubelets"
     rank = 0
@@ -320,14 +319,14 @@ class Kubelets:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
         self._pace = pace or ContainerDelays()
         self._with_nodes = with_nodes
-        #: The node that is not simulated; empty if all are.
+        #: The name of the node that is not simulated; empty if all nodes are simulated.
         self._local = local
-        #: The run time of pods without another run time; None for the Cluster's default.
+        #: The run time of pods for which no other source gives one; None for the Cluster's default.
         self._runtime = runtime
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pod, except for status updates by the kubelet itself, or the pods of a node that changed."""
+        """Return the keys of a changed pod or of a changed node's pods; the kubelet's own updates are skipped."""
         key = event.key
         if key.kind != scheme.POD:
             is_ours = key.name != self._local
@@ -337,7 +336,7 @@ class Kubelets:
         return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
 
     def _is_ours(self, pod: Obj) -> bool:
-        """Whether a pod is on a simulated node, ungated in a cluster without nodes, or has the kubelet's finalizer."""
+        """Report whether a pod is on a simulated node, ungated in a cluster without nodes, or kept by the finalizer."""
         node = node_of(pod)
         if node and node == self._local:
             return False
@@ -345,7 +344,7 @@ class Kubelets:
         return is_let_go or is_held(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Apply the next event of a pod if it is due; otherwise requeue."""
+        """Apply the next event of a pod if it is due; otherwise requeue the pod for the event's time."""
         pod = reader.get(key)
         if pod is None:
             return ReconcileResult()
@@ -378,7 +377,7 @@ class Kubelets:
 
 
 def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """Return the writes that record the checkpointed work of a pod whose machine has crashed."""
+    """Return the write that records the checkpointed work of a pod whose machine has crashed."""
     instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -387,7 +386,7 @@ def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_news_of_pod(event: WatchEvent) -> bool:
-    """Whether a pod is new, changed in more than its status, or ended."""
+    """Report whether a pod was created or ended, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -398,7 +397,7 @@ def _is_news_of_pod(event: WatchEvent) -> bool:
 
 
 def _is_news_of_machine(event: WatchEvent) -> bool:
-    """Whether a node is new or changed its readiness, or its machine changed its phase."""
+    """Report whether a node or machine was created, a node changed its readiness, or a machine its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
@@ -413,7 +412,7 @@ def _fate(instance: Obj) -> tuple[Any, Any, bool]:
 
 
 def _events(key: Key, what: PodEventKind, after: Obj) -> list[EventRecord]:
-    """Return the Events for a pod, only for problems."""
+    """Return the Events for a problem of a pod; empty for ordinary events."""
     if what is PodEventKind.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
     if what is PodEventKind.REJECT:
@@ -428,20 +427,20 @@ def _events(key: Key, what: PodEventKind, after: Obj) -> list[EventRecord]:
 
 
 def _name(pod: Obj) -> str:
-    """Format a container and its pod as kubelets do."""
+    """Format a pod's first container and the pod as in messages of the kubelet."""
     metadata = pod["metadata"]
     container = pod["spec"]["containers"][0]["name"]
     return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
 
 
 # --- start delays ---
-# Start delays of simulated containers: pulling, unpacking and starting.
+# Start delays of simulated containers: the time to pull and unpack the image and to start the container.
 #
-# They are drawn per pod from the seed and its uid, with the distribution in the Cluster's `times.podStart`.
+# They are drawn from the seed and the pod's uid, with the distribution in the Cluster's `times.podStart`.
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the delays of a cluster; without a Cluster object all containers start immediately."""
+    """Return the container delays that a Cluster configures; without a Cluster, containers start immediately."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

@@ -1,7 +1,7 @@
-"""Pod status of simulated kubelets.
+"""Status of simulated pods and nodes, and the Leases of simulated nodes.
 
-All containers of a simulated pod do the same at the same time (`Run`), and init containers take no time, so their
-statuses are equal. Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus), pkg/kubelet/status (generate.go:
+All containers of a simulated pod have the same state (`SimulatedRunState`), and init containers end immediately.
+Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus), pkg/kubelet/status (generate.go:
 conditions), pkg/apis/core/v1/helper/qos.
 """
 
@@ -21,28 +21,28 @@ from batchyard.nodes import conditions, health
 
 # --- node machine ---
 #
-# Machine of a pod as its kubelet knows it: its Node, and the cloud Instance behind it, if any.
+# The machine of a pod: its Node, and the cloud Instance on which the node runs, if any.
 #
-# A Node without an Instance of its name is on a machine that never shuts down.
+# A Node without an Instance of the same name is on a machine that never shuts down.
 
 
 class NodeMachine(NamedTuple):
-    """The power state and Node of a machine at an instant."""
+    """The power state, Node, boot time and shutdown notice of a machine at an instant."""
 
     is_on: bool
-    #: None in a cluster without nodes, where pods run anywhere.
+    #: None in a cluster without nodes.
     node: Obj | None = None
-    #: Containers started earlier were lost.
+    #: Containers that started before this time were lost.
     booted_at: Instant = 0
     #: When the shutdown notice arrived; None if there was none.
     notice_at: Instant | None = None
 
     def is_ready(self) -> bool:
-        """Whether the kubelet accepts pods."""
+        """Report whether the machine is on and its node is Ready, so that the kubelet accepts pods."""
         return self.is_on and (self.node is None or is_true(self.node, "Ready"))
 
     def host_ip(self) -> str:
-        """Return the node's address, or one derived from its name; empty without nodes."""
+        """Return the node's internal address, or one derived from its name; empty in a cluster without nodes."""
         if self.node is None:
             return ""
         for address in (self.node.get("status") or {}).get("addresses") or ():
@@ -56,7 +56,7 @@ ANYWHERE: Final = NodeMachine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
-    """Return the machine of a node at an instant."""
+    """Return the state of a node's machine at `now`."""
     if node is None:
         return OFF
     if instance is None:
@@ -71,9 +71,7 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMach
 
 
 def notice_at(instance: Obj) -> Instant | None:
-    """Return when a machine began to stop or its Instance was deleted, which is its shutdown notice; None if
-    neither.
-    """
+    """Return when a machine got its shutdown notice (it stops, or its Instance was deleted); None if it has none."""
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
         return parse_time(status["since"])
@@ -82,14 +80,14 @@ def notice_at(instance: Obj) -> Instant | None:
 
 
 def pod_address(uid: str) -> str:
-    """Return an address for a pod in 10.4.0.0/14; two pods may share one."""
+    """Return an address for a pod in 10.4.0.0/14, derived from its uid; two pods may have the same address."""
     number = zlib.crc32(uid.encode())
     return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
 
 
 @lru_cache(maxsize=16384)
 def _host_address(name: str) -> str:
-    """Return an address for a node in 10.128.0.0/20; two nodes may share one."""
+    """Return an address for a node in 10.128.0.0/20, derived from its name; two nodes may have the same address."""
     number = zlib.crc32(name.encode())
     return f"10.128.{number >> 8 & 15}.{number & 255}"
 
@@ -111,39 +109,39 @@ _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
 class SimulatedRunState(NamedTuple):
-    """The common state of a pod's containers."""
+    """The state that all containers of a simulated pod share."""
 
-    #: waiting, running or terminated, with its details.
+    #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: State
-    #: The state before the last restart; empty if there was none.
+    #: The state before the last restart; empty if there was no restart.
     last: State = _NOTHING
     restarts: int = 0
 
 
 def creating(pod: Obj) -> State:
-    """Return the state of containers that are being created."""
+    """Return the `waiting` state of containers that are being created."""
     reason = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
     return {"waiting": {"reason": reason}}
 
 
 def running(since: Instant) -> State:
-    """Return the state of running containers."""
+    """Return the `running` state of containers that started at `since`."""
     return {"running": {"startedAt": format_time(since)}}
 
 
 def exited(code: int, started_at: str, finished_at: Instant) -> State:
-    """Return the state of containers that exited or were stopped."""
+    """Return the `terminated` state of containers that exited or were stopped."""
     times = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
     return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
 
 
 def missing(message: str) -> State:
-    """Return the state of containers whose outcome is unknown."""
+    """Return the `terminated` state of containers whose exit code is unknown."""
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
 
 def run_of(pod: Obj) -> SimulatedRunState | None:
-    """Return the container state from a pod's status; None if no kubelet has accepted the pod."""
+    """Return the shared container state from a pod's status; None if no kubelet has accepted the pod."""
     statuses = (pod.get("status") or {}).get("containerStatuses")
     if not statuses:
         return None
@@ -152,7 +150,7 @@ def run_of(pod: Obj) -> SimulatedRunState | None:
 
 
 def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachine, now: Instant) -> dict[str, Any]:
-    """Return a pod's status with this phase and container state; fields of other controllers are kept."""
+    """Return a pod's status with a phase and container state; fields written by other controllers are kept."""
     old = pod.get("status") or {}
     status = {**old, "phase": phase, "conditions": _conditions(pod, phase, run, now)}
     if "startTime" not in status:
@@ -187,7 +185,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 
 def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
-    """Return the conditions of other controllers, then the kubelet's own."""
+    """Return a pod's conditions: those of other controllers, then the kubelet's."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
     runs, not_ready = "running" in run.state, _why_not_ready(pod, phase, run)
@@ -243,7 +241,7 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
 
 
 def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
-    """Return statuses of sidecars equal to the main containers', and of init containers as done when these start."""
+    """Return the statuses of init containers, which succeed at once, and sidecars, which run like main containers."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
     done = SimulatedRunState(exited(0, format_time(now), now))
     return [_init_container_status(c, run, done, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
@@ -270,7 +268,7 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
 
 
 def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
-    """Return the requests or limits that determine the QoS class."""
+    """Return the CPU and memory requests or limits that determine the QoS class."""
     asked: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     found: Sequence[tuple[str, int]] = [(name, meta.parse(asked[name])) for name in _QOS_RESOURCES if name in asked]
     return {name: nano for name, nano in found if nano > 0}
@@ -278,19 +276,19 @@ def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
 
 # --- node agent ---
 #
-# Simulated node agents: Leases and readiness of simulated nodes.
+# Leases and readiness of simulated nodes.
 #
 # A node gets its Lease when it registers. If its machine is lost, the Lease records the last heartbeat
-# (batchyard.nodes.health) and nothing else is written. On the shutdown notice of its machine a node becomes NotReady.
-# When a machine returns, its node reports again. The cloud decides when the node of one of its machines is ready. A
-# Node without an Instance is ready immediately. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
+# (batchyard.nodes.health). On the shutdown notice of its machine a node becomes NotReady. When a machine returns, its
+# node becomes Ready again. The cloud controller sets the first readiness of a node with an Instance. A Node without an
+# Instance is ready immediately. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class NodeAgents:
-    """The controller of simulated nodes' Leases and readiness, with the keys of all nodes."""
+    """The controller that writes the Leases and the readiness of simulated nodes."""
 
     name = "node-agents"
     rank = 0
@@ -298,11 +296,11 @@ class NodeAgents:
 
     def __init__(self, local: str = "") -> None:
         self._nodes: dict[Key, None] = {}
-        #: The node that is not simulated; empty if all are.
+        #: The name of the node that is not simulated; empty if all nodes are simulated.
         self._local = local
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node of a changed node, machine or Lease, or all nodes when Leases can be created again."""
+        """Return the key of the node that a changed object belongs to, or all nodes' keys for a new Lease namespace."""
         key = event.key
         if self._local and key.name == self._local:
             return ()
@@ -323,7 +321,7 @@ class NodeAgents:
             self._nodes[event.key] = None
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the Lease and readiness of a node according to its machine."""
+        """Update the Lease and the readiness of a node according to the state of its machine."""
         node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
         if node is None:
             return ReconcileResult()
@@ -341,12 +339,12 @@ class NodeAgents:
 
 
 def _is_news_of_node(event: WatchEvent) -> bool:
-    """Whether a node is new or its readiness was changed by anyone."""
+    """Report whether a node is new or its readiness has changed."""
     return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
 
 
 def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
-    """Return the Lease of a node; unchanged while its machine boots."""
+    """Return a node's Lease: stopped if its machine has crashed, renewed again if it runs, otherwise unchanged."""
     current = health.new_lease(node, now) if lease is None else lease
     phase, beats = _phase(instance), health.is_beating(current)
     if instance is not None and phase == "Crashed" and beats:
@@ -355,7 +353,7 @@ def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> 
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
-    """Return the node with the readiness that its kubelet reports; the same object if nothing changes."""
+    """Return the node with the readiness that its kubelet reports; the same object if it is unchanged."""
     readiness = conditions.readiness(node)
     if instance is not None and notice_at(instance) is not None:
         return conditions.shutting_down(node, now) if readiness == "True" else node
@@ -364,7 +362,7 @@ def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
 
 
 def _phase(instance: Obj | None) -> str:
-    """Return the phase of a machine; a node without an Instance counts as running."""
+    """Return the phase of a machine's Instance; Running if there is no Instance."""
     return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
 
 

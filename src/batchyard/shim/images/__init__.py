@@ -1,1 +1,1 @@
-"""The images of containers: engines, pulls, unpacking and the store of root folders."""
+"""Images of containers: container engines, image pulls, unpacking, and the store of unpacked root filesystems."""

@@ -1,4 +1,4 @@
-"""Container engine client: runs podman or docker for containers and images."""
+"""Container engine client: runs the podman or docker command for images and containers."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _NO_CONTAINER = "No such container"
 
 
 class ContainerEngine(NamedTuple):
-    """A detected container engine, and how it is invoked."""
+    """A usable container engine of this machine, and how its command is invoked."""
 
     #: `podman` or `docker`.
     kind: str
@@ -37,27 +37,27 @@ class ContainerEngine(NamedTuple):
     #: Global options that precede each command.
     options: tuple[str, ...]
     environment: Mapping[str, str]
-    #: The id of the node directory, which labels this node's containers.
+    #: The id of the node directory, with which this node's containers are labeled.
     identity: str
-    #: Whether it runs containers in pod sandboxes; otherwise it only provides images.
+    #: Whether the engine runs containers in pod sandboxes; otherwise it only provides images.
     runs: bool
 
     def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> CommandResult:
-        """Run a command of the engine for at most `seconds`."""
+        """Run a command of the engine, such as `ps --all`, for at most `seconds`."""
         return commands.run([self.program, *self.options, *arguments], self.environment, seconds)
 
     def labels(self, path: str) -> list[str]:
-        """Return the options that label a container with its node and run; `path` is the run's."""
+        """Return the options that label a container with its node and its run; `path` is the run's path."""
         return ["--label", f"{_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
 
     def name(self, path: str) -> str:
-        """Return the name of a run's container."""
+        """Return the engine's container name for a run, given by its path."""
         _, uid, kind, container, attempt = path.split("/")
         of_image = "" if kind == "runs" else "image-"
         return f"batchyard-{self.identity}-{uid}-{of_image}{container}-{attempt}"
 
     def forget(self, *names: str) -> None:
-        """Kill and remove containers; retry if that fails."""
+        """Kill and remove containers by name; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVALS if names else 0):
             result = self.ask("rm", "--force", *options, "--volumes", *names)
@@ -65,7 +65,7 @@ class ContainerEngine(NamedTuple):
                 return
 
     def containers(self) -> dict[str, str]:
-        """Return this node's containers: their names by the paths of their runs."""
+        """Return the ids of this node's containers in the engine, by the paths of their runs."""
         labelled = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         form = f"{{{{{labelled}}}}} {{{{.ID}}}}"
         result = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
@@ -73,7 +73,7 @@ class ContainerEngine(NamedTuple):
         return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].count("/") == 4}
 
     def image(self, reference: str) -> dict[str, Any] | None:
-        """Return an image's metadata; None if the engine does not have it. OSError if the engine does not answer."""
+        """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
         result = self.ask("image", "inspect", reference)
         if result.code != 0:
             if result.code is not None and any(text in result.errors for text in _NO_IMAGE):
@@ -82,7 +82,7 @@ class ContainerEngine(NamedTuple):
         return _parse_image(json.loads(result.output)[0])
 
     def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> CommandResult:
-        """Pull an image with credentials; return the result. `own` is a directory for docker's configuration."""
+        """Pull an image with registry credentials; `own` is a directory for docker's configuration."""
         if not auth:
             return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         file = os.memfd_create("auth", 0)  # not visible to other users of the machine
@@ -100,24 +100,24 @@ class ContainerEngine(NamedTuple):
 
 
 def last_line(text: str) -> str:
-    """Return the engine's error message: the last line of its output."""
+    """Return an engine's error message: the last line of its error output."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
-    return lines[-1].removeprefix("Error: ") if lines else "no reason given"
+    return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
 
 def quoted(words: list[str]) -> str:
-    """Format a command as an option value."""
+    """Format a command as JSON for the engine's option `--entrypoint`."""
     return json.dumps(words)
 
 
 def program(name: str) -> str | None:
-    """Return the path of a program; None if it is not installed."""
+    """Return the path of an executable program in PATH; None if it is not installed."""
     paths = (f"{folder}/{name}" for folder in os.get_exec_path())
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an image's metadata from `image inspect`, whose format the engines share."""
+    """Convert the output of `image inspect`, which podman and docker share, to image metadata."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     plain = image["Id"].removeprefix("sha256:")
@@ -137,19 +137,18 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- engine container ---
 #
-# Container run by a container engine, and the warden that removes it and its remaining processes.
+# A container that an engine runs, and its warden: the parent process that starts the engine and cleans up.
 #
-# Shim, warden and container, as for a plain process, but the engine's monitor (conmon) runs in between. The warden
-# adopts the monitor, and the container itself if the monitor is killed. It reports in the format of bubblewrap's
-# `--json-status-fd`: `child-pid`, then `exit-code` with `oom`, or `error` if the container could not be started.
+# The warden is a child of the shim. It adopts the engine's monitor process (conmon), and the container itself if the
+# monitor is killed. It reports to the shim in the format of bubblewrap's `--json-status-fd`: `child-pid`, then
+# `exit-code` with `oom`, or `error` if the container could not be started.
 
 
 _START_SECONDS = 120.0
 #: How long the engine may take to clean up after a container.
 _END_SECONDS = 30.0
 _KILLED = 128 + signal.SIGKILL
-#: The engine's exit codes when it started nothing. With a terminal the engine returns the container's exit code, so
-#: others may be the container's.
+#: The engine's exit codes if it did not start the container. With a terminal, other codes may be the container's.
 _NOT_STARTED = (125, 126, 127)
 _LOOK_SECONDS = 0.005
 #: Command lines of a container's first process before it executes the command.
@@ -157,22 +156,22 @@ _PREPARING = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
 
 
 class EngineContainer(NamedTuple):
-    """A container to run with an engine, and its options."""
+    """A container that an engine runs for a shim, with the options of `podman run`."""
 
     engine: ContainerEngine
     name: str
     #: The arguments of `podman run`.
     options: Sequence[str]
-    #: The run's directory, where the engine writes the pid file.
+    #: A descriptor of the run's directory, where the engine writes the pid file.
     run: int
-    #: Whether the engine stays between the container and the terminal.
+    #: Whether the container has a terminal, whose data the engine forwards.
     has_terminal: bool
-    #: The control group above the container's own.
+    #: The parent control group of the container's own group.
     group: Group
 
 
 def warden(request: EngineContainer, status: int) -> NoReturn:
-    """Run a container as its warden: start it, report its end on the pipe, and remove what it leaves."""
+    """Run a container as its warden: start it, report its end on the pipe `status`, and clean up after it."""
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -207,7 +206,7 @@ def warden(request: EngineContainer, status: int) -> NoReturn:
 
 
 def _start(request: EngineContainer) -> int:
-    """Start the engine with the container's standard files; return its pid."""
+    """Start the engine with the container's standard streams; return the engine's pid."""
     engine = request.engine
     child = os.fork()
     if child == 0:
@@ -223,7 +222,7 @@ def _start(request: EngineContainer) -> int:
 
 
 def _begun(request: EngineContainer, engine: int, ended: dict[int, int]) -> int | None:
-    """Return the container's first process once it executes the command; None if the start fails or times out."""
+    """Wait until the container executes its command; return its first process, or None if the start fails."""
     end = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < end:
         _reap_once(ended)
@@ -244,7 +243,7 @@ def _first_process(run: int) -> int | None:
 
 
 def _executes(pid: int) -> bool:
-    """Whether the command has replaced the process that prepares it, or has ended."""
+    """Report whether a container's first process executes the command (or has ended), not the runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -260,14 +259,14 @@ def _await(process: int) -> None:
 
 
 def _reap(ended: dict[int, int]) -> None:
-    """Reap the processes around an ended container, including the engine that cleans up."""
+    """Reap the child processes of an ended container, including the engine, for a limited time."""
     end = linux.monotonic() + _END_SECONDS
     while _reap_once(ended) and linux.monotonic() < end:
         select.select([], [], [], _LOOK_SECONDS)
 
 
 def _reap_once(ended: dict[int, int]) -> bool:
-    """Record the exit codes of ended children; return whether others remain."""
+    """Record the exit codes of ended child processes in `ended`; return whether other children remain."""
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             ended[found[0]] = os.waitstatus_to_exitcode(found[1])
@@ -277,7 +276,7 @@ def _reap_once(ended: dict[int, int]) -> bool:
 
 
 def _exit_status(request: EngineContainer, direct: int | None) -> tuple[int, bool]:
-    """Return the container's exit code, and whether it was OOM-killed."""
+    """Return a container's exit code, and whether it was OOM-killed; `direct` is the code that the warden reaped."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.ask("container", "inspect", "--format", form, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
@@ -295,7 +294,7 @@ def _was_oom_notified(watch: int | None) -> bool:
 
 
 def _abandon(request: EngineContainer, engine: int) -> NoReturn:
-    """The shim is gone: kill and remove everything."""
+    """After the end of the shim: kill the engine and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
     request.engine.forget(request.name)

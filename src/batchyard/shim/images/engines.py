@@ -1,8 +1,8 @@
-"""Container engine detection by trial runs.
+"""Detection of container engines by trial runs, and the podman options of a container.
 
-podman is tried with a container of the machine's own programs and the settings of pod containers, so nothing is pulled.
-If podman may not run containers in pod sandboxes, it only provides images, and bubblewrap runs them. The same holds for
-docker, which cannot join existing namespaces.
+The trial container of podman has the settings of pod containers and the machine's own programs, so no image is pulled.
+If podman cannot run containers in pod sandboxes, it only provides images, and bubblewrap runs the containers. docker
+always only provides images, because it cannot join existing namespaces.
 """
 
 import os
@@ -18,34 +18,34 @@ from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import Cgroups, Group
 
 _TRIAL_SECONDS = 20.0
-#: Time limit for an engine's version: a remote one may not answer, and the platform waits for its spawner.
+#: Time limit in seconds for an engine's version: a remote engine may not answer, and the platform waits.
 _ANSWER_SECONDS = 4.0
-#: The engine's default runtime first.
+#: The OCI runtimes to try, first the engine's default.
 _RUNTIMES = ("", "runc", "crun")
-#: Process limits are inherited from the spawner: the engine's defaults exceed what many machines allow.
+#: Resource limits are inherited from the spawner, because the engine's defaults exceed the limits of many machines.
 _SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
 
 
 class EngineFailure(NamedTuple):
-    """An installed engine that cannot be used, and why."""
+    """An installed container engine that cannot be used, and the reason."""
 
     what: str
     why: str
 
 
 class EngineSearchResult(NamedTuple):
-    """The engines that work, the default first, and those that do not."""
+    """The usable container engines, the default first, and the failures of other installed engines."""
 
     engines: tuple[ContainerEngine, ...] = ()
     failures: tuple[EngineFailure, ...] = ()
-    #: Why podman only provides images; empty if that is always so.
+    #: Why podman only provides images; empty if it runs containers or was not asked to.
     runs_none: str = ""
 
 
 def find(
     node: int, environment: Mapping[str, str], made: Cgroups | None, without: Collection[str], *, may_run: bool
 ) -> EngineSearchResult:
-    """Return the engines of this machine; `may_run` is whether podman may run containers in pod sandboxes."""
+    """Detect the container engines of this machine; `may_run`: podman may run containers in pod sandboxes."""
     engines, failures, runs_none = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in without else program(kind)
@@ -73,7 +73,7 @@ def _podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEn
 
 
 def _docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    """Return docker if its daemon answers, at the endpoint that the user's docker context names."""
+    """Return docker if its daemon answers at the endpoint of the user's docker context, else the failure."""
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -91,16 +91,16 @@ def _docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEn
 
 
 def _settings(node: int) -> str:
-    """Write podman's configuration; return its path."""
+    """Write podman's configuration file to the node directory; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
         file.write(_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
 def _running(node: int, engine: ContainerEngine, made: Cgroups | None) -> ContainerEngine | str:
-    """Return the engine with the first runtime that works, or why it cannot run containers."""
+    """Return podman with the first OCI runtime that can run a trial container, or the reason if none can."""
     if made is not None and cgroups.parent(made.base) is None:
-        return "this machine's control groups have different names for different controllers"
+        return "the control group of this process has different names for different controllers (cgroup v1)"
     place, why = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _RUNTIMES:
         tried = engine._replace(options=("--runtime", runtime) if runtime else (), runs=True)
@@ -112,7 +112,7 @@ def _running(node: int, engine: ContainerEngine, made: Cgroups | None) -> Contai
 
 
 def _trial(place: str, made: Cgroups | None) -> list[str]:
-    """Return the options of a trial container that sees the machine's own programs."""
+    """Return the podman options of a trial container with the machine's own programs."""
     root = f"{place}/trial"
     os.makedirs(root, exist_ok=True)
     for link, target in store.links().items():
@@ -125,21 +125,21 @@ def _trial(place: str, made: Cgroups | None) -> list[str]:
 
 
 def placed(group: str | None) -> list[str]:
-    """Return the options that place a container's control group below another one, and conmon in none."""
+    """Return podman's options that create a container's control group below a parent group, without one for conmon."""
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
 # --- podman ---
-# podman command line of a container: the engine provides its image, the pod's sandbox its namespaces.
+# The podman options of a container, which joins the namespaces of its pod's sandbox.
 
 
-#: Variable names that an environment file can hold; values must be short and have one line.
+#: Names of variables that can be in an environment file, if the value is short and has one line.
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _LINE_BYTES = 32 * 1024
 
 
 class EngineContainerPaths(NamedTuple):
-    """Absolute paths of a container's sandbox and run, and the sandbox's process."""
+    """The directories of a container's sandbox and run, and the pid of the sandbox's process."""
 
     sandbox: str
     run: str
@@ -157,7 +157,7 @@ def options(
 ) -> list[str]:
     """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
 
-    `variables` are an environment file, and the variables that no such file can hold.
+    `variables` are the result of the function `variables`.
     """
     file, others = variables
     return [
@@ -179,7 +179,7 @@ def options(
 
 
 def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Return a memory file with a container's variables, and the variables that no file can hold."""
+    """Write a container's variables to a file in memory; return its descriptor and the variables that do not fit."""
     file = os.memfd_create("environment", 0)
     others = []
     for name, value in environment.items():
@@ -193,7 +193,7 @@ def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _streams(spec: Mapping[str, Any]) -> list[str]:
-    """The shim's pipes become the container's own; a terminal stays with the engine, which forwards the data."""
+    """Return the options for the standard streams: passed to the container, or a terminal that the engine forwards."""
     reads = ["--interactive"] if spec["stdin"] else []
     if spec["tty"]:
         return ["--tty", "--log-driver", "none", *reads]
@@ -201,13 +201,13 @@ def _streams(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _namespaces(spec: Mapping[str, Any], keeper: int) -> list[str]:
-    """The namespaces of the pod's sandbox."""
+    """Return the options that join the namespaces of the pod's sandbox."""
     shared = [part for name in ("ipc", "uts") for part in (f"--{name}", f"ns:/proc/{keeper}/ns/{name}")]
     return [*shared, "--network", f"ns:/proc/{keeper}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limits(spec: Mapping[str, Any], group: Group) -> list[str]:
-    """The container's control group lies in one with its limits; without control groups the engine sets the limits."""
+    """Return the options for resource limits: a parent control group that has the limits, or else the limits."""
     if group:
         return [*placed(cgroups.parent(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
@@ -217,13 +217,13 @@ def _limits(spec: Mapping[str, Any], group: Group) -> list[str]:
 
 
 def _user(spec: Mapping[str, Any]) -> list[str]:
-    """The user, if it differs from the image's, and additional groups."""
+    """Return the options for the user, if it differs from the image's user, and for additional groups."""
     groups = [part for group in spec.get("groups") or () for part in ("--group-add", str(group))]
     return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
 
 
 def _mounts(spec: Mapping[str, Any], places: EngineContainerPaths) -> list[str]:
-    """Volumes, the pod's name files, and the termination-message file."""
+    """Return the options that mount volumes, the sandbox's files in /etc, and the termination-message file."""
     last = spec["terminationMessagePath"]
     rows = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     taken = {target for _, target, _ in rows}
@@ -237,6 +237,6 @@ def _mounts(spec: Mapping[str, Any], places: EngineContainerPaths) -> list[str]:
 
 
 def _mount(source: str, target: str, is_read_only: bool) -> str:
-    """Format a mount as comma-separated values."""
+    """Format a bind mount as the value of podman's option `--mount` (comma-separated, quoted if needed)."""
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly=true"] if is_read_only else [])]
     return ",".join('"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field for field in fields)

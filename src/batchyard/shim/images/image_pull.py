@@ -1,7 +1,8 @@
-"""Image-pull shim: ensures that an engine has an image according to the pull policy, and reports the image's metadata.
+"""Image-pull shim: a process that pulls an image according to the pull policy, and reports the image's metadata.
 
 Pulls of the same image wait for each other, and the number of parallel pulls is limited. If the engine only provides
-images, the root filesystem is unpacked too. Source of the policies and messages: pkg/kubelet/images/image_manager.go.
+images, the root filesystem is unpacked too. The module also contains the cleanup after killed shims, and the image
+helper process. Source of the policies and messages: pkg/kubelet/images/image_manager.go.
 """
 
 import fcntl
@@ -25,18 +26,18 @@ from batchyard.shim.isolation.cgroups import Group
 from batchyard.shim.run import CommandResult, ShimRun
 
 # --- image export ---
-# Export of an image's root filesystem: a container is created but never started, exported, and removed.
+# To export an image's root filesystem, a container is created, exported without being started, and removed.
 
 
-#: The command for images without one: engines require a command to create a container.
+#: The command of the created container, which engines require; it is never run.
 _COMMAND = "true"
 _ERROR_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, place: str) -> dict[str, Any]:
-    """Unpack an image into a directory for a run. OSError if that fails.
+    """Export an image from an engine and unpack it into a directory. OSError if that fails.
 
-    If this process is killed, `batchyard.shim.images.image_pull` removes the container by the label of the run.
+    If this process is killed, the spawner removes the created container, which is labeled with the run `path`.
     """
     name = engine.name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.labels(path)]
@@ -50,7 +51,7 @@ def export_image(engine: ContainerEngine, image: str, path: str, place: str) -> 
 
 
 def _exported(engine: ContainerEngine, name: str, place: str) -> dict[str, Any]:
-    """Unpack the engine's export of a container."""
+    """Export a container from an engine and unpack the archive; return the size and account files."""
     archive, writes = os.pipe2(os.O_CLOEXEC)
     errors = os.memfd_create("errors")
     child = os.fork()
@@ -71,12 +72,12 @@ def _exported(engine: ContainerEngine, name: str, place: str) -> dict[str, Any]:
     if code != 0 and error_text.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(error_text))
     if failure is not None or code != 0:
-        raise failure or OSError(f"the export of the image ended with {code}")
+        raise failure or OSError(f"the image export of {engine.kind} failed with exit code {code}")
     return found
 
 
 def _become_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
-    """In a child: execute the engine's export."""
+    """In a child process: execute the engine's export command."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -97,11 +98,11 @@ _NEVER, _ALWAYS = "Never", "Always"
 
 
 def keep(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
-    """Pull an image if needed; return when one of these engines has it or the pull has failed."""
+    """Supervise a claimed image-pull run: pull the image if needed, and report the metadata or the failure."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _end(run, "ErrImagePull", "the container engine is no longer available on this node")
+        _end(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer available on this node")
         return
     signal.signal(signal.SIGTERM, lambda *_: _cancel_if_stopped(run))
     try:
@@ -126,7 +127,7 @@ def _see_to(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _pull(run: ShimRun, engine: ContainerEngine) -> None:
-    """Pull the image unless another shim pulled it while this one waited for the lock."""
+    """Pull a run's image, unless another shim pulled it while this one waited for the lock."""
     name, began = run.spec["image"], linux.monotonic()
     asked = linux.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
@@ -145,7 +146,7 @@ def _pull(run: ShimRun, engine: ContainerEngine) -> None:
             os.pwrite(done, str(linux.now()).encode(), 0)
     found = engine.image(run.spec["reference"])
     if found is None:
-        raise ValueError("the pulled image was not found")
+        raise ValueError(f"image {name} was not found after the pull")
     _unpacked(run, engine, found)
     now = linux.monotonic()
     times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
@@ -154,12 +155,12 @@ def _pull(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _pulled(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull; return its result."""
+    """Run the engine's pull command for a run's image; return its result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
 def _unpacked(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack the image if its engine does not run containers; only one shim unpacks it while others wait."""
+    """Unpack an image into the store if the engine only provides images; other shims wait for the same image."""
     if engine.runs:
         return {}
     name = rootfs_store.name_of(found["id"])
@@ -174,20 +175,20 @@ def _unpacked(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any]) -
 
 
 def _whose(spec: Mapping[str, Any]) -> str:
-    """Return a hash of the pull secrets, so that pulls with different secrets do not share results."""
+    """Return a hash of the registry credentials, so that pulls with different credentials do not share results."""
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
-#: Lock names that limit parallel pulls and unpacking.
+#: Names of the locks that limit the number of parallel pulls and unpackings.
 _SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
 
 
 class _PullCancelled(BaseException):
-    """The pull was cancelled: no container needs the image any more."""
+    """Raised when an image pull is cancelled, because no container needs the image any more."""
 
 
 class _FileLock:
-    """A context manager that takes one of several file locks; it returns the file of the held lock."""
+    """A context manager that acquires one of several file locks and returns the descriptor of the locked file."""
 
     def __init__(self, run: ShimRun, names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
@@ -208,7 +209,7 @@ class _FileLock:
 
 
 def _seconds(seconds: float) -> str:
-    """Format seconds as Go formats a duration rounded to milliseconds."""
+    """Format seconds, rounded to milliseconds, as Go formats a duration (`350ms`, `1.5s`)."""
     milliseconds = round(seconds * 1000)
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
 
@@ -221,7 +222,7 @@ def _cancel_if_stopped(run: ShimRun) -> None:
 
 
 def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
-    """Report what the kubelet records as an Event."""
+    """Report a warning or message that the kubelet records as an Event."""
     before = run.state.get("warnings") or []
     warning = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*before, warning])
@@ -235,7 +236,7 @@ def _end_with(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any], m
 
 
 def _lacks(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Whether the image lacks the working directory, which the engine that runs the container would not create."""
+    """Report whether an image lacks the working directory, which its engine does not create."""
     if path in {"", "/"} or not engine.runs:
         return False
     result = engine.ask("image", "mount", image)
@@ -253,18 +254,16 @@ def _report_state(run: ShimRun, **changes: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-# --- sweep ---
-#
-# Cleanup after killed shims: removes their control groups and containers.
+# --- cleanup after killed shims ---
 
 
 def name_of_pods(node: int) -> str:
-    """Return the name prefix of this node's control groups; other nodes on the machine use other prefixes."""
+    """Return the name prefix of the control groups of this node's pods; it is unique on the machine."""
     return f"batchyard-{state_dir.identity(node)}-"
 
 
 def after(node: int, found: Features, path: str) -> None:
-    """Remove the control groups of an ended run, unless another shim still supervises it."""
+    """Remove the control groups of a run that has ended, unless another shim still supervises the run."""
     if found.cgroups is None:
         return
     _, uid, *place = path.split("/")
@@ -277,19 +276,19 @@ def after(node: int, found: Features, path: str) -> None:
 
 
 def all_pods(node: int, found: Features) -> None:
-    """Remove the control groups that earlier spawners have left."""
+    """Remove the control groups of pods that earlier spawners left behind."""
     if found.cgroups is not None:
         for uid, group in cgroups.left_over(found.cgroups.base, name_of_pods(node)).items():
             _remove_if_left(node, uid, group, has_namesakes=found.runner is not None)
 
 
 def is_of_image(path: str) -> bool:
-    """Whether a run is an image pull, from its path."""
+    """Report whether a run is an image pull, according to its path."""
     return path.split("/")[2:3] == ["images"]
 
 
 def leaves_container(node: int, path: str) -> bool:
-    """Whether the shim of a run has ended and may have left a container of the engine."""
+    """Report whether the shim of a run has ended and may have left a container in the engine."""
     with suppress(OSError):
         run = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run, name) or {} for name in ("spec.json", "state.json"))
@@ -300,13 +299,13 @@ def leaves_container(node: int, path: str) -> bool:
 
 
 def containers(node: int, engine: ContainerEngine) -> None:
-    """Remove this node's containers that have no shim from the engine."""
+    """Remove those containers of this node from an engine that no shim supervises."""
     found = engine.containers()
     engine.forget(*(name for path, name in found.items() if not _is_kept(node, path)))
 
 
 def kept_runs(pod: int) -> list[str]:
-    """Return the container runs that have a shim, as paths relative to the pod's directory."""
+    """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
     found = [f"runs/{name}/{attempt}" for name in _names(pod, "runs") for attempt in _names(pod, f"runs/{name}")]
     return [path for path in found if _is_kept(pod, path)]
 
@@ -344,13 +343,13 @@ def _names(base: int, path: str) -> list[str]:
     return []
 
 
-# --- rootless images ---
+# --- image helper ---
 #
-# Image helper: pulls images from outside of the spawner's user namespace.
+# A helper process pulls images outside of the spawner's user namespace.
 #
-# Rootless podman needs its own user namespace with several users, which cannot be created inside the spawner's. So a
-# helper process is forked before the spawner enters its user namespace. The helper detects container engines, reports
-# them, and forks the shims for image pulls. It ends with the spawner; its shims outlive it.
+# Rootless podman needs its own user namespace with several users, which cannot be created inside of the spawner's user
+# namespace. So the helper is forked before the spawner enters its user namespace. The helper detects container engines,
+# reports them, and forks the shims for image pulls. It ends with the spawner; its shims outlive it.
 
 
 _PATH_BYTES = 4096
@@ -362,7 +361,7 @@ _PATIENCE_SECONDS = 60.0
 def start(
     node: int, without: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork the helper; return the socket that takes paths of runs, and the engines that the helper found."""
+    """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         if os.fork() == 0:
@@ -370,7 +369,7 @@ def start(
                 node, "outside", partial(_serve, node, there, partial(engines.find, node, environment, None, without))
             )
     here.settimeout(_PATIENCE_SECONDS)
-    result: dict[str, Any] = {"failures": [["container engine", "detection timed out"]]}
+    result: dict[str, Any] = {"failures": [["container engine", "the detection did not finish within 60 seconds"]]}
     with suppress(OSError, ValueError):
         result = json.loads(here.recv(_RESULT_BYTES))
     here.settimeout(None)
@@ -379,7 +378,7 @@ def start(
 
 
 def _serve(node: int, connection: socket.socket, find: Callable[..., EngineSearchResult]) -> None:
-    """Detect engines, then fork a shim for each received path of a run, until the spawner is gone."""
+    """In the helper: detect engines, then fork a shim for each received path of a run, until the spawner has ended."""
     held = sorted({node, connection.fileno()})
     for first, last in zip([2, *held], [*held, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(first + 1, last)

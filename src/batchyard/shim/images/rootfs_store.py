@@ -1,10 +1,10 @@
 """Store of unpacked images: root filesystems in the node directory, one directory per image.
 
-`roots/ID/root` is the filesystem, read-only once complete. `image.json` beside it holds the image's metadata, and users
-of the image hold `lock`. Garbage collection removes the least recently used images while the store is over its size
-limit. It skips images in use and images used within two minutes (the kubelet's imageMinimumGCAge). A process that
-unpacks an image holds the image's lock in `pulls`, so each image is unpacked once. Incomplete directories have the
-suffix `.new`.
+`roots/ID/root` is the root filesystem, read-only once complete. `roots/ID/image.json` is the image's metadata. Runs
+that use the image hold the file lock `roots/ID/lock`. Garbage collection removes the least recently used images while
+the store is over its size limit. It skips images in use and images used within two minutes (the kubelet's
+imageMinimumGCAge). A process that unpacks an image holds the image's lock in `pulls`, so each image is unpacked once.
+Incomplete directories have the suffix `.new`.
 """
 
 import fcntl
@@ -16,24 +16,24 @@ from typing import Any
 from batchyard.shim import linux, state_dir
 
 FOLDER = "roots"
-#: The directory of locks for pulls and unpacking, which are done once while other processes wait.
+#: The directory with the lock files of image pulls and unpackings.
 PULLS = "pulls"
 _KEPT_SECONDS = 120
 _NEW, _GONE = ".new", ".gone"
 
 
 def name_of(image: str) -> str:
-    """Return the name of an image's directory, from the image id."""
+    """Return the name of an image's directory in the store, given the image id."""
     return image.removeprefix("sha256:")
 
 
 def place(node: str, name: str) -> str:
-    """Return the path of the root filesystem; `node` is the path of the node directory."""
+    """Return the path of an unpacked image's root filesystem; `node` is the path of the node directory."""
     return f"{node}/{FOLDER}/{name}/root"
 
 
 def has(node: int, name: str) -> bool:
-    """Whether an image is unpacked; the call counts as a use."""
+    """Report whether the store has an image, and record this as a use of the image."""
     try:
         os.utime(f"{FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def has(node: int, name: str) -> bool:
 
 
 def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: Mapping[str, Any]) -> None:
-    """Unpack an image into the store; the caller holds the image's lock. OSError if unpacking fails."""
+    """Add an image to the store with the function `unpack`; the caller holds the image's lock. OSError on failure."""
     roots = _opened(node)
     new = f"{name}{_NEW}"
     try:
@@ -61,7 +61,7 @@ def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: 
 
 
 def use(node: int, name: str) -> int:
-    """Protect an image from removal while the returned file is open. OSError if the image was removed."""
+    """Lock an image against removal while the returned descriptor is open. OSError if the image was removed."""
     with suppress(FileNotFoundError):
         held = os.open(f"{FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -69,11 +69,11 @@ def use(node: int, name: str) -> int:
         if os.fstat(held).st_nlink:
             return held
         os.close(held)
-    raise OSError("the image was removed concurrently")
+    raise OSError(f"unpacked image {name} was removed from the node's store; the next attempt unpacks it again")
 
 
 def image_metadata(node: int, name: str) -> dict[str, Any]:
-    """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`."""
+    """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`; empty if unreadable."""
     with suppress(OSError):
         own = state_dir.open_folder(f"{FOLDER}/{name}", node)
         try:
@@ -84,12 +84,12 @@ def image_metadata(node: int, name: str) -> dict[str, Any]:
 
 
 def lock_of(name: str) -> str:
-    """Return the name of an image's unpack lock, in the directory `pulls`."""
+    """Return the name of the lock file, in the directory `pulls`, for unpacking an image."""
     return f"root-{name}"
 
 
 def trim(node: int, most: float) -> None:
-    """Remove the least recently used images while the total exceeds `most` bytes, and abandoned partial directories."""
+    """Remove incomplete directories, and the least recently used images while the total exceeds `maximum` bytes."""
     roots = _opened(node)
     found: list[tuple[float, str, int]] = []
     for name in os.listdir(roots):
@@ -108,7 +108,7 @@ def trim(node: int, most: float) -> None:
 
 
 def _removed(roots: int, name: str) -> bool:
-    """Remove an image's directory; return False if it is in use."""
+    """Remove an image from the store; return False if the image is in use."""
     with suppress(FileNotFoundError):
         held = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots)
         try:

@@ -1,8 +1,10 @@
-"""Image types on this machine: the files that a container sees, and its environment variables.
+"""Kinds of images: for each kind, the files that a container sees and its environment variables.
 
-- `machine`: the programs of this machine, read-only. - `environment`: the same, and a Python environment at its own
-path. - `root`: a directory with a root filesystem. - `unpacked`: a root filesystem unpacked from an engine's image. -
-`engine`: other images of an engine, which that engine runs.
+machine       the programs of this machine, read-only
+environment   the programs of this machine, and a Python virtual environment at its path
+root          a directory with a root filesystem
+unpacked      a root filesystem that was unpacked from an engine's image
+engine        another image of an engine; the engine runs the container
 """
 
 import os
@@ -14,40 +16,40 @@ from batchyard.shim.images import rootfs_store
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: Directories of the machine with programs. Some are links into /usr, which containers get as links.
+#: Directories of the machine with programs. Symbolic links into /usr are also links in containers.
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def is_run_by_engine(image: Mapping[str, Any]) -> bool:
-    """Whether the engine itself runs the image's containers."""
+    """Report whether a container engine runs the containers of an image."""
     return "engine" in image and "unpacked" not in image
 
 
 def root(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem; empty if it has none. `node` is the path of the node directory."""
+    """Return the path of an image's root filesystem, or ''; `node` is the path of the node directory."""
     return rootfs_store.place(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of an image."""
+    """Return the environment variables that an image sets (PATH, VIRTUAL_ENV)."""
     venv = image.get("environment")
     return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
 
 
 def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
-    """Return the machine's directories that a container sees read-only: their mount points and sources."""
+    """Return the machine's directories that a container of an image sees read-only, as source paths by mount point."""
     programs = [place for place in PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
     places = [*programs, *_environment_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.FOLDER}"} | {place: place for place in places}
 
 
 def links() -> dict[str, str]:
-    """Return the links beside these directories, and their targets."""
+    """Return the program directories of the machine that are symbolic links, with their targets."""
     return {place: os.readlink(place) for place in PROGRAMS if os.path.islink(place)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
-    """Return a Python environment and its base interpreters, unless a container sees those anyway."""
+    """Return the directories of a virtual environment and its base interpreter that containers do not see otherwise."""
     if not venv:
         return []
     folders = [venv]
@@ -59,7 +61,7 @@ def _environment_folders(venv: str | None) -> list[str]:
 
 
 def _home(venv: str) -> str:
-    """Return the directory of an environment's interpreter, from its pyvenv.cfg."""
+    """Return the directory of a virtual environment's base interpreter, from pyvenv.cfg; '' if unknown."""
     try:
         with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:
             for line in file:
@@ -72,5 +74,5 @@ def _home(venv: str) -> str:
 
 
 def is_within(path: str, place: str) -> bool:
-    """Whether a path is `place` or lies in it."""
+    """Report whether a path is a directory itself or lies in it."""
     return path == place or path.startswith(f"{place}/")

@@ -1,8 +1,8 @@
-"""Image unpacking: writes a root filesystem from an archive, in a process that is chrooted into the target.
+"""Unpacking of image archives into root filesystems, and overlays on directories that a container sees.
 
-So no link in the archive leads out of the target. All files belong to the user that runs the node, which containers see
-as their own user. Files are readable and directories writable by their owner in any case. Devices, owners, and setuid
-and setgid bits are left out, because containers never use them.
+A process that is chrooted into the target writes the files, so no link in the archive leads out of the target. All
+files belong to the user that runs the node, which containers see as their own user. The owner can always read files and
+write to directories. Devices, owners, and setuid and setgid bits are omitted, because containers never use them.
 """
 
 import json
@@ -23,9 +23,9 @@ _FOLDER_MODE, _FILE_MODE, _STICKY = 0o700, 0o400, 0o1777
 
 
 def unpack(archive: int, place: str) -> dict[str, Any]:
-    """Unpack an archive from a file into an empty directory; return its size and account files.
+    """Unpack a tar archive (a descriptor) into an empty directory; return the total size and the account files.
 
-    `{"bytes": 123, "passwd": "...", "group": "..."}`; OSError if the archive is invalid or cannot be written.
+    The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
     """
     reads, writes = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -37,14 +37,15 @@ def unpack(archive: int, place: str) -> dict[str, Any]:
     with open(reads, "rb") as file:
         message = file.read()
     status = os.waitpid(child, 0)[1]
-    found: dict[str, Any] = json.loads(message) if message else {"error": f"unpacking ended with status {status}"}
+    failure = f"unpacking the image ended with status {status}"
+    found: dict[str, Any] = json.loads(message) if message else {"error": failure}
     if "error" in found:
         raise OSError(found["error"])
     return found
 
 
 def _be(archive: int, place: str, writes: int) -> None:
-    """In the child: unpack, and report the result."""
+    """In a child process: unpack the archive, and write the result to the pipe `writes`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
@@ -62,7 +63,7 @@ def _be(archive: int, place: str, writes: int) -> None:
 
 
 def _write_all(archive: int) -> int:
-    """Write the members of an archive; return the total size of its files."""
+    """Write all members of an archive to the filesystem; return the total size of its files in bytes."""
     total, folders = 0, []
     with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPIED_BYTES) as opened:
         for member in _members(opened):
@@ -82,7 +83,7 @@ def _write_all(archive: int) -> int:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive without keeping them."""
+    """Yield the members of an archive without keeping them in memory."""
     for member in archive:
         yield member
         archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members even in stream mode
@@ -94,7 +95,7 @@ def _make_folder(path: str, member: tarfile.TarInfo) -> None:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write a member that is not a directory."""
+    """Write an archive member that is a file, a link or a FIFO."""
     if member.issym():
         os.symlink(member.linkname, path)
     elif member.islnk():
@@ -111,28 +112,27 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None
 
 
 def _text(path: str) -> str:
-    """Return the start of a file; empty if it does not exist."""
+    """Return the text of a file, limited to 1 MiB; empty if it cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_ACCOUNTS_BYTES).decode(errors="replace")
     return ""
 
 
 # --- overlays ---
-# Overlays on read-only directories: added mount points that an image lacks, or a writable layer.
+# Overlays (overlayfs) add missing mount points or a writable layer to a read-only directory.
 #
-# The lower directory stays unchanged. The upper layer is in the run's directory (overlayfs, which user namespaces
-# support).
+# The lower directory stays unchanged. The upper layer is in the run's directory.
 
 
-#: The limit of Linux.
+#: The maximum number of symbolic links in a path, as in Linux.
 _LINKS_MAX = 40
 
 
 def add_mount_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
-    """Return the source directory of each place, with missing mount points added.
+    """Return the source directory of each mount point, replaced by an overlay if it lacks mount points in `targets`.
 
-    A target is a path and whether it is a directory. This process leaves its mount namespace, so that the mounts affect
-    nothing else on the machine.
+    A target is a path and whether it is a directory. This process enters a new mount namespace, so that no other
+    process sees the overlays.
     """
     found = dict(shown)
     lacking: dict[str, list[tuple[str, bool]]] = {}
@@ -154,7 +154,7 @@ def add_mount_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool
 
 
 def writable(folder: str, own: str) -> str:
-    """Mount a writable overlay of a directory, whose upper layer belongs to the run; return its path."""
+    """Mount a writable overlay of a directory, with its upper layer in the directory `own`; return its path."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{own}/{name}", 0o755)
     unshare_mounts()
@@ -167,15 +167,15 @@ def writable(folder: str, own: str) -> str:
 
 
 def resolve_in_root(root: str, path: str) -> str:
-    """Resolve the links of a path within a root filesystem; the path need not exist.
+    """Resolve the symbolic links of a path within a root filesystem; the path need not exist.
 
-    bubblewrap would resolve them against the machine's own files.
+    Without this, bubblewrap would resolve the links against the machine's own files.
     """
     return _without_links(path, lambda place: _link(f"{root}{place}"))
 
 
 def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
-    """Resolve the links of a path in a container that sees some directories of the machine and links beside them."""
+    """Resolve the symbolic links of a path in a container that sees directories and links of the machine."""
 
     def link_at(place: str) -> str | None:
         whole = next((whole for whole in folders if store.is_within(place, whole)), None)
@@ -203,31 +203,31 @@ def _without_links(path: str, link_at: Callable[[str], str | None]) -> str:
             continue
         links += 1
         if links > _LINKS_MAX:
-            raise ValueError(f"{path}: too many levels of symbolic links")
+            raise ValueError(f"{path}: too many levels of symbolic links (more than {_LINKS_MAX})")
         found = "" if target.startswith("/") else found
         steps += target.split("/")[::-1]
     return found or "/"
 
 
 def unshare_mounts() -> None:
-    """Enter a new mount namespace, so that later mounts are private to this process."""
+    """Enter a new mount namespace, so that other processes do not see later mounts."""
     linux.unshare(linux.NEWNS)
     linux.make_mounts_private()
 
 
 def _named(path: str) -> str:
-    """Escape a path for the options of overlayfs."""
+    """Escape a path for the mount options of overlayfs."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
 def _straight(path: str) -> str:
-    """Resolve the first component of a path, which may be a link such as /bin."""
+    """Resolve the first component of a path if it is a symbolic link such as /bin."""
     first, found, rest = path[1:].partition("/")
     return f"{os.path.realpath(f'/{first}')}{found}{rest}" if os.path.islink(f"/{first}") else path
 
 
 def make_place(path: str, is_folder: bool) -> None:
-    """Create a mount point and its parent directories."""
+    """Create a mount point (a directory or an empty file) and its parent directories."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))

@@ -1,1 +1,1 @@
-"""The isolation of containers: namespaces, cgroups, seccomp, users and networks."""
+"""Isolation of containers: bubblewrap, capabilities of the node, cgroups, mounts, networks, seccomp and users."""

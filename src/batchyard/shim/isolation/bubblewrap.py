@@ -1,4 +1,4 @@
-"""bubblewrap command line of a container: its view of the machine and its own files."""
+"""bubblewrap options of a container: its root filesystem, masked paths, devices and mounts."""
 
 import glob
 import os
@@ -9,16 +9,16 @@ from typing import Any, Final, NamedTuple
 from batchyard.shim import linux, state_dir
 from batchyard.shim.images import store
 
-# --- masks ---
+# --- masked paths ---
 #
-# Masked and read-only paths of /proc and /sys, as in container runtimes.
+# Masked and read-only paths of /proc and /sys, as in containerd and Docker.
 #
 # Sources: github.com/moby/moby (daemon/pkg/oci, defaults.go); github.com/containerd/containerd (pkg/oci, spec.go).
 
 
-#: The directory in the node directory with the masks: an empty directory and an empty file.
+#: The directory in the node directory with the empty directory and the empty file that hide masked paths.
 FOLDER: Final = "masks"
-#: Paths whose contents are hidden.
+#: Paths of /proc whose contents are hidden.
 MASKED: Final = (
     "/proc/acpi",
     "/proc/asound",
@@ -40,13 +40,13 @@ READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sy
 
 
 def make(node: str) -> None:
-    """Create the empty directory and the empty file in a node directory."""
+    """Create the empty directory and the empty file that hide masked paths, in a node directory."""
     os.makedirs(f"{node}/{FOLDER}/folder", exist_ok=True)
     os.close(os.open(f"{node}/{FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
 def options_for_proc(place: str) -> Iterator[str]:
-    """Yield bubblewrap's options that mask paths of a container's /proc. `place` is the directory of the masks."""
+    """Yield bubblewrap's options that mask paths of a container's /proc; `masks` is the directory of the masks."""
     for path in READ_ONLY:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
@@ -56,7 +56,7 @@ def options_for_proc(place: str) -> Iterator[str]:
 
 
 def hide_in_sys(place: str) -> None:
-    """Mask paths of /sys in this mount namespace. A path that cannot be masked stays visible, read-only."""
+    """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
     for pattern in _MASKED_OF_SYS:
         for path in glob.glob(pattern):
             with suppress(OSError):
@@ -68,7 +68,7 @@ def _empty(place: str, path: str) -> str:
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of directories: the node, the pod, its sandbox, the run, and the masks for paths of /proc."""
+    """Absolute paths of the directories of a node, a pod, its sandbox, a run, and the masks for paths of /proc."""
 
     node: str
     pod: str
@@ -77,31 +77,31 @@ class ContainerPaths(NamedTuple):
     masks: str
 
 
-#: Gives a container its own user namespace.
+#: The option that gives a container its own user namespace.
 OWN_USERS = ("--unshare-user",)
 
-#: Links in a container in addition to those of the machine.
+#: Symbolic links in a container in addition to those of the machine.
 OWN_LINKS = {"/var/tmp": "/tmp"}
 
-#: Writable directories of a container on disk, with their modes; they belong to the run and are removed with it.
+#: Names and modes of a container's writable directories on disk; they are removed with the run.
 WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class ContainerView(NamedTuple):
-    """The container's view of the machine: source directories by mount point, only `/` for a root filesystem."""
+    """The machine's directories that a container sees, by mount point (only `/` for a root filesystem), and links."""
 
     folders: Mapping[str, str]
     links: Mapping[str, str]
-    #: Whether the working directory is neither in these directories nor in the container's own files.
+    #: Whether the working directory is missing in these directories and in the container's own files.
     lacks_folder: bool
-    #: Resolves a path in the container to a mount point without links.
+    #: Resolves the symbolic links of a path in the container.
     place: Callable[[str], str]
 
 
 def options(
     spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return all options except those that pass files. The sources of the spec's mounts are absolute."""
+    """Return bubblewrap's options for a run's spec with absolute mount sources, without options for descriptors."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -123,12 +123,12 @@ def options(
 
 
 def _user(user: Mapping[str, int] | None) -> list[str]:
-    """Another user gets a user namespace that maps it to the user who starts bubblewrap."""
+    """Return the options that run the container as `user`, mapped to the user that starts bubblewrap."""
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
 def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the mount points and working directory that must exist, each with whether it is a directory."""
+    """Return the mount points and the working directory that must exist, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
     last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
@@ -136,9 +136,7 @@ def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
-    """Whether the working directory is neither in the visible directories of the machine nor in the container's own
-    files.
-    """
+    """Report whether the working directory is missing in the visible directories and in the container's own files."""
     folder = spec["workingDir"] or "/"
     own = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     seen = [source + folder.removeprefix(place) for place, source in folders.items() if store.is_within(folder, place)]
@@ -147,7 +145,7 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
 
 
 def _root(view: ContainerView, places: ContainerPaths) -> list[str]:
-    """The root filesystem: in memory except for its larger directories, and removed with the run."""
+    """Return the options for the root filesystem: an unpacked image, or the machine's directories, read-only."""
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
     own = f"{places.run}/root"
@@ -158,19 +156,19 @@ def _root(view: ContainerView, places: ContainerPaths) -> list[str]:
 
 
 def _devices(devices: Sequence[str]) -> list[str]:
-    """/proc, /sys, the standard devices, and the devices assigned to the container."""
+    """Return the options for /proc, /sys, the standard devices, and the devices assigned to the container."""
     given = [part for device in devices for part in ("--dev-bind", device, device)]
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
 
 
 def _settings(places: ContainerPaths, view: ContainerView) -> list[str]:
-    """The files hosts, hostname and resolv.conf, as the pod's sandbox wrote them."""
+    """Return the options that mount the sandbox's files hosts, hostname and resolv.conf in /etc."""
     files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in state_dir.NAMES}
     return [part for file, target in files.items() for part in ("--bind", file, target)]
 
 
 def _mounts(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
-    """The volumes, outer mounts first."""
+    """Return the options that mount the volumes, outer mounts first."""
     found: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
         found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], view.place(mount["target"])]
@@ -182,7 +180,7 @@ def _termination_log(path: str, places: ContainerPaths, view: ContainerView) -> 
 
 
 def _folder(spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView) -> list[str]:
-    """The working directory, created if missing, as container runtimes do."""
+    """Return the options that create the working directory, if it is missing, and change to it."""
     folder = spec["workingDir"] or "/"
     if view.lacks_folder:
         made = ["--bind", f"{places.run}/root/folder", view.place(folder)]
@@ -194,6 +192,6 @@ def _folder(spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView
 
 
 def _is_taken(place: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a place lies in a mount: links in mounts lead out of the container until bubblewrap is done."""
+    """Report whether a path lies in a mount, where bubblewrap must not follow or create anything."""
     taken = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(store.is_within(place, each) for each in taken)

@@ -1,4 +1,4 @@
-"""Node capabilities, detected by trial, and remedies for missing ones."""
+"""Detection of the node's capabilities (namespaces, bubblewrap, cgroups, engines), and remedies for missing ones."""
 
 import os
 import signal
@@ -18,15 +18,15 @@ from batchyard.shim.isolation.users import PodUsers, make_namespace
 
 _MISSING = {
     "user namespaces": (
-        "containers are plain processes, and pods have no network of their own",
+        "containers run as plain processes, and pods share the machine's network",
         "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     ),
     "bubblewrap": (
-        "containers are plain processes without mounts, and see this user's files: pods of other users are rejected",
+        "containers are plain processes without mounts, which can read your files: pods of other users are rejected",
         "apt-get install bubblewrap",
     ),
     "users of pods": (
-        "root in a container is this machine's root, without capabilities: pods of other users are rejected",
+        "root in a container is root on this machine, without capabilities: pods of other users are rejected",
         "allow user namespaces (sysctl user.max_user_namespaces), on Linux 5.12 or later; or run as an ordinary user",
     ),
     "seccomp": (
@@ -34,68 +34,68 @@ _MISSING = {
         "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
     ),
     "pod network": (
-        "pods share the machine's network, and its loopback: pods of other users are rejected",
-        "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
+        "pods share the machine's network, including its loopback: pods of other users are rejected",
+        "run as root, or allow user namespaces; load the kernel modules bridge and veth",
     ),
     "cgroups": (
-        "memory is limited per process, not per container, and allocations fail at the limit; CPU time is not limited",
+        "memory is limited per process instead of per container, and allocations fail at the limit; CPU is not limited",
         "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
     ),
     "container engine": (
-        "no installed engine is usable: only images mapped by --image are available",
+        "no installed container engine is usable: only images mapped by --image are available",
         "check that podman info or docker version succeeds for the user of the node, and that bubblewrap is installed",
     ),
 }
 
 
 _TRIAL_SECONDS = 10.0
-#: The directory in the node directory for the trial of pod users.
+#: The directory in the node directory for the trial of id-mapped pod users.
 _USERS_TRIAL = "users-trial"
-#: Takes the engines' environment variables; returns the socket of the image helper and the detected engines.
+#: Starts the image helper with environment variables; returns its socket and the engines that it detected.
 AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
 
 
 class Features(NamedTuple):
-    """What the spawner and the shims of a node may use."""
+    """The detected capabilities of a node, which its spawner and shims use."""
 
     is_root: bool
-    #: Namespaces can be created: as root, or in the spawner's own user namespace.
+    #: Whether namespaces can be created: as root, or in the spawner's own user namespace.
     namespaces: bool
-    #: The spawner has created its own user namespace.
+    #: Whether the spawner has created its own user namespace.
     user_namespace: bool
-    #: The connection that keeps the switch running.
+    #: The connection to the network switch process, which ends when all connections are closed.
     switch: socket.socket | None
-    #: The network namespace that pods connect to, held open.
+    #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
     network: int | None
     #: Why `network` is None.
     network_failure: str
-    #: The path of bubblewrap, if it works here.
+    #: The path of bubblewrap; None if it does not work on this machine.
     bubblewrap: str | None
     bubblewrap_version: str | None
-    #: The node runs as root, and containers run with the ids of their pods.
+    #: Whether the node runs as root and containers run with the ids of their pods.
     maps_users: bool
-    #: System calls of containers can be filtered.
+    #: Whether seccomp can filter the system calls of containers.
     filters: bool
     cgroups: Cgroups | None
-    #: The usable engines, the default first.
+    #: The usable container engines, the default first.
     engines: tuple[ContainerEngine, ...]
-    #: The unusable engines, and why; reported if none is usable.
+    #: The installed engines that are not usable, with the reason.
     engine_failures: tuple[EngineFailure, ...]
-    #: Why podman only provides images although the node runs as root.
+    #: Why podman only provides images, although the node runs as root; '' otherwise.
     runs_none: str
-    #: The socket of the image helper; None if the spawner itself uses the engines.
+    #: The socket of the image helper process; None if the spawner itself uses the engines.
     outside: socket.socket | None
 
     @property
     def runner(self) -> ContainerEngine | None:
-        """The engine that runs containers."""
+        """The container engine that runs containers; None if engines only provide images."""
         return next((engine for engine in self.engines if engine.runs), None)
 
 
 def detect_features(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
-    """Detect what works, enter a user namespace if needed, and ensure that the switch runs.
+    """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
 
-    `ask_outside` detects engines that cannot be used from within that user namespace.
+    `ask_outside` detects container engines that must be used from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
     held = switch.find(node)
@@ -142,7 +142,7 @@ def detect_features(node: int, without: Collection[str], ask_outside: AskOutside
 
 
 def features_document(found: Features) -> dict[str, object]:
-    """Return the capabilities in the format of features.json."""
+    """Return the node's capabilities in the format of features.json."""
     return {
         "spawner": os.getpid(),
         "isRoot": found.is_root,
@@ -160,16 +160,16 @@ def features_document(found: Features) -> dict[str, object]:
 
 
 def is_isolated(found: Features) -> bool:
-    """Whether a container has only those rights on this machine that its own user was given.
+    """Report whether containers are isolated from the machine's files, network and users.
 
-    Only the owner of the node may run containers without this isolation.
+    Without this isolation, only the owner of the node may run containers.
     """
     has_own = found.bubblewrap is not None and found.network is not None
     return has_own and found.filters and (found.maps_users or not found.is_root)
 
 
 def missing(found: Features) -> list[dict[str, str]]:
-    """Return the missing capabilities, their effects and remedies."""
+    """Return the missing capabilities, each with its effect and its remedy."""
     gone = {
         "user namespaces": found.namespaces or found.is_root,
         "bubblewrap": found.bubblewrap is not None,
@@ -189,12 +189,12 @@ def missing(found: Features) -> list[dict[str, str]]:
 
 
 def _usable(node: int, found: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
-    """Drop engines that only provide images if containers of these images cannot be run."""
+    """Drop engines that only provide images if bubblewrap cannot run containers of these images."""
     brings = [engine for engine in found.engines if not engine.runs]
     if not brings or (has_bubblewrap and _has_layers(node)):
         return found
-    lacks = "overlayfs cannot be mounted in the data directory, which must lie on a disk with ext4 or xfs"
-    lacks = lacks if has_bubblewrap else "there is no bubblewrap to run what it brings"
+    lacks = "overlayfs cannot be mounted in the data directory: use a data directory on ext4 or xfs"
+    lacks = lacks if has_bubblewrap else "bubblewrap is required to run its images: apt-get install bubblewrap"
     failures = [EngineFailure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
     return found._replace(
         engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
@@ -202,7 +202,7 @@ def _usable(node: int, found: EngineSearchResult, *, has_bubblewrap: bool) -> En
 
 
 def _has_layers(node: int) -> bool:
-    """Whether a writable overlay can be mounted over an image."""
+    """Report whether a writable overlay can be mounted over an image directory."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -212,12 +212,12 @@ def _has_layers(node: int) -> bool:
 
 
 def named_in(environment: str) -> list[str]:
-    """Return the capabilities that an environment variable disables."""
+    """Return the names of the capabilities that an environment variable disables."""
     return os.environ.get(environment, "").replace(",", " ").split()
 
 
 def works(trial: Callable[[], None]) -> bool:
-    """Whether a trial succeeds, run in a child process."""
+    """Run a function in a child process with a time limit; report whether it succeeded."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -243,23 +243,23 @@ def _make_user_namespace() -> None:
 
 
 def _lay(lower: str, own: str) -> None:
-    """Write to an overlay of a directory, in this process's mount namespace."""
+    """Mount a writable overlay of a directory in this process's mount namespace, and write a file to it."""
     os.close(os.open(f"{unpacking.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
 
 
-#: The bubblewrap options that containers need.
+#: The bubblewrap options and command of a trial, with the features that containers need.
 _TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
 
 
 def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
-    """Return bubblewrap's version if it supports here what containers need; otherwise None."""
+    """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
     if not is_tried and run.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
         return None
     return run.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
 
 def _maps_users(node: int, bubblewrap: str) -> bool:
-    """Whether bubblewrap works as a pod's user, and that user can access its pod's directory."""
+    """Report whether bubblewrap works as a pod's user, and that user can write to its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
     found = works(partial(_become_pod, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
@@ -267,7 +267,7 @@ def _maps_users(node: int, bubblewrap: str) -> bool:
 
 
 def _become_pod(node: int, bubblewrap: str) -> None:
-    """In a child: become a pod's user, write into its directory, and execute bubblewrap."""
+    """In a child process: become a pod's user, write to its directory, and execute bubblewrap."""
     own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     users = PodUsers("", make_namespace(""), own)
@@ -280,7 +280,7 @@ def _become_pod(node: int, bubblewrap: str) -> None:
 
 
 def _can_filter() -> bool:
-    """Whether system calls can be filtered. The filter is compiled here, so that the forked shims inherit it."""
+    """Report whether seccomp works. The default filter is compiled here once, so that forked shims inherit it."""
     try:
         rules = seccomp.default_filter()
     except ValueError:
@@ -289,6 +289,6 @@ def _can_filter() -> bool:
 
 
 def _filter_calls(rules: bytes) -> None:
-    """In a child: filter its system calls as a container's are."""
+    """In a child process: drop all privileges and install a seccomp filter."""
     linux.drop_privileges()
     linux.filter_calls(rules)

@@ -1,7 +1,8 @@
-"""Control groups, v1 or v2: limits on a container's memory, CPU time and number of processes.
+"""Control groups (v1 or v2): limits on a container's memory, CPU time and number of processes.
 
-A pod's group lies in the group in which the spawner was started. For v2 it is the nearest group upwards that may have
-child groups with controllers. Each run has a group below its pod's. Limits are converted as in the kubelet and runc.
+A pod's group is a child of the group in which the spawner was started. For v2 it is a child of the nearest ancestor
+that can have child groups with controllers. Each run has a child group of its pod's group. Limits are converted as in
+the kubelet and runc.
 """
 
 import os
@@ -15,23 +16,23 @@ from batchyard.shim import linux
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _SHARES_MIN, _SHARES_MAX = 2, 262_144
-#: bubblewrap's processes, or the warden, are in the group too.
+#: The number of processes in the group in addition to the container's: those of bubblewrap, or the warden.
 OWN_PROCESSES = 2
 _REMOVAL_SECONDS = 10.0
 
-#: The directories of one group, by controller; with v2 they are all the same.
+#: The directories of one control group, by controller; for v2 they are all the same.
 Group: TypeAlias = Mapping[str, str]
 
 
 class Cgroups(NamedTuple):
-    """The groups in which groups of pods can be created."""
+    """The control group version, and the base group in which groups of pods can be created."""
 
     version: int
     base: Group
 
 
 def find() -> Cgroups | None:
-    """Find the control groups that this process may use."""
+    """Find a control group in which this process may create child groups; None if there is none."""
     own = _own_groups()
     mounts = _mounts()
     named = [name for name in _CONTROLLERS if name in mounts and name in own]
@@ -45,19 +46,19 @@ def find() -> Cgroups | None:
 
 
 def parent(group: Group) -> str | None:
-    """Return the group name that container runtimes use; None if it differs between controllers."""
+    """Return a group's name as in the engines' `--cgroup-parent`; None if it differs between controllers."""
     places = {name: place for name, (_, place) in _mounts().items()}
     names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
 
 def leaf(group: Group) -> Group:
-    """Return the groups that hold the processes of a container that an engine created below a group."""
+    """Return the child group that a container engine created for its container's processes, or the group itself."""
     return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
 
 
 def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Create a group with settings by controller. OSError if that fails."""
+    """Create a control group and write its control files, given by controller. OSError if that fails."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
     for controller, values in settings.items():
@@ -66,21 +67,21 @@ def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def share_out(version: int, group: Group) -> None:
-    """Enable controllers for child groups, which v2 requires."""
+    """Enable the group's controllers for its child groups, which only v2 requires."""
     if version == 2:
         _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
 
 def join(group: Group) -> None:
-    """Move this process into a group."""
+    """Move this process into a control group."""
     for path in dict.fromkeys(group.values()):
         _write(f"{path}/cgroup.procs", "0")
 
 
 def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the control files for a container's limits and requests, by controller.
+    """Return the control file contents for a container's limits and requests, by controller and file name.
 
-    CPU in thousandths, memory in bytes, None for no limit; `pids` is a number.
+    `cpu` is in millicores and `memory` in bytes (None for no limit); `pids` is the maximum number of processes.
     """
     shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
     quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
@@ -97,7 +98,7 @@ def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any
 
 
 def oom_kills(group: Group) -> int:
-    """Return how many processes of a group were OOM-killed."""
+    """Return how many processes of a control group were OOM-killed."""
     for file in ("memory.events", "memory.oom_control") if "memory" in group else ():
         for line in _read(f"{group['memory']}/{file}").splitlines():
             name, _, value = line.partition(" ")
@@ -107,10 +108,10 @@ def oom_kills(group: Group) -> int:
 
 
 def watched_for_oom(group: Group) -> int | None:
-    """Return an eventfd that becomes readable when a process in a group or its child groups is OOM-killed.
+    """Return an eventfd that becomes readable when a v1 group or one of its child groups runs out of memory.
 
-    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads it. None for
-    v2, whose groups count kills in child groups.
+    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
+    None for v2, where a group also counts the kills in its child groups.
     """
     control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control or not os.path.exists(control):
@@ -124,9 +125,9 @@ def watched_for_oom(group: Group) -> int | None:
 
 
 def remove(group: Group, *, has_namesakes: bool = False) -> None:
-    """Kill all processes in a group and its child groups, and remove them.
+    """Kill all processes in a control group and its child groups, and remove the groups.
 
-    A group has namesakes if a container runtime created groups of its name for controllers that are not used here.
+    `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """
     end = linux.monotonic() + _REMOVAL_SECONDS
     for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
@@ -135,19 +136,19 @@ def remove(group: Group, *, has_namesakes: bool = False) -> None:
 
 
 def left_over(base: Group, prefix: str) -> dict[str, Group]:
-    """Return the groups whose names start with a prefix, by the rest of the name."""
+    """Return the child groups whose names start with a prefix, by the rest of the name."""
     names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
 
 
 def _everywhere(group: Group) -> Group:
-    """Return a group, and the groups of its name for all other controllers."""
+    """Return the groups with a group's name for all mounted controllers."""
     name = parent(group)
     return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
 
 
 def _removed(path: str) -> bool:
-    """Try to remove a group; return whether it is removed."""
+    """Kill the processes of a control group and try to remove it; report whether it is removed."""
     for name in _folders(path):
         _removed(f"{path}/{name}")
     for pid in _read(f"{path}/cgroup.procs").split():
@@ -163,13 +164,13 @@ def _removed(path: str) -> bool:
 
 
 def _own_groups() -> dict[str, str]:
-    """Return the groups of this process, by controller; the key for v2 is empty."""
+    """Return the names of this process's control groups, by controller; the key for v2 is empty."""
     rows = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in rows for name in names.split(",")}
 
 
 def _mounts() -> dict[str, tuple[str, str]]:
-    """Return the mounted root group and mount point, by controller."""
+    """Return the mounted root group and the mount point of each controller; the key for v2 is empty."""
     found: dict[str, tuple[str, str]] = {}
     for line in _read("/proc/self/mountinfo").splitlines():
         words = line.split(" ")
@@ -180,18 +181,18 @@ def _mounts() -> dict[str, tuple[str, str]]:
 
 
 def _below(mount: tuple[str, str], group: str) -> str:
-    """Return the directory of a group."""
+    """Return the directory of a control group below a mount."""
     root, place = mount
     return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
 
 
 def _deepest(group: str, memory: str) -> str:
-    """Return a controller's group: the memory group if it lies within it, so that both have one name."""
+    """Return a controller's group, or the memory controller's group if that is a descendant, to have one name."""
     return memory if memory.startswith(f"{group.rstrip('/')}/") else group
 
 
 def _find_unified(top: str, path: str) -> Cgroups | None:
-    """Return the nearest group, this process's own or an ancestor, whose child groups can have controllers."""
+    """Return the nearest v2 group, the process's own or an ancestor, whose child groups can have controllers."""
     while True:
         if _can_be_divided(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
@@ -205,7 +206,7 @@ def _find_unified(top: str, path: str) -> Cgroups | None:
 
 
 def _can_be_divided(path: str) -> bool:
-    """Whether child groups can be created in a group and joined."""
+    """Report whether this process can create child groups in a control group and join them."""
     trial = f"{path}/batchyard-trial-{os.getpid()}"
     try:
         os.makedirs(trial)
@@ -251,6 +252,6 @@ def _write_each(path: str, values: list[str]) -> None:
 
 
 def _set(path: str, value: str) -> None:
-    """Set a value if the kernel has the file: not every kernel counts swap."""
+    """Write a control file if it exists: some kernels have no limit on swap."""
     with suppress(FileNotFoundError):
         _write(path, value)

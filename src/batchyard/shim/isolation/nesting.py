@@ -1,8 +1,8 @@
-"""Nested volume mounts: attached here, before bubblewrap starts.
+"""Volume mounts inside other volume mounts, which are attached before bubblewrap starts.
 
-bubblewrap resolves mount points by path while all of the machine's files are still visible. A link that a container
-created in the outer volume would lead it out of the container. Here mount points in a volume are reached from the
-volume's root by steps that follow no links, with the rights of the pod's user.
+bubblewrap resolves mount points by path while all files of the machine are still visible. A symbolic link that a
+container created in the outer volume could redirect a mount outside of the container. Therefore mount points in a
+volume are opened here from the volume's root, component by component, with the rights of the pod's user.
 """
 
 import errno
@@ -18,10 +18,8 @@ from batchyard.shim.images import store, unpacking
 
 # --- path traversal without links ---
 #
-# Path traversal from an open directory without following links.
-#
-# Containers modify their volumes while they are used, so a checked directory may be a link a moment later. Each path
-# component is therefore opened, and the next one is reached from the open file.
+# Containers can replace a checked directory by a symbolic link at any time. Each path component is therefore opened,
+# and the next one is opened relative to that descriptor.
 
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,17 +28,17 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_path(top: str | int, path: str) -> int:
-    """Open a path below a directory with O_PATH. OSError if it does not exist, with ELOOP if it contains a link."""
+    """Open a path below a directory with O_PATH. OSError if it does not exist, ELOOP if it contains a symbolic link."""
     return _walked(top, path, None)
 
 
 def make_directories(top: str | int, path: str, mode: int) -> int:
-    """Open a path below a directory as `opened` does, creating missing directories with `mode`."""
+    """Open a directory below a directory as `open_path` does; create missing directories with `mode`."""
     return _walked(top, path, mode)
 
 
 def create_file(top: str | int, path: str, mode: int) -> int:
-    """Open a file below a directory as `opened` does, creating it with `mode` if missing."""
+    """Open a file below a directory as `open_path` does; create it with `mode` if it is missing."""
     folder = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
@@ -68,7 +66,7 @@ def _walked(top: str | int, path: str, mode: int | None) -> int:
 
 def _step(folder: int, name: str, mode: int | None) -> int:
     if name == "..":
-        raise OSError(errno.EINVAL, "not a file name", name)
+        raise OSError(errno.EINVAL, "'..' is not allowed in this path", name)
     try:
         found = os.open(name, _PLACE, dir_fd=folder)
     except FileNotFoundError:
@@ -82,9 +80,9 @@ def _step(folder: int, name: str, mode: int | None) -> int:
 
 
 def _made_folder(folder: int, name: str, mode: int) -> int:
-    """Create a directory with exactly that mode, regardless of the umask.
+    """Create a directory with exactly this mode, regardless of the umask; return its descriptor.
 
-    If another process replaces the directory meanwhile, only its own directory gets the mode.
+    If another process replaces the directory at the same time, the mode is set on that process's directory.
     """
     os.mkdir(name, mode, dir_fd=folder)
     file = os.open(name, _FOLDER, dir_fd=folder)
@@ -96,7 +94,7 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
 class _Row(NamedTuple):
-    """A mount: its source, mount point and mode."""
+    """A volume mount: its source, its mount point, and whether it is read-only."""
 
     source: str
     place: str
@@ -104,7 +102,7 @@ class _Row(NamedTuple):
 
 
 class _Tree:
-    """The mounts of a container, outer ones first, with an open root for each mount that contains others."""
+    """The mounts of a container, outer ones first, with descriptors of the mounts that contain others."""
 
     def __init__(self, rows: list[_Row], own: str) -> None:
         self._rows = rows
@@ -114,23 +112,23 @@ class _Tree:
         self._stages: dict[int, str] = {}
 
     def enclosing(self, place: str, before: int | None = None) -> int | None:
-        """Return the innermost mount that contains a place, among the first `before` mounts."""
+        """Return the index of the innermost mount that contains a path, among the first `before` mounts, or None."""
         found = [number for number, row in enumerate(self._rows[:before]) if store.is_within(place, row.place)]
         return found[-1] if found else None
 
     def attach(self) -> None:
-        """Attach the mounts that lie in other mounts."""
+        """Attach each mount whose mount point lies in another mount."""
         for number, outer in enumerate(self._outer):
             if outer is not None:
                 self._attach(number, outer)
 
     def make_folder(self, place: str, outer: int) -> None:
-        """Create the working directory in a mount if possible; if not, the command's start reports it as missing."""
+        """Create the working directory in a mount; errors are ignored, since the container start reports them."""
         with suppress(OSError):
             os.close(make_directories(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
 
     def outermost(self) -> list[dict[str, Any]]:
-        """Return the outermost mounts, for bubblewrap. Mounts attached in them are included, read-only or not."""
+        """Return the outermost mounts in the format of a run's spec; attached mounts are part of them."""
         return [
             {"source": self._stages[number], "target": row.place, "readOnly": False}
             if number in self._stages
@@ -143,7 +141,7 @@ class _Tree:
         return place.removeprefix(self._rows[outer].place)
 
     def _hold(self, number: int) -> int:
-        """Open the root of a mount; an outermost mount gets its own place in the run's directory."""
+        """Return the descriptor of a mount; an outermost mount is first attached in the run's directory."""
         if number not in self._held:
             if not self._held:
                 unpacking.unshare_mounts()
@@ -171,22 +169,22 @@ class _Tree:
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise
-            raise ValueError(f"{row.place} is reached through a link of another volume") from failure
+            raise ValueError(f"the path of mount {row.place} contains a symbolic link in another volume") from failure
         linux.attach_mount_at(copy, point)
         os.close(point)
         self._held[number] = copy
 
 
 def normal(path: str) -> str:
-    """Normalize an absolute path."""
+    """Normalize an absolute path: remove `.`, `..` and repeated slashes."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) -> dict[str, Any]:
-    """Return the spec with only the outermost mounts, at places without links; nested mounts are attached.
+    """Attach the nested mounts of a run's spec; return the spec with only the outermost mounts.
 
-    `place_of` returns the mount point of a path in the container, `run` is the run's directory. ValueError if a mount
-    point is not allowed.
+    `place_of` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
+    mount point is not allowed.
     """
     rows = [_Row(mount["source"], place_of(normal(mount["target"])), mount["readOnly"]) for mount in spec["mounts"]]
     for row in rows:
@@ -208,8 +206,8 @@ def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) ->
 
 
 def _check(place: str) -> None:
-    """Raise ValueError with runc's message. Links of /proc lead out of the container until bubblewrap is done."""
+    """Raise ValueError, with runc's message, if a mount point is / or in /proc."""
     if place == "/":
-        raise ValueError("a mount at / would hide the container's own files")
+        raise ValueError("a volume cannot be mounted at /: use another mountPath")
     if store.is_within(place, "/proc"):
         raise ValueError(f'"{place}" cannot be mounted because it is inside /proc')

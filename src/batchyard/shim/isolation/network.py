@@ -1,4 +1,4 @@
-"""Pod networking: a network namespace per pod, connected by a veth pair to the bridge of all pods."""
+"""Pod networking: the network namespace of each pod, connected by a veth pair to a bridge of all pods."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from batchyard.shim import linux, state_dir
 from batchyard.shim.event_loop import Loop
 
 # --- netlink ---
-# Network links, addresses and routes, configured through rtnetlink(7) without starting a program.
+# Configures network links, addresses and routes through rtnetlink(7), without other programs.
 
 
 _ACK, _CREATE, _EXCL, _REQUEST = 0x4, 0x400, 0x200, 0x1
@@ -27,7 +27,7 @@ _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 
 
 class Netlink:
-    """A rtnetlink socket, bound to the network namespace in which it was created."""
+    """An rtnetlink socket, which configures the network namespace in which it was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -37,31 +37,31 @@ class Netlink:
         self._socket.close()
 
     def make_bridge(self, name: str) -> None:
-        """Create a bridge and set it up."""
+        """Create a bridge and bring it up."""
         kind = _attribute(_LINKINFO, _attribute(_KIND, b"bridge"))
         self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + kind)
 
     def make_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """Create a veth pair with its peer in another network namespace, given as an open file."""
+        """Create a veth pair whose peer is in another network namespace, given as a descriptor."""
         other = _link() + _text(_NAME, peer) + _number(_NAMESPACE, peer_namespace)
         pair = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, other))
         self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + _attribute(_LINKINFO, pair))
 
     def plug(self, name: str, bridge: str) -> None:
-        """Attach a link to a bridge, and set it up."""
+        """Attach a network link to a bridge, and bring it up."""
         master = _number(_MASTER, self.index(bridge))
         self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name) + master)
 
     def set_up(self, name: str) -> None:
-        """Set a link up."""
+        """Bring a network link up."""
         self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name))
 
     def remove(self, name: str) -> None:
-        """Remove a link."""
+        """Delete a network link."""
         self._ask(_DELLINK, 0, _link() + _text(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
-        """Add an address to a link, such as `10.77.0.5/16`. FileExistsError if the link has it."""
+        """Add an address such as `10.77.0.5/16` to a network link. FileExistsError if the link already has it."""
         number, _, length = address.partition("/")
         packed = socket.inet_aton(number)
         head = struct.pack("=BBBBI", socket.AF_INET, int(length), 0, 0, self.index(name))
@@ -69,18 +69,18 @@ class Netlink:
         self._ask(_NEWADDR, _CREATE | _EXCL, body)
 
     def route_by(self, gateway: str, name: str) -> None:
-        """Add a default route by a gateway."""
+        """Add a default route through a gateway."""
         head = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
         body = head + _attribute(_GATEWAY, socket.inet_aton(gateway)) + _number(_OUTPUT, self.index(name))
         self._ask(_NEWROUTE, _CREATE | _EXCL, body)
 
     def index(self, name: str) -> int:
-        """Return the interface index of a link."""
+        """Return the interface index of a network link."""
         answer = self._ask(_GETLINK, 0, _link() + _text(_NAME, name))
         return int(struct.unpack_from("=4xi", answer)[0])
 
     def _ask(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send a request; return the response, empty for an acknowledgement. OSError if it is rejected."""
+        """Send a request to the kernel; return its response, empty for an acknowledgement. OSError if it fails."""
         acknowledged = 0 if kind == _GETLINK else _ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | acknowledged | flags, 1, 0) + body)
         answer = self._socket.recv(65536)
@@ -94,7 +94,7 @@ class Netlink:
 
 
 def _link(up: bool = False) -> bytes:
-    """Return the header of a message about a link that an attribute names."""
+    """Return the header (struct ifinfomsg) of a request for a link, which an attribute identifies by name."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _UP if up else 0, _UP if up else 0)
 
 
@@ -111,13 +111,12 @@ def _number(kind: int, value: int) -> bytes:
 
 
 # --- switch ---
-# The switch: a process that holds the network of the pods, a bridge in its own network namespace.
+# The switch is a process that keeps the pods' bridge in its own network namespace.
 #
-# It also holds the spawner's user namespace, if there is one. It outlives the spawner, so that the next spawner finds
-# the existing pods. A client connects to the socket `switch` in the node directory and receives one message. It is
-# `ok`, or why pods have no network, with files of the user namespace and the network namespace. The client may then
-# request sockets in the pods' network with `tcp` or `udp`, and receives one for each request. The switch ends when its
-# last client disconnects.
+# It also keeps the spawner's user namespace, if any. It outlives the spawner, so that the next spawner finds the
+# network of existing pods. A client connects to the socket `switch` in the node directory and receives one message:
+# `ok`, or why pods have no network, with descriptors of the user and network namespaces. The client can then request
+# sockets in the pods' network with `tcp` or `udp`. The switch ends when its last client disconnects.
 
 
 BRIDGE = "pods"
@@ -125,17 +124,17 @@ _KINDS = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
 class SwitchConnection(NamedTuple):
-    """The namespaces that the switch hands out. The switch stays while any process has the connection open."""
+    """A connection to the switch process, which runs while a connection is open, and the namespaces that it sent."""
 
     connection: socket.socket
     user_namespace: int
-    #: None if pods have no network: `failure` says why.
+    #: A descriptor of the pods' network namespace; None if pods have no network, for the reason in `failure`.
     network: int | None
     failure: str
 
 
 def find(node: int) -> SwitchConnection | None:
-    """Connect to the running switch of a node directory; None if none runs."""
+    """Connect to the running switch process of a node directory; None if no switch runs."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.address(node, "switch"))
@@ -150,7 +149,7 @@ def find(node: int) -> SwitchConnection | None:
 
 
 def start(node: int) -> SwitchConnection | None:
-    """Start a switch in the user namespace of this process."""
+    """Start a switch process in this process's user namespace and connect to it; None if it does not answer."""
     state_dir.remove(node, "switch")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(state_dir.address(node, "switch"))
@@ -162,7 +161,7 @@ def start(node: int) -> SwitchConnection | None:
 
 
 def _be(listening: socket.socket) -> NoReturn:
-    """Run the switch until its last client disconnects."""
+    """In a child process: run the switch until its last client disconnects, then exit."""
     try:
         os.setsid()
         os.closerange(3, listening.fileno())
@@ -197,7 +196,7 @@ class _Switch:
         self._loop.when_readable(connection.fileno(), partial(self._answer, connection))
 
     def _answer(self, connection: socket.socket) -> None:
-        """Send a socket to the client, or handle its disconnection."""
+        """Handle a client's request for a socket in the pods' network, or the end of its connection."""
         try:
             asked = connection.recv(16)
             if asked in _KINDS:
@@ -214,7 +213,7 @@ class _Switch:
 
 
 def _make_network() -> bytes:
-    """Create the network namespace and bridge of the pods; return the greeting for clients."""
+    """Create the pods' network namespace and bridge; return the message for clients: `ok`, or the error."""
     try:
         linux.unshare(linux.NEWNET)
         network = Netlink()
@@ -230,7 +229,7 @@ _LINK = "eth0"
 
 
 def enter_new(spec: dict[str, Any], network: int) -> None:
-    """Enter a new network namespace with the spec's address, connected to `network` (an open namespace)."""
+    """Enter a new network namespace with the sandbox's address; connect it to the bridge in the namespace `network`."""
     linux.enter(network, linux.NEWNET)
     outside = Netlink()
     linux.unshare(linux.NEWNET)
@@ -248,7 +247,7 @@ def enter_new(spec: dict[str, Any], network: int) -> None:
 
 
 def _plug(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
-    """Create the veth pair, after removing one that a former pod with the same address has left."""
+    """Create a pod's veth pair; first remove the one of an earlier pod with the same address, if it still exists."""
     try:
         inside.make_pair(_LINK, peer, network)
     except FileExistsError:

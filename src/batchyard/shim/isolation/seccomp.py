@@ -1,9 +1,9 @@
-"""seccomp profiles: the system calls that a container may make, as BPF programs that Linux runs before each call.
+"""seccomp profiles of containers, compiled to BPF programs that Linux runs before each system call.
 
-The default profile makes the decisions of containerd's default profile for a container without capabilities. It denies
-calls that load kernel code, mount, enter or create namespaces, use keyrings, trace the machine, or set its clock. A
-Localhost profile is a JSON file in the format of the OCI runtime specification. Every profile denies foreign ABIs, such
-as i386 and x32 on x86_64.
+The default profile is equivalent to containerd's default profile for a container without capabilities. It denies calls
+that load kernel code, mount, enter or create namespaces, use keyrings, trace the machine, or set its clock. A Localhost
+profile is a JSON file in the format of the OCI runtime specification. Every profile denies other ABIs, such as i386 and
+x32 on x86_64.
 
 Sources: github.com/containerd/containerd (contrib/seccomp); github.com/opencontainers/runtime-spec (LinuxSeccomp);
 Documentation/userspace-api/seccomp_filter.rst of Linux.
@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 # --- filters ---
-# Classic BPF programs that decide about system calls (struct seccomp_data).
+# Classic BPF programs that filter system calls (struct seccomp_data).
 #
 # A program checks the ABI, finds the call number by binary search, and compares arguments where a decision depends on
 # them. Linux accepts at most 4096 instructions.
@@ -26,16 +26,14 @@ from typing import Any, Final, NamedTuple
 
 _LOAD, _AND, _RETURN, _JUMP = 0x20, 0x54, 0x06, 0x05
 _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_BITS = 0x15, 0x25, 0x35, 0x45
-#: Offsets in struct seccomp_data; an argument is 8 bytes, its low half first.
+#: Offsets in struct seccomp_data; an argument has 8 bytes, its low half first.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _WORD: Final = 0xFFFFFFFF
 _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A comparison of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, `masked` (argument & value ==
-    second).
-    """
+    """A test of a system call's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
 
     argument: int
     operator: str
@@ -44,14 +42,14 @@ class ArgumentComparison(NamedTuple):
 
 
 class SyscallSpan(NamedTuple):
-    """The calls from a number up to that of the next span; the first decision whose tests all pass applies."""
+    """A range of system call numbers with the same decisions; the first decision whose conditions all hold applies."""
 
     first: int
     decisions: Sequence[tuple[Sequence[ArgumentComparison], int]]
 
 
 class _Instruction(NamedTuple):
-    """An instruction; `yes` and `no` are how many following instructions are skipped."""
+    """A BPF instruction; `yes` and `no` are the numbers of instructions to skip if its test is true or false."""
 
     code: int
     value: int
@@ -60,9 +58,9 @@ class _Instruction(NamedTuple):
 
 
 def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign: int) -> bytes:
-    """Return the program for spans in ascending order. `foreign` is the result for calls of another ABI.
+    """Return the BPF program for ranges in ascending order; `foreign` is the action for calls of another ABI.
 
-    ValueError if it would be too long.
+    ValueError if the program has too many instructions.
     """
     steps = [
         _Instruction(_LOAD, _ARCHITECTURE),
@@ -74,12 +72,12 @@ def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, f
         steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign)]
     steps += _search(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
-        raise ValueError(f"a seccomp profile of {len(steps)} instructions is too long: {_INSTRUCTIONS_MAX} at most")
+        raise ValueError(f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX})")
     return b"".join(struct.pack("=HBBI", step.code, step.yes, step.no, step.value) for step in steps)
 
 
 def _search(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
-    """Return instructions that find the span of the loaded number, and decide. Every path ends with a return."""
+    """Return instructions that find the range of the loaded call number by binary search and return its action."""
     if len(spans) == 1:
         return _decide(spans[0])
     middle = len(spans) // 2
@@ -100,7 +98,7 @@ _FAIL, _PASS = 300, 301
 
 
 def _test(test: ArgumentComparison) -> list[_Instruction]:
-    """Return instructions that compare a 64-bit argument: its high half, then its low half."""
+    """Return instructions that compare a 64-bit argument: first its high half, then its low half."""
     low, high = test.value & _WORD, test.value >> 32 & _WORD
     place = _ARGUMENTS + 8 * test.argument
     load_high, load_low = _Instruction(_LOAD, place + 4), _Instruction(_LOAD, place)
@@ -133,7 +131,7 @@ def _test(test: ArgumentComparison) -> list[_Instruction]:
 
 
 def _with_failures(tests: list[_Instruction]) -> list[_Instruction]:
-    """Resolve the jumps of tests: `_PASS` skips to the next test, `_FAIL` past the return that follows all tests."""
+    """Resolve jump placeholders: `_PASS` skips to the next test, `_FAIL` behind the return that follows all tests."""
     resolved = []
     for position, step in enumerate(tests):
         behind = len(tests) - position
@@ -144,7 +142,7 @@ def _with_failures(tests: list[_Instruction]) -> list[_Instruction]:
 
 
 def _begins(tests: list[_Instruction], place: int) -> bool:
-    """Whether a test begins at this index: with the load of an argument's high half."""
+    """Report whether a test begins at this index, which loads an argument's high half."""
     return tests[place].code == _LOAD and (tests[place].value - _ARGUMENTS) % 8 == 4
 
 
@@ -232,7 +230,7 @@ pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
 
 
 class Processor(NamedTuple):
-    """A processor architecture as seccomp sees it."""
+    """A processor architecture: its audit constant and its system call numbers by name."""
 
     #: AUDIT_ARCH_* of <linux/audit.h>.
     audit: int
@@ -253,7 +251,7 @@ _PROCESSORS: Final = {
 
 
 def processor(machine: str | None = None) -> Processor | None:
-    """Return the processor of a machine as `uname -m` names it, by default this one; None if it is not supported."""
+    """Return the processor for a machine name of `uname -m` (default: this machine); None if it is not supported."""
     return _PROCESSORS.get(machine or os.uname().machine)
 
 
@@ -300,7 +298,7 @@ _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
 class SeccompRule(NamedTuple):
-    """The action for some calls whose arguments meet all conditions."""
+    """A profile's action for system calls, given by name, whose arguments meet all conditions."""
 
     names: Sequence[str]
     action: int
@@ -308,7 +306,7 @@ class SeccompRule(NamedTuple):
 
 
 class SeccompProfile(NamedTuple):
-    """The default action, and the rules; the first rule that matches a call applies."""
+    """A default action and the rules of a profile; the first rule that matches a call applies."""
 
     default: int
     rules: Sequence[SeccompRule]
@@ -316,12 +314,12 @@ class SeccompProfile(NamedTuple):
 
 @cache
 def default_filter() -> bytes:
-    """Return the default profile as a program. ValueError if this machine's processor is not supported."""
+    """Return the BPF program of the default profile. ValueError if this machine's processor is not supported."""
     return compile_profile(_default_profile(_processor()), _processor())
 
 
 def filter_of_file(path: str) -> bytes:
-    """Return the profile in a file as a program. ValueError, with containerd's message, if it cannot be loaded."""
+    """Return the BPF program of the profile in a file. ValueError, with containerd's message, if it is invalid."""
     try:
         with open(path, "rb") as file:
             found = json.load(file)
@@ -337,7 +335,7 @@ def filter_of_file(path: str) -> bytes:
 
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
-    """Return a profile as a program for one processor."""
+    """Compile a profile to a BPF program for one processor."""
     decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
@@ -354,7 +352,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
 def _spans(
     decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, newest: int
 ) -> Iterator[SyscallSpan]:
-    """Yield spans in ascending order; neighbouring calls with the same decision share a span."""
+    """Yield ranges of call numbers in ascending order; neighboring calls with the same decisions share a range."""
     last: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(newest + 1):
         found = (*decisions.get(number, ()), ((), default))
@@ -368,7 +366,7 @@ def _spans(
 def _processor() -> Processor:
     found = processor()
     if found is None:
-        raise ValueError("the numbers of this processor's system calls are not known")
+        raise ValueError("seccomp filters are supported only on x86_64 and aarch64")
     return found
 
 
@@ -390,7 +388,7 @@ def _default_profile(processor: Processor) -> SeccompProfile:
     )
 
 
-# --- profiles in files ---
+# --- profile files ---
 
 
 _OPERATORS: Final = {
@@ -406,7 +404,7 @@ _SECCOMP_ARGUMENTS: Final = 6
 
 
 def _profile_of_document(found: Mapping[str, Any]) -> SeccompProfile:
-    """Return the profile that a JSON document describes. ValueError, KeyError or TypeError if it is malformed."""
+    """Convert a JSON document to a profile. ValueError, KeyError or TypeError if the document is malformed."""
     default = _action(found["defaultAction"], found.get("defaultErrnoRet"))
     rules = []
     for row in found.get("syscalls") or ():

@@ -1,4 +1,4 @@
-"""User lookup and user namespaces: users of images and pods, from the image's /etc/passwd and /etc/group.
+"""Users of containers: the id and user namespace of each pod, and accounts in an image's /etc/passwd.
 
 Source: github.com/moby/sys/user (GetExecUser), which runc and containerd use.
 """
@@ -14,12 +14,12 @@ from batchyard.shim import linux
 from batchyard.shim.images import store
 
 # --- pod users ---
-# Pod users on a node that runs as root: ids without an account, which own nothing on the machine.
+# On a node that runs as root, each pod has its own id, without an account or files on the machine.
 #
-# Each pod has its own id. A user namespace maps the container's user to that id, and the files that the container sees
-# are id-mapped mounts, which map the machine's root to it. So files of pods belong to root on disk, and root in a
-# container is an unprivileged user outside of it. If a filesystem does not support id-mapped mounts, the pod's own
-# files are given to its id. The container then has an ordinary user's rights to all other files.
+# A user namespace maps root in the container to the pod's id. The files that the container sees are id-mapped mounts,
+# which map the machine's root to that id. So files of pods belong to root on disk, and root in a container is an
+# unprivileged user on the machine. If a filesystem does not support id-mapped mounts, the owner of the pod's own files
+# is changed to its id. The container then has an ordinary user's rights to all other files.
 #
 # Sources: Documentation/filesystems/idmappings.rst of Linux; keps.k8s.io/127 (user namespaces); systemd's UIDS-GIDS.md,
 # which assigns no ids from 1879048192 to 2147352575.
@@ -27,13 +27,13 @@ from batchyard.shim.images import store
 
 _FIRST: Final = 0x70000000
 _COUNT: Final = 1 << 27
-#: Mount copies are attached here, in this process's own mount namespace: every user can reach this directory.
+#: The directory, accessible to all users, where mount copies are attached in this process's own mount namespace.
 _STAGE: Final = "/tmp"
 _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
 def id_of(pod: str) -> int:
-    """Return the id of a pod, from its uid. OSError if root has too few ids here."""
+    """Return the Unix id for a pod, derived from the pod's uid. OSError if root's user namespace has too few ids."""
     first, count = _FIRST, _COUNT
     if not _has_ids(first, count):
         first, count = _upper_ids()
@@ -41,15 +41,15 @@ def id_of(pod: str) -> int:
 
 
 def make_namespace(pod: str) -> int:
-    """Return a user namespace, held open, whose root is the pod's id. OSError if it cannot be created."""
+    """Create a user namespace that maps root to the pod's id; return its descriptor. OSError if that fails."""
     return linux.make_user_namespace(*_lines((0, id_of(pod), 1)))
 
 
 class PodUsers:
-    """The user of one pod, and the id-mapped mounts of the files that its containers see."""
+    """The Unix user of one pod, and the id-mapped mounts of the files that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """`namespace` is the pod's, held open, `own_folder` its directory. This process leaves its mount namespace."""
+        """Enter a new mount namespace. `namespace` is a descriptor of the pod's user namespace."""
         self.id = id_of(pod)
         self._namespace = namespace
         self._own_folder = own_folder
@@ -59,10 +59,10 @@ class PodUsers:
         linux.make_mounts_private()
 
     def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
-        """Copy a mount of a file or directory, with nested mounts; return its path after `enter`.
+        """Copy the mount of a file or directory, with nested mounts; return the copy's path, valid after `enter`.
 
-        A shared directory of the machine keeps the owners of other users' files. Files of the machine are never given
-        to the pod.
+        In a shared directory of the machine, files of other users keep their owners. The owner of the machine's files
+        is never changed.
         """
         if source not in self._places:
             place = f"{_STAGE}/{len(self._copies)}"
@@ -71,7 +71,7 @@ class PodUsers:
         return self._places[source]
 
     def enter(self) -> None:
-        """Attach the copies, and become root of the pod's user namespace."""
+        """Attach the copied mounts, and become root in the pod's user namespace."""
         folders = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
         linux.mount("tmpfs", _STAGE, "tmpfs", _STAGE_OPTIONS)
         for (place, copy), is_folder in zip(self._copies, folders, strict=True):
@@ -84,7 +84,7 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _mapped(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a detached copy with mapped owners, or with its own owners if mapping fails."""
+        """Return a detached copy of a mount with mapped owners, or with unchanged owners if mapping fails."""
         copy = linux.clone_mount(source)
         try:
             linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
@@ -94,15 +94,15 @@ class PodUsers:
         return copy
 
     def _shared_namespace(self) -> int:
-        """Return a user namespace that maps root to the pod's id, and all other users to themselves."""
+        """Create a user namespace that maps root to the pod's id, and each other user to itself."""
         last = _last_id()
         return linux.make_user_namespace(*_lines((0, self.id, 1), (1, 1, min(self.id, last + 1) - 1)))
 
 
 def give(path: str, owner: int) -> None:
-    """Change the owner of a directory tree's files that belong to root.
+    """Change the owner of all files in a directory tree that belong to root.
 
-    Files are accessed through their open parent directories: a container may replace a directory by a link meanwhile.
+    Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
     _give_one(path, owner)
     for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
@@ -118,13 +118,13 @@ def _give_one(name: str, owner: int, folder: int | None = None) -> None:
 
 
 def _lines(*rows: tuple[int, int, int]) -> tuple[str, str]:
-    """Return the lines of uid_map and gid_map: the first id inside, the first outside, and the count."""
+    """Format uid_map and gid_map; each row is the first id inside, the first id outside, and the count."""
     text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in rows)
     return text, text
 
 
 def _extents() -> list[tuple[int, int]]:
-    """Return the ids mapped in this process's user namespace for both users and groups, as half-open ranges."""
+    """Return the ids that this process's user namespace maps for users and groups, as half-open ranges."""
     with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
         texts = users.read(), groups.read()
     found = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in texts]
@@ -137,11 +137,11 @@ def _has_ids(first: int, count: int) -> bool:
 
 
 def _upper_ids() -> tuple[int, int]:
-    """Return a range of ids if root has few of them, such as in a container: the upper half of the largest one."""
+    """Return the first id and the size of a range for pods if root has few ids: the upper part of the largest range."""
     start, end = max(_extents(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     count = (end - start) // 4
     if count < 1:
-        raise OSError(0, "root's user namespace has no ids for pods")
+        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod")
     return start + 2 * count, count
 
 
@@ -150,7 +150,7 @@ def _last_id() -> int:
 
 
 class ImageAccount(NamedTuple):
-    """The account that runs a container."""
+    """The uid, gid and home directory of the account that runs a container."""
 
     uid: int
     gid: int
@@ -158,7 +158,7 @@ class ImageAccount(NamedTuple):
 
 
 def account(named: str, passwd: str, group: str) -> ImageAccount:
-    """Resolve `user` or `user:group`, by name or number; the default is root. ValueError for an unknown name."""
+    """Resolve an image's user (`user` or `user:group`, names or ids; default root). ValueError for an unknown name."""
     user, _, own_group = named.partition(":")
     found = _user(user or "0", passwd)
     if not own_group:
@@ -179,7 +179,7 @@ def _user(user: str, passwd: str) -> ImageAccount:
 
 
 def _rows(text: str, fields: int) -> Iterator[list[str]]:
-    """Yield the entries with enough fields and numeric ids: the third field, and the fourth of longer entries."""
+    """Yield the valid entries of a passwd or group file: those with enough fields and numeric ids."""
     for line in text.splitlines():
         row = line.split(":")
         if len(row) >= fields and all(number.isdigit() for number in row[2 : 4 if fields > 3 else 3]):
