@@ -144,7 +144,7 @@ class OverHttp:
         config.write_text(_KUEUE, "utf-8")
         options = ["--no-leader-elect", "--controllers", self._scene.controllers, "--config", str(config)]
         options += self._scene.options
-        return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("batchyard: runs")
+        return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("this replica runs")
 
     def __enter__(self) -> Self:
         return self

@@ -66,10 +66,10 @@ def refused(platform: Running, controllers: str, *options: str) -> str:
 def test_webhooks_of_upstream_are_detected_under_any_configuration_name(platform: Running) -> None:
     create(platform, hooks("sets", "vjobset.kb.io"), hooks("team-queues", WORKLOAD, "vjobset.kb.io"))
     reported = refused(platform, "jobset")
-    assert "JobSet's controller is on this cluster (its webhooks are sets)" in reported
+    assert "JobSet's controller is active on this cluster (its webhook configuration is sets)" in reported
     assert "leave jobset out of --controllers" in reported
     for group in ("admission", "provisioning"):
-        assert "Kueue is on this cluster (its webhooks are team-queues)" in refused(platform, group)
+        assert "Kueue is active on this cluster (its webhook configuration is team-queues)" in refused(platform, group)
 
 
 def test_kueue_webhook_for_job_sets_does_not_block_job_set_controller(platform: Running) -> None:
@@ -81,7 +81,7 @@ def test_kueue_webhook_for_job_sets_does_not_block_job_set_controller(platform: 
 
 def test_recent_write_by_kueue_is_detected(platform: Running) -> None:
     written_by_kueue(platform, QUEUE)
-    assert "Kueue is on this cluster (it wrote a ClusterQueue " in refused(platform, "admission")
+    assert "Kueue is active on this cluster (it wrote a ClusterQueue " in refused(platform, "admission")
 
 
 def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None:
@@ -89,7 +89,9 @@ def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None
     own = ("--webhook-service", "mine", "--webhook-certificates", "mine", "--webhook-port", str(free_port()))
     with operator(platform, "admission", *own) as running:
         running.wait_until("runs admission")
-    assert "another batchyard is on this cluster (its webhooks are mine)" in refused(platform, "admission")
+    assert "another batchyard is active on this cluster (its webhook configuration is mine)" in refused(
+        platform, "admission"
+    )
 
 
 def test_operator_ends_when_kueue_writes_objects(platform: Running) -> None:
@@ -97,7 +99,7 @@ def test_operator_ends_when_kueue_writes_objects(platform: Running) -> None:
         running.wait_until("runs admission")
         written_by_kueue(platform, QUEUE)
         assert running.ended() == 1
-        assert "Kueue is on this cluster (it wrote ClusterQueue a)" in running.log()
+        assert "Kueue is active on this cluster (it wrote ClusterQueue a)" in running.log()
 
 
 def test_operator_ends_when_webhooks_of_kueue_are_created(platform: Running) -> None:
@@ -105,7 +107,7 @@ def test_operator_ends_when_webhooks_of_kueue_are_created(platform: Running) -> 
         running.wait_until("runs admission")
         create(platform, hooks("team-queues", WORKLOAD))
         assert running.ended() == 1
-        assert "its webhooks are team-queues" in running.log()
+        assert "its webhook configuration is team-queues" in running.log()
 
 
 def test_operator_with_webhooks_waits_until_kueue_is_removed(platform: Running) -> None:

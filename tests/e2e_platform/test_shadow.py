@@ -185,7 +185,7 @@ def test_shadow_uses_configuration_of_cluster(platform: Running, tmp_path: Path)
         assert ask(platform.url, "POST", f"/api/v1/{path}", {"metadata": obj, "data": FAIR["data"]})[0] == 201
     kubeconfig = str(plain_kubeconfig(tmp_path, platform.url))
     done = batchyard("operator", "--shadow", "--for", "100ms", "--kubeconfig", kubeconfig)
-    assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
+    assert "Kueue's Configuration was read from ConfigMap kueue-manager-config of kueue-system" in done.stderr
     assert "admissionFairSharing of Kueue's Configuration is not supported" in done.stderr
     assert done.code == 0
 

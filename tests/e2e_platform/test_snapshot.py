@@ -100,7 +100,7 @@ def test_snapshot_contains_configuration_of_kueue(platform: Running, tmp_path: P
     assert found["fairSharing"] == {"preemptionStrategies": ["LessThanInitialShare"]}
     assert "metrics" not in found
     assert (done.code, reported) == (0, 0)
-    assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
+    assert "Kueue's Configuration was read from ConfigMap kueue-manager-config of kueue-system" in done.stderr
 
 
 def test_snapshot_reports_and_omits_invalid_configuration(platform: Running) -> None:

@@ -1,1 +1,1 @@
-"""Clients of an API server: in process, over HTTP, and combined with the containers of this machine."""
+"""API clients: in process and over HTTP, with informers, leader election, garbage collection and a write queue."""

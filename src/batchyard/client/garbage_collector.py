@@ -1,8 +1,8 @@
-"""Garbage collection: deletes the dependents of deleted objects, after or before their owner.
+"""Garbage collector: deletes the dependents of deleted objects, after or before their owner.
 
-Background: when an object is deleted, its dependents without another living owner are deleted, recursively. If `Scopes`
-is available, objects are also deleted whose owner does not exist although its kind is served. An API server provides
-`Scopes`; a simulation does not, because its input comes from elsewhere.
+Background: when an object is deleted, each dependent without another existing owner is deleted, recursively. If
+`scopes` is set, the collector also deletes objects whose owner does not exist although the server serves its kind. An
+API server sets `scopes`; a simulation does not, because its input may omit the owners.
 Foreground: a deleted object is only marked, with a finalizer. Its dependents are deleted first. The finalizer is
 removed when no dependent with `blockOwnerDeletion` is left.
 Orphan: if an object is deleted with the finalizer `orphan`, its dependents stay and lose the owner reference.
@@ -29,21 +29,22 @@ from batchyard.interfaces.client import (
 )
 
 Scopes: TypeAlias = Callable[[str, str], bool | None]
+"""Returns whether a kind, given its `apiVersion` and `kind`, is namespaced; None if it is not served."""
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 class GarbageCollector:
-    """Records deletions, and deletes the dependents on `collect`."""
+    """A garbage collector: records deletions of objects, and deletes their dependents in `collect`."""
 
     __slots__ = (
+        "_deleted_owner_uids",
+        "_foreground_deleted",
         "_get",
-        "_leaving",
-        "_orphaned_by",
-        "_orphaning",
-        "_owned",
+        "_orphan_deleted",
         "_owners",
-        "_unblocked",
+        "_uids_to_recheck",
+        "_with_new_owners",
         "_write",
         "scopes",
     )
@@ -51,121 +52,123 @@ class GarbageCollector:
     def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[Write], object]) -> None:
         self._get = get
         self._write = write
-        #: Set by an API server: then an owner that does not exist counts as dead.
+        #: Returns the scope of a kind. If it is set, an owner that does not exist counts as deleted.
         self.scopes: Scopes | None = None
         self._owners = OwnerIndex()
-        self._owned: list[Key] = []  # objects with new owners, which may not exist
-        self._orphaned_by: list[str] = []  # uids of deleted owners
-        self._orphaning: dict[str, Key] = {}  # by uid, objects that are to orphan their dependents
-        self._leaving: dict[str, Key] = {}  # by uid, objects that wait for their dependents
-        self._unblocked: dict[str, None] = {}  # uids in `_leaving` to check again
+        self._with_new_owners: list[Key] = []  # objects with new owner references, whose owners may not exist
+        self._deleted_owner_uids: list[str] = []  # uids of deleted owners
+        self._orphan_deleted: dict[str, Key] = {}  # by uid, objects that are to orphan their dependents
+        self._foreground_deleted: dict[str, Key] = {}  # by uid, objects that wait for their dependents
+        self._uids_to_recheck: dict[str, None] = {}  # uids in `_leaving` to check again
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
-        """Return the keys of the dependents of an owner in a namespace, or cluster-scoped (''), by its uid, sorted."""
+        """Return the sorted keys of an owner's dependents, by its uid and its namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Load all existing objects, including dependents whose owner was deleted before and not collected yet."""
+        """Load all existing objects at the start, given as ADDED events; find dependents of owners deleted before."""
         for event in events:
             self.observe(event)
         if self.scopes is not None:
             return  # all owners are checked anyway
         living = {event.obj["metadata"].get("uid") for event in events}
-        self._orphaned_by += [uid for uid in self._owners.owners() if uid not in living]
+        self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in living]
 
     def observe(self, event: WatchEvent) -> None:
-        """Record a change as it happens."""
+        """Record a change of an object; `collect` later deletes the dependents of deleted objects."""
         self._owners.observe(event)
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
         if event.type is not _DELETED:
             if self.scopes is not None and _has_new_owners(event):
-                self._owned.append(event.key)
+                self._with_new_owners.append(event.key)
             if _is_deleted_with(ORPHAN_FINALIZER, metadata):
-                self._orphaning[uid] = event.key
-            if uid not in self._leaving and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
-                self._leaving[uid] = event.key
-                self._unblocked[uid] = None
+                self._orphan_deleted[uid] = event.key
+            if uid not in self._foreground_deleted and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
+                self._foreground_deleted[uid] = event.key
+                self._uids_to_recheck[uid] = None
             return
         if uid in self._owners:
-            self._orphaned_by.append(uid)
-        if self._leaving:
-            self._leaving.pop(uid, None)
-            self._unblock(metadata)
+            self._deleted_owner_uids.append(uid)
+        if self._foreground_deleted:
+            self._foreground_deleted.pop(uid, None)
+            self._recheck_owners(metadata)
 
     def orphan(self, uid: str, namespace: str) -> None:
-        """Remove the owner references to an object, so that its dependents stay when it is deleted."""
+        """Remove all owner references to the object with this uid, so that its dependents stay when it is deleted."""
         for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
 
     def collect(self) -> None:
-        """Run all due work: orphaning, dependents of deleted owners, and foreground deletion."""
-        if self._orphaning:
-            self._orphan()
-        if self._orphaned_by:
-            self._collect_orphans()
-        if self._owned:
-            self._collect_strays()
-        if self._unblocked:
-            self._let_leave()
+        """Orphan dependents, delete the dependents of deleted owners, and continue foreground deletions."""
+        if self._orphan_deleted:
+            self._orphan_dependents()
+        if self._deleted_owner_uids:
+            self._collect_dependents_of_deleted()
+        if self._with_new_owners:
+            self._collect_with_missing_owners()
+        if self._uids_to_recheck:
+            self._continue_foreground_deletions()
 
-    def _unblock(self, metadata: Obj) -> None:
-        """Check the owners again that waited for an object."""
+    def _recheck_owners(self, metadata: Obj) -> None:
+        """Schedule another check of each owner in foreground deletion that waited for the deletion of this object."""
         for owner in metadata.get("ownerReferences") or ():
-            if owner["uid"] in self._leaving:
-                self._unblocked[owner["uid"]] = None
+            if owner["uid"] in self._foreground_deleted:
+                self._uids_to_recheck[owner["uid"]] = None
 
-    def _orphan(self) -> None:
-        """Orphan the dependents of objects with that finalizer, then remove the finalizer."""
-        orphaning, self._orphaning = self._orphaning, {}
-        for uid, key in orphaning.items():
+    def _orphan_dependents(self) -> None:
+        """Orphan the dependents of each object deleted with the finalizer `orphan`, then remove that finalizer."""
+        orphan_deleted, self._orphan_deleted = self._orphan_deleted, {}
+        for uid, key in orphan_deleted.items():
             owner = self._get(key)
             if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
                 continue
             for _, obj in self._dependents(uid, key.namespace):
-                others = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
-                self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
+                remaining_owners = [
+                    reference for reference in obj["metadata"]["ownerReferences"] if reference["uid"] != uid
+                ]
+                self._apply(Update(with_metadata(obj, ownerReferences=remaining_owners or None)))
             self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _apply(self, write: Write) -> None:
-        """Apply a write; ignore a rejection."""
+        """Apply a write, and ignore the API error if it is rejected."""
         with suppress(ApiError):  # for example a namespace that cannot be deleted
             self._write(write)
 
-    def _collect_orphans(self) -> None:
+    def _collect_dependents_of_deleted(self) -> None:
         """Delete the dependents of deleted owners."""
-        gone, self._orphaned_by = self._orphaned_by, []
-        for uid in gone:
+        deleted_uids, self._deleted_owner_uids = self._deleted_owner_uids, []
+        for uid in deleted_uids:
             for key in tuple(self._owners.dependents(uid)):
                 obj = self._get(key)
-                assert obj is not None, "the index follows every change"
+                assert obj is not None, "the owner index lists a key that the store does not have"
                 if key.namespace or self.scopes is None:
-                    self._let_go(key, obj)
+                    self._release_dependent(key, obj)
                 else:
-                    self._owned.append(key)
+                    self._with_new_owners.append(key)
 
-    def _collect_strays(self) -> None:
-        """Delete objects whose owners do not exist although their kinds are served."""
-        owned, self._owned = self._owned, []
-        for key in owned:
+    def _collect_with_missing_owners(self) -> None:
+        """Delete each object whose owners do not exist, if the server serves the kinds of these owners."""
+        keys, self._with_new_owners = self._with_new_owners, []
+        for key in keys:
             obj = self._get(key)
             owners = () if obj is None else obj["metadata"].get("ownerReferences") or ()
-            missing = [owner for owner in owners if not self._is_living(owner, key.namespace)]
-            if obj is not None and missing and all(self._is_dead(owner, key.namespace) for owner in missing):
-                self._let_go(key, obj)
+            missing = [owner for owner in owners if not self._owner_exists(owner, key.namespace)]
+            if obj is not None and missing and all(self._counts_as_deleted(owner, key.namespace) for owner in missing):
+                self._release_dependent(key, obj)
 
-    def _let_go(self, key: Key, obj: Obj) -> None:
-        """Delete an object without living owners; otherwise remove its references to dead ones."""
+    def _release_dependent(self, key: Key, obj: Obj) -> None:
+        """Delete an object if none of its owners exists; otherwise remove only its references to missing owners."""
         owners = obj["metadata"]["ownerReferences"]
-        living = [owner for owner in owners if self._is_living(owner, key.namespace)]
-        self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
+        existing_owners = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
+        self._apply(Update(with_metadata(obj, ownerReferences=existing_owners)) if existing_owners else Delete(key))
 
-    def _let_leave(self) -> None:
-        """Delete the blocking dependents of objects in foreground deletion; remove the finalizer if none is left."""
-        unblocked, self._unblocked = self._unblocked, {}
-        for uid in unblocked:
-            key = self._leaving.get(uid)
+    def _continue_foreground_deletions(self) -> None:
+        """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
+        uids, self._uids_to_recheck = self._uids_to_recheck, {}
+        for uid in uids:
+            key = self._foreground_deleted.get(uid)
             obj = None if key is None else self._get(key)
             if obj is None:
                 continue
@@ -173,60 +176,60 @@ class GarbageCollector:
             blocking = [(blocker, dependent) for blocker, dependent in dependents if _blocks(dependent, uid)]
             for blocker, dependent in blocking:
                 if "deletionTimestamp" not in dependent["metadata"]:
-                    self._clear(blocker, dependent)
-            left = (self._get(blocker) for blocker, _ in blocking)
-            if not any(each is not None and _blocks(each, uid) for each in left):
+                    self._delete_blocking_dependent(blocker, dependent)
+            remaining = (self._get(blocker) for blocker, _ in blocking)
+            if not any(blocking_object is not None and _blocks(blocking_object, uid) for blocking_object in remaining):
                 self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
-    def _clear(self, key: Key, dependent: Obj) -> None:
-        """Delete a blocking dependent; if another owner stays, only remove the other references."""
+    def _delete_blocking_dependent(self, key: Key, dependent: Obj) -> None:
+        """Delete a blocking dependent; if one of its owners stays, keep it with references to such owners only."""
         metadata = dependent["metadata"]
-        staying = [owner for owner in metadata["ownerReferences"] if self._is_staying(owner, key.namespace)]
-        if staying:
-            self._apply(Update(with_metadata(dependent, ownerReferences=staying)))
+        staying_owners = [owner for owner in metadata["ownerReferences"] if self._owner_stays(owner, key.namespace)]
+        if staying_owners:
+            self._apply(Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
-        owns = metadata["uid"] in self._owners
-        self._apply(Delete(key, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
+        has_dependents = metadata["uid"] in self._owners
+        self._apply(Delete(key, propagation=Propagation.FOREGROUND if has_dependents else Propagation.BACKGROUND))
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
         keys = self._owners.dependents(uid, namespace)
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
-    def _is_living(self, owner: Obj, namespace: str) -> bool:
+    def _owner_exists(self, owner: Obj, namespace: str) -> bool:
         """Report whether an owner exists."""
-        return self._found(owner, namespace) is not None
+        return self._find_owner(owner, namespace) is not None
 
-    def _is_dead(self, owner: Obj, namespace: str) -> bool:
-        """Report whether a missing owner could exist: its kind is served, and its scope allows it as owner."""
+    def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
+        """Report whether a missing owner counts as deleted: its kind is served, and its scope allows it as an owner."""
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
-    def _is_staying(self, owner: Obj, namespace: str) -> bool:
+    def _owner_stays(self, owner: Obj, namespace: str) -> bool:
         """Report whether an owner exists and is not itself in foreground deletion."""
-        found = self._found(owner, namespace)
-        return found is not None and not _is_deleted_with(FOREGROUND_FINALIZER, found["metadata"])
+        owner_object = self._find_owner(owner, namespace)
+        return owner_object is not None and not _is_deleted_with(FOREGROUND_FINALIZER, owner_object["metadata"])
 
-    def _found(self, owner: Obj, namespace: str) -> Obj | None:
-        """Return an owner, namespaced or cluster-scoped, if its uid still matches."""
+    def _find_owner(self, owner: Obj, namespace: str) -> Obj | None:
+        """Return the object that an owner reference names, namespaced or cluster-scoped, if its uid still matches."""
         kind, name = group_kind(owner), owner["name"]
-        found = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
-        return next((obj for obj in found if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
+        candidates = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
+        return next((obj for obj in candidates if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
 def _has_new_owners(event: WatchEvent) -> bool:
-    """Report whether an object has owners that it did not have before."""
+    """Report whether a change gave an object new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
-    """Report whether an object is marked as deleted and has this finalizer."""
+    """Report whether an object with this metadata is marked as deleted and has this finalizer."""
     return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Report whether an object blocks the deletion of its owner with that uid."""
+    """Report whether a dependent blocks the deletion of the owner with this uid (`blockOwnerDeletion`)."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

@@ -1,10 +1,10 @@
 """Leader election with a Lease. Source: client-go, tools/leaderelection.
 
-A candidate that sees the record change knows that the holder is alive. If the record has not changed for its lease
-duration, the candidate may take it. Only the candidate's own clock counts for that. The holder may write until its
-renew deadline, counted from the start of its last successful renewal. The deadline ends before another candidate may
-take the Lease. `LeaderElector` sends nothing itself: `begin` returns the first request, and `answered` processes a
-response and returns the next request.
+A candidate that sees the Lease change knows that its holder is alive. If the Lease has not changed for its duration, by
+the candidate's own clock, the candidate may take it. The holder may write until its renew deadline, which counts from
+the start of its last successful renewal. That deadline passes before another candidate may take the Lease.
+`LeaderElector` is the state machine and sends nothing: `begin` returns the first request, and `answered` processes a
+response and returns the next request. `Leadership` sends the requests, and reports when leadership starts and ends.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _OK: Final = (200, 201)
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """The Lease, our identity, and the durations."""
+    """The settings of leader election: the candidate's identity, the Lease's name, and the durations."""
 
     identity: str
     namespace: str
@@ -37,249 +37,251 @@ class LeaseSettings:
 
 
 def lease_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
-    """Return the Lease in a response, or None. A proxy may also answer 200, so the body is checked."""
-    found = decoded(answer.body) if answer.code in _OK else {}
-    return found if found.get("kind") == "Lease" and is_object(found) else None
+    """Return the Lease in a response, or None if the body is not a Lease: a proxy may also answer 200."""
+    lease = decoded(answer.body) if answer.code in _OK else {}
+    return lease if lease.get("kind") == "Lease" and is_object(lease) else None
 
 
-class _Step(Enum):
-    """The last request: read the Lease, renew it from its known state, or take it from the state just read."""
+class _RequestKind(Enum):
+    """The kind of the last request: read the Lease (LOOK), renew it (RENEW), or take it after reading (TAKE)."""
 
-    LOOK = auto()
+    READ = auto()
     RENEW = auto()
     TAKE = auto()
 
 
 class LeaderElector:
-    """The state machine of a candidate: the Lease as last seen, and whether the candidate leads."""
+    """The state machine of leader election: the Lease as last read, and whether this candidate leads."""
 
     def __init__(self, terms: LeaseSettings) -> None:
         self.terms = terms
-        #: Whether we hold the Lease, as far as is known.
+        #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
-        #: The Lease as last seen, and when it was seen to change.
-        self._seen: Mapping[str, Any] = {}
-        self._seen_at: Instant = 0
+        #: The Lease as last read, and when its last change was noticed.
+        self._last_lease: Mapping[str, Any] = {}
+        self._changed_at: Instant = 0
         #: When the last successful renewal was started.
-        self._renewed_at: Instant = 0
-        self._began_at: Instant = 0
-        self._step = _Step.LOOK
+        self._renewal_started_at: Instant = 0
+        self._attempt_started_at: Instant = 0
+        self._last_request = _RequestKind.READ
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{terms.namespace}/leases"
 
     @property
     def holder(self) -> str:
-        """The holder of the Lease as last seen; '' if there is none."""
-        holder: str = (self._seen.get("spec") or {}).get("holderIdentity") or ""
+        """The identity that held the Lease when it was last read; '' if there is none."""
+        holder: str = (self._last_lease.get("spec") or {}).get("holderIdentity") or ""
         return holder
 
     @property
     def deadline(self) -> Instant:
-        """The time until which a leader may write without another renewal."""
-        return self._renewed_at + self.terms.renew_deadline
+        """The instant until which the leader may write without another renewal."""
+        return self._renewal_started_at + self.terms.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
-        """Whether we lead, and no other candidate can hold the Lease yet."""
+        """Report whether this candidate leads, and no other candidate can hold the Lease yet."""
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
-        """Try to take or renew the Lease. A leader that knows the state of the Lease does not read it first."""
-        self._began_at = now
-        if self.leads and self._seen:
-            return self._write(now, _Step.RENEW)
-        return self._look()
+        """Start an attempt to take or renew the Lease, and return its first request. A leader renews without a read."""
+        self._attempt_started_at = now
+        if self.leads and self._last_lease:
+            return self._request_write(now, _RequestKind.RENEW)
+        return self._request_read()
 
     def answered(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """Process a response; return the next request, or None if this attempt is over."""
-        if self._step is not _Step.LOOK:
-            return self._was_written(answer, now)
+        """Process a response, and return the next request; None if this attempt is over."""
+        if self._last_request is not _RequestKind.READ:
+            return self._process_write(answer, now)
         if answer.code == 404:
-            self._seen = {}
-            return self._write(now, _Step.TAKE)
+            self._last_lease = {}
+            return self._request_write(now, _RequestKind.TAKE)
         lease = lease_in(answer)
         if lease is None:
             return None
-        self._see(lease, now)
+        self._record_lease(lease, now)
         if self.holder not in {"", self.terms.identity} and now < self._expires_at():
             self.leads = False
             return None
-        return self._write(now, _Step.TAKE)
+        return self._request_write(now, _RequestKind.TAKE)
 
     def release(self, now: Instant) -> HttpRequest:
-        """Release the Lease, so that the next candidate need not wait for its expiry."""
-        spec = {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        """Return a request that releases the Lease, so that the next candidate need not wait for its expiry."""
+        spec = {**self._last_lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
         self.leads = False
-        return self._request("PUT", f"/{self.terms.name}", {**self._seen, "spec": spec})
+        return self._request("PUT", f"/{self.terms.name}", {**self._last_lease, "spec": spec})
 
     def look(self) -> HttpRequest:
-        """Read the Lease."""
-        return self._look()
+        """Return a request that reads the Lease."""
+        return self._request_read()
 
     def release_as_seen(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """Release the Lease in the state that a response shows; None if we no longer hold it."""
+        """Return a request that releases the Lease as a response shows it; None if another candidate holds it."""
         lease = lease_in(answer)
         if lease is None:
             return None
-        self._see(lease, now)
+        self._record_lease(lease, now)
         return self.release(now) if self.holder == self.terms.identity else None
 
-    def _look(self) -> HttpRequest:
-        self._step = _Step.LOOK
+    def _request_read(self) -> HttpRequest:
+        self._last_request = _RequestKind.READ
         return self._request("GET", f"/{self.terms.name}")
 
-    def _write(self, now: Instant, step: _Step) -> HttpRequest:
-        """Write our identity into the Lease, based on its last known state."""
-        self._step = step
-        old = self._seen.get("spec") or {}
-        is_ours = self.holder == self.terms.identity
+    def _request_write(self, now: Instant, step: _RequestKind) -> HttpRequest:
+        """Return a request that writes this candidate's identity into the Lease, based on its last known state."""
+        self._last_request = step
+        old = self._last_lease.get("spec") or {}
+        is_held = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
-            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after our deadline
-            "acquireTime": old.get("acquireTime") if is_ours else format_micro_time(now),
+            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
+            "acquireTime": old.get("acquireTime") if is_held else format_micro_time(now),
             "renewTime": format_micro_time(now),
-            "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._seen) and not is_ours),
+            "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
         }
-        new = {"name": self.terms.name, "namespace": self.terms.namespace}
-        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        lease = {**kind, "metadata": self._seen.get("metadata") or new, "spec": spec}
-        return self._request("PUT", f"/{self.terms.name}", lease) if self._seen else self._request("POST", "", lease)
+        new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
+        type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
+        return (
+            self._request("PUT", f"/{self.terms.name}", lease) if self._last_lease else self._request("POST", "", lease)
+        )
 
-    def _was_written(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """Process the response to a write; after a failed renewal, read the Lease at once."""
+    def _process_write(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+        """Process the response to a write of the Lease; after a failed renewal, return a request that reads it."""
         lease = lease_in(answer)
         if lease is not None:
-            self._see(lease, now)
-            self.leads, self._renewed_at = True, self._began_at
+            self._record_lease(lease, now)
+            self.leads, self._renewal_started_at = True, self._attempt_started_at
             return None
-        if self._step is _Step.RENEW:
-            return self._look()
-        self._seen = {} if answer.code == 404 else self._seen
+        if self._last_request is _RequestKind.RENEW:
+            return self._request_read()
+        self._last_lease = {} if answer.code == 404 else self._last_lease
         return None
 
-    def _see(self, lease: Mapping[str, Any], now: Instant) -> None:
-        if lease.get("spec") != self._seen.get("spec"):
-            self._seen_at = now
-        self._seen = lease
+    def _record_lease(self, lease: Mapping[str, Any], now: Instant) -> None:
+        if lease.get("spec") != self._last_lease.get("spec"):
+            self._changed_at = now
+        self._last_lease = lease
 
     def _expires_at(self) -> Instant:
-        seconds = (self._seen.get("spec") or {}).get("leaseDurationSeconds") or 0
-        return self._seen_at + seconds * SECOND
+        seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._changed_at + seconds * SECOND
 
-    def _request(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
-        sent = b"" if body is None else _encode(body)
-        return HttpRequest(method, self._path + place, sent, self.terms.renew_deadline // 2)
+    def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
+        content = b"" if body is None else _encode(body)
+        return HttpRequest(method, self._path + name_suffix, content, self.terms.renew_deadline // 2)
 
 
 # --- leadership ---
 #
-# Drives a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
+# Runs a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
 
 
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
 #: The Lease does not exist, or another candidate was faster.
-_ABSENT = (404, 409)
+_EXPECTED_CODES = (404, 409)
 _CONFLICT = 409
 
 
 class Leadership:
-    """A candidate at work. It ends when leadership is lost: the process must not continue with its state."""
+    """A running candidate. It ends when leadership is lost: the process must exit, since its state may be stale."""
 
     def __init__(self, election: LeaderElector, timers: Kernel, transport: Transport) -> None:
         self._election = election
         self._timers = timers
         self._transport = transport
         self._has_led = False
-        self._tries = 0
+        self._attempts = 0
         self._is_over = False
-        #: Called with an error that hides the state of the Lease, once for each different error.
-        self.on_trouble: Callable[[str], None] = _ignore_trouble
-        self._trouble = ""
+        #: Called with an error of reading or writing the Lease, once for each different error.
+        self.on_trouble: Callable[[str], None] = _ignore_error
+        self._last_error = ""
         self.on_leading: Callable[[], None] = _noop
         self.on_lost: Callable[[], None] = _noop
 
     def start(self) -> None:
-        """Start trying."""
-        self._try()
+        """Start trying to take the Lease."""
+        self._start_attempt()
 
     def may_write(self) -> bool:
-        """Whether no other candidate can hold the Lease yet. Once leadership is lost, this stays False."""
+        """Report whether this candidate leads and no other can hold the Lease yet; always False after a loss."""
         if self._is_over:
             return False
         if self._election.may_write(self._timers.now()):
             return True
         if self._has_led:
-            self._lose()
+            self._lose_leadership()
         return False
 
-    def end(self, released: Callable[[], None]) -> None:
-        """Stop trying; release the Lease if we hold it."""
+    def end(self, on_released: Callable[[], None]) -> None:
+        """Stop the candidate, release the Lease if it holds it, then call `released`."""
         if self._election.leads and not self._is_over:
             request = self._election.release(self._timers.now())
-            self._transport.send(request, lambda answer: self._was_given_up(answer, released))
+            self._transport.send(request, lambda answer: self._process_release(answer, on_released))
         else:
-            released()
+            on_released()
         self._is_over = True
 
-    def _was_given_up(self, answer: HttpAnswer, released: Callable[[], None]) -> None:
-        """If a concurrent renewal came first, read the Lease and release it in that state: no candidate must wait."""
+    def _process_release(self, answer: HttpAnswer, on_released: Callable[[], None]) -> None:
+        """Process the response to a release; after a conflict with a concurrent renewal, read and release again."""
         if answer.code != _CONFLICT:
-            released()
+            on_released()
             return
 
-        def seen(answer: HttpAnswer) -> None:
+        def release_again(answer: HttpAnswer) -> None:
             request = self._election.release_as_seen(answer, self._timers.now())
             if request is None:
-                released()
+                on_released()
             else:
-                self._transport.send(request, lambda _answer: released())
+                self._transport.send(request, lambda _answer: on_released())
 
-        self._transport.send(self._election.look(), seen)
+        self._transport.send(self._election.look(), release_again)
 
-    def _try(self) -> None:
+    def _start_attempt(self) -> None:
         if not self._is_over:
-            self._tries += 1
-            self._ask(self._election.begin(self._timers.now()))
+            self._attempts += 1
+            self._send_request(self._election.begin(self._timers.now()))
 
-    def _ask(self, request: HttpRequest) -> None:
-        self._transport.send(request, self._answered)
+    def _send_request(self, request: HttpRequest) -> None:
+        self._transport.send(request, self._process_response)
 
-    def _answered(self, answer: HttpAnswer) -> None:
+    def _process_response(self, answer: HttpAnswer) -> None:
         if self._is_over:
             return
-        self._report_trouble(answer)
-        following = self._election.answered(answer, self._timers.now())
-        if following is not None:
-            self._ask(following)
+        self._report_error(answer)
+        next_request = self._election.answered(answer, self._timers.now())
+        if next_request is not None:
+            self._send_request(next_request)
             return
         if self.may_write() and not self._has_led:
             self._has_led = True
-            self._watch_the_deadline()
+            self._check_deadline()
             self.on_leading()
         elif self._has_led and not self._election.leads:
-            self._lose()
+            self._lose_leadership()
             return
-        self._timers.call_at(self._timers.now() + self._wait(), self._try)
+        self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
 
-    def _report_trouble(self, answer: HttpAnswer) -> None:
-        is_usual = answer.code in _ABSENT or lease_in(answer) is not None
-        trouble = "" if is_usual else failure_reason(answer)
-        if trouble and trouble != self._trouble:
-            self.on_trouble(f"the Lease: {trouble}")
-        self._trouble = trouble
+    def _report_error(self, answer: HttpAnswer) -> None:
+        is_expected = answer.code in _EXPECTED_CODES or lease_in(answer) is not None
+        error_text = "" if is_expected else failure_reason(answer)
+        if error_text and error_text != self._last_error:
+            self.on_trouble(f"the Lease: {error_text}")
+        self._last_error = error_text
 
-    def _wait(self) -> Duration:
+    def _retry_delay(self) -> Duration:
         terms = self._election.terms
         if self._has_led:
             return terms.retry_period
-        return terms.retry_period * (100 + draw(0, terms.identity, str(self._tries)) % _JITTER) // 100
+        return terms.retry_period * (100 + draw(0, terms.identity, str(self._attempts)) % _JITTER) // 100
 
-    def _watch_the_deadline(self) -> None:
-        """Check at the renew deadline whether leadership is lost."""
+    def _check_deadline(self) -> None:
+        """Check at each renew deadline whether leadership is lost."""
         if self.may_write():
-            self._timers.call_at(self._election.deadline, self._watch_the_deadline)
+            self._timers.call_at(self._election.deadline, self._check_deadline)
 
-    def _lose(self) -> None:
+    def _lose_leadership(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._timers.call_soon(self.on_lost)
@@ -289,5 +291,5 @@ def _noop() -> None:
     pass
 
 
-def _ignore_trouble(_trouble: str) -> None:
+def _ignore_error(_last_error: str) -> None:
     pass

@@ -1,11 +1,11 @@
 """The in-process client: reads and writes a store directly, and delivers events and results later, on the event loop.
 
-A write takes effect in the store at once, so later reads see it. Its watch event and its result are queued. The first
-of them schedules a delivery of everything queued by then. The delivery sends the events to all subscribers in revision
-order, then the results in the order of the writes. So events of one instant arrive in batches, and a writer gets its
-result after all subscribers have seen the change. Changes to the store by others are delivered in the same way.
+A write takes effect in the store at once, so later reads see it. Its watch event and its result are queued, and a
+delivery on the event loop is scheduled. The delivery sends all queued events to all subscribers in revision order, then
+all results in the order of the writes. So events of one instant arrive in batches, and a writer gets its result after
+all subscribers have seen the change. Changes that other code makes in the store are delivered in the same way.
 
-Dependents of a deleted object are garbage-collected (batchyard.client.local) after its event was delivered.
+Dependents of a deleted object are garbage-collected (batchyard.client.garbage_collector) after its event was delivered.
 The defaults and the admission of the API server are hooks: `prepare` completes a new object of a kind, `checks`
 validate updates, and `guards` validate deletions.
 """
@@ -35,9 +35,6 @@ from batchyard.interfaces.client import (
 )
 from batchyard.interfaces.controller import Kernel
 
-"""Whether a kind, by `apiVersion` and `kind`, is namespaced; None if it is not served."""
-
-
 # --- object updates ---
 #
 # The result of a write: pure functions from the stored object and the sent one to the next one.
@@ -48,7 +45,7 @@ from batchyard.interfaces.controller import Kernel
 # function that changes nothing returns the stored object itself.
 
 
-_SERVERS_OWN: Final = (
+_SERVER_OWNED_FIELDS: Final = (
     "uid",
     "resourceVersion",
     "generation",
@@ -58,7 +55,7 @@ _SERVERS_OWN: Final = (
     "managedFields",
 )
 #: Kinds without a generation.
-_UNCOUNTED: Final = frozenset(
+_WITHOUT_GENERATION: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
         *(scheme.EVENT, scheme.LEASE, scheme.ENDPOINTS, scheme.LIMIT_RANGE, scheme.RESOURCE_QUOTA),
@@ -72,15 +69,15 @@ _GENERATED_LENGTH_MAX: Final = 63
 
 
 def created(obj: Obj, uid: str, now: Instant) -> Obj:
-    """Return a new object; a given uid and creation time are kept."""
-    given = obj["metadata"]
+    """Return a new object with the metadata that the server sets; a uid and creation time that it has are kept."""
+    given_metadata = obj["metadata"]
     metadata = {
-        **given,
-        "uid": given.get("uid") or uid,
-        "creationTimestamp": given.get("creationTimestamp") or format_time(now),
+        **given_metadata,
+        "uid": given_metadata.get("uid") or uid,
+        "creationTimestamp": given_metadata.get("creationTimestamp") or format_time(now),
         "generation": 1,
     }
-    if group_kind(obj) in _UNCOUNTED:
+    if group_kind(obj) in _WITHOUT_GENERATION:
         del metadata["generation"]
     metadata.pop("deletionTimestamp", None)
     metadata.pop("deletionGracePeriodSeconds", None)
@@ -106,25 +103,27 @@ def check_named(obj: Obj) -> None:
 
 def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
     """Raise Conflict if the sent object names another uid or resourceVersion than the stored one."""
-    found, wanted = stored["metadata"], sent["metadata"]
-    if found is wanted:
+    stored_metadata, sent_metadata = stored["metadata"], sent["metadata"]
+    if stored_metadata is sent_metadata:
         return
-    version = wanted.get("resourceVersion")
-    if version and version != found["resourceVersion"]:
+    version = sent_metadata.get("resourceVersion")
+    if version and version != stored_metadata["resourceVersion"]:
         raise Conflict(
-            f'{key.kind} "{key}": the object has been modified (read at {version}, now {found["resourceVersion"]}); '
-            "apply your changes to the latest version and try again"
+            f'{key.kind} "{key}": the object has been modified (read at {version}, '
+            f"now {stored_metadata['resourceVersion']}); apply your changes to the latest version and try again"
         )
-    uid = wanted.get("uid")
-    if uid and uid != found["uid"]:
-        raise Conflict(f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {found["uid"]})')
+    uid = sent_metadata.get("uid")
+    if uid and uid != stored_metadata["uid"]:
+        raise Conflict(
+            f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {stored_metadata["uid"]})'
+        )
 
 
 def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
-    """Return the object after an Update: as sent, except a status subresource and server-owned fields."""
-    metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
-    if _desired(stored) != _desired(sent) or (is_whole and stored.get("status") != sent.get("status")):
-        metadata = {**metadata, **_counted(stored["metadata"])}
+    """Return the object after an Update: as sent, but server-owned fields (and the status subresource) as stored."""
+    metadata = _with_managed_fields(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
+    if _desired_state(stored) != _desired_state(sent) or (is_whole and stored.get("status") != sent.get("status")):
+        metadata = {**metadata, **_next_generation(stored["metadata"])}
     elif metadata is stored["metadata"]:
         return stored
     new = {**sent, "metadata": metadata}
@@ -139,7 +138,7 @@ def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None,
 
 def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
-    status, metadata = sent.get("status"), _managed(stored["metadata"], managed_fields)
+    status, metadata = sent.get("status"), _with_managed_fields(stored["metadata"], managed_fields)
     if metadata is not stored["metadata"]:
         stored = {**stored, "metadata": metadata}
     elif status == stored.get("status"):
@@ -149,7 +148,7 @@ def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None 
     return {**stored, "status": status}
 
 
-def deletion_grace(stored: Obj, wanted: int | None) -> int:
+def deletion_grace(stored: Obj, requested: int | None) -> int:
     """Return the deletion grace period in seconds: 0 except for a running pod that is bound to a node.
 
     Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
@@ -159,11 +158,11 @@ def deletion_grace(stored: Obj, wanted: int | None) -> int:
     spec, status = stored["spec"], stored.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0
-    return grace_period(spec) if wanted is None else wanted
+    return grace_period(spec) if requested is None else requested
 
 
 def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
-    """Return the object after a Delete that does not remove it yet: marked, with these additional finalizers.
+    """Return the object marked as deleted, with these additional finalizers: it stays in the store for now.
 
     An object that is already marked changes only if its grace period gets shorter.
     """
@@ -174,18 +173,18 @@ def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Seq
         return stored
     if is_marked:
         grace = min(grace, metadata["deletionGracePeriodSeconds"])
-    mark: dict[str, Any] = {
+    changed_fields: dict[str, Any] = {
         "deletionTimestamp": format_time(now + grace * SECOND),
         "deletionGracePeriodSeconds": grace,
-        **({} if is_marked else _counted(metadata)),
+        **({} if is_marked else _next_generation(metadata)),
     }
     if added:
-        mark["finalizers"] = [*metadata.get("finalizers", ()), *added]
-    return {**stored, "metadata": {**metadata, **mark}}
+        changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added]
+    return {**stored, "metadata": {**metadata, **changed_fields}}
 
 
-def _counted(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the generation after a change of the desired state, for kinds that have one."""
+def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the next `generation` as a metadata field after a change of the desired state; {} for other kinds."""
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
@@ -198,11 +197,11 @@ def is_released(obj: Obj) -> bool:
 
 
 def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata as sent, with server-owned fields as stored; the stored mapping itself if they are equal."""
+    """Return the sent metadata with server-owned fields as stored; the stored mapping itself if both are equal."""
     if sent is stored:
         return stored
     metadata = dict(sent)
-    for field in _SERVERS_OWN:
+    for field in _SERVER_OWNED_FIELDS:
         if field in stored:
             metadata[field] = stored[field]
         else:
@@ -210,52 +209,52 @@ def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Map
     return stored if metadata == stored else metadata
 
 
-def _managed(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return the metadata with these managedFields; the mapping itself if they are unchanged."""
+def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
+    """Return the metadata with these managedFields; the same mapping if they are unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}
 
 
-def _desired(obj: Obj) -> dict[str, Any]:
+def _desired_state(obj: Obj) -> dict[str, Any]:
     """Return everything of an object except its metadata and status: the desired state."""
     return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}
 
 
 # --- dry run ---
 #
-# Writes that are validated like any other but not stored; the result is returned.
+# Writes that are validated and return their result, but are not stored.
 
 
 class Readable(Protocol):
     """Read access to stored objects."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the stored object with this key, or None."""
 
 
 class DryRun:
-    """Records that accept writes and store none."""
+    """A store facade for dry runs: accepts writes, returns their result, and stores nothing."""
 
     def __init__(self, records: Readable) -> None:
         self._records = records
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the stored object with this key, or None."""
         return self._records.get(key)
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Return the object as if stored; Conflict if it must not exist yet and does."""
+        """Return the object as if stored. Raises Conflict if `expect` is 0 (create) and the object exists."""
         if expect == 0 and self._records.get(key) is not None:
             raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the object as if deleted; NotFound if it does not exist."""
-        found = self._records.get(key)
-        if found is None:
+        """Return the object as if deleted. Raises NotFound if it does not exist."""
+        stored = self._records.get(key)
+        if stored is None:
             raise NotFound(f'{key.kind} "{key}" not found')
-        return found
+        return stored
 
 
 Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
@@ -269,14 +268,14 @@ Check: TypeAlias = Callable[[Obj, Obj, Reader], None]
 
 
 class AdmissionHooks(NamedTuple):
-    """The admission hooks that the API runs before it stores or deletes objects, by kind."""
+    """The admission hooks that the client runs before it stores or deletes an object, by the object's kind."""
 
     prepare: Mapping[str, Prepare] = {}
     guards: Mapping[str, Guard] = {}
     checks: Mapping[str, Check] = {}
 
 
-#: The key of the `prepare` hook for kinds without one of their own.
+#: The key of the `prepare` hook for all kinds without their own hook.
 ANY_OTHER: Final = ""
 _FOREGROUND: Final = Propagation.FOREGROUND
 _ORPHAN: Final = Propagation.ORPHAN
@@ -284,20 +283,20 @@ _NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
 class Writable(Protocol):
-    """The storage that a write is applied to."""
+    """The storage to which a write is applied: the store, or a dry run."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the stored object with this key, or None."""
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Store an object."""
+        """Store an object and return it. `expect` is the required current revision; 0 requires a new object."""
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object."""
+        """Remove an object and return its last state. `expect` is the required current revision."""
 
 
 class Records(Writable, Protocol):
-    """The interface of a store that the client needs."""
+    """The store of a LocalClient: reads and writes objects, and reports changes."""
 
     @property
     def revision(self) -> int:
@@ -307,25 +306,25 @@ class Records(Writable, Protocol):
         """Return all objects of a kind, sorted by namespace and name."""
 
     def listen(self, listener: Callable[[WatchEvent], None]) -> None:
-        """Call the listener with every later change at once."""
+        """Call the listener with every later change, synchronously within the write."""
 
 
 class LocalClient:
-    """Reader and Writer over a store in this process."""
+    """A client that reads and writes a store in this process, with admission hooks and garbage collection."""
 
     __slots__ = (
         "_admission",
-        "_claimed",
+        "_assign_manager",
         "_collector",
-        "_delivering_soon",
         "_events",
+        "_is_delivery_scheduled",
         "_kernel",
         "_listeners",
-        "_minted",
-        "_minted_at",
         "_results",
         "_seed",
         "_store",
+        "_uid_counts",
+        "_uid_counts_at",
     )
 
     def __init__(
@@ -334,7 +333,7 @@ class LocalClient:
         kernel: Kernel,
         seed: int = 0,
         admission: AdmissionHooks | None = None,
-        claimed: Claim | None = None,
+        assign_manager: Claim | None = None,
     ) -> None:
         self._store = store
         self._kernel = kernel
@@ -342,12 +341,12 @@ class LocalClient:
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
         self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
-        self._delivering_soon = False
+        self._is_delivery_scheduled = False
         self._admission = admission or AdmissionHooks()
-        self._claimed = claimed
+        self._assign_manager = assign_manager
         self._collector = GarbageCollector(store.get, lambda write: self._apply(write, store))
-        self._minted: dict[Key, int] = {}  # how many uids each key was given at `_minted_at`
-        self._minted_at: Instant = kernel.now()
+        self._uid_counts: dict[Key, int] = {}  # how many uids were created for each key at `_minted_at`
+        self._uid_counts_at: Instant = kernel.now()
         store.listen(self._observe)
 
     @property
@@ -356,7 +355,7 @@ class LocalClient:
         return self._store.revision
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
+        """Return the stored object with this key, or None."""
         return self._store.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -364,19 +363,19 @@ class LocalClient:
         return self._store.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the dependents of an owner by its uid, in a namespace or cluster-scoped (''), sorted by key."""
+        """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
     def judge_owners(self, scopes: Scopes) -> None:
-        """Also collect objects whose owner does not exist although its kind is served."""
+        """Also garbage-collect objects whose owner does not exist; `scopes` returns which kinds are served."""
         self._collector.scopes = scopes
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Load all objects that are already in the store, given as additions."""
+        """Load all objects that are in the store at the start, given as ADDED events, into the garbage collector."""
         self._collector.recall(events)
-        if not self._delivering_soon:
-            self._deliver_soon()
+        if not self._is_delivery_scheduled:
+            self._schedule_delivery()
 
     def subscribe(self, listener: Listener) -> None:
         """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
@@ -387,40 +386,40 @@ class LocalClient:
         self._listeners.remove(listener)
 
     def settled(self) -> bool:
-        """Whether all changes and all results of writes have been delivered."""
+        """Report whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
 
     def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `done` later gets the result of the last one tried."""
-        claimed = self._claimed
+        """Apply writes in order until one is rejected; `done` later gets the result of the last attempted write."""
+        assign_manager = self._assign_manager
         for write in writes:
-            result = self.attempt(write if claimed is None else claimed(write, self.get))
+            result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
             if result.error is not None:
                 break
         self.answer(done, result)
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Apply one write now; a dry run does everything but store it."""
+        """Apply one write now and return its result; a dry run validates the write without storing it."""
         try:
             return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
-            # The traceback's frames would hold the holder of the result, which holds the error: a reference cycle.
+            # The traceback is dropped: its frames refer to the result, and the result to the error, a reference cycle.
             return WriteResult(None, error.with_traceback(None), write)
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Deliver the result of writes to their writer with the next delivery."""
+        """Queue the result of a write; the next delivery calls `done` with it."""
         self._results.append((done, result))
-        if not self._delivering_soon:
-            self._deliver_soon()
+        if not self._is_delivery_scheduled:
+            self._schedule_delivery()
 
     def _apply(self, write: Write, records: Writable) -> Obj:
-        """Apply a write and return the object as stored; for Delete, its last state."""
+        """Apply a write, and return the object as stored or, after its removal, its last state."""
         if isinstance(write, Create):
             return self._create(write.obj, records)
         if isinstance(write, Delete):
             return self._delete(write, records)
         key = key_of(write.obj)
-        stored = self._found(key)
+        stored = self._stored_object(key)
         check_preconditions(key, stored, write.obj)
         if isinstance(write, UpdateStatus):
             new = status_updated(stored, write.obj, write.managed_fields)
@@ -434,30 +433,30 @@ class LocalClient:
         return stored if new is stored else records.put(key, new)
 
     def _create(self, obj: Obj, records: Writable) -> Obj:
-        """Store a new object, with a generated name if it asks for one."""
+        """Store a new object; generate its name if it has only a `generateName`."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
-            uid = obj["metadata"].get("uid") or self._mint(key)
+            uid = obj["metadata"].get("uid") or self._create_uid(key)
             return self._put_new(key, obj, uid, records)
         check_named(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
-            uid = self._mint(key_of(with_metadata(obj, name=prefix)))
-            named = with_metadata(obj, name=generated_name(prefix, uid))
-            if self._store.get(key_of(named)) is None:
-                return self._put_new(key_of(named), named, uid, records)
+            uid = self._create_uid(key_of(with_metadata(obj, name=prefix)))
+            named_object = with_metadata(obj, name=generated_name(prefix, uid))
+            if self._store.get(key_of(named_object)) is None:
+                return self._put_new(key_of(named_object), named_object, uid, records)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
-        """Store a new object after the `prepare` hook of its kind."""
+        """Run the `prepare` hook of the object's kind, then store the new object."""
         new = created(obj, uid, self._kernel.now())
         prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
     def _delete(self, write: Delete, records: Writable) -> Obj:
-        """Remove an object, or mark it as deleted if it has finalizers, a grace period, or dependents to wait for."""
+        """Remove an object, or mark it as deleted if finalizers, a grace period or dependents delay its removal."""
         key = write.key
-        stored = self._found(key)
+        stored = self._stored_object(key)
         guard = self._admission.guards.get(key.kind)
         if guard is not None:
             guard(stored)
@@ -474,43 +473,43 @@ class LocalClient:
         marked = marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
         return stored if marked is stored else records.put(key, marked)
 
-    def _found(self, key: Key) -> Obj:
-        """Return the stored object; NotFound if it does not exist."""
+    def _stored_object(self, key: Key) -> Obj:
+        """Return the stored object. Raises NotFound if it does not exist."""
         stored = self._store.get(key)
         if stored is None:
             raise NotFound(f'{key.kind} "{key}" not found')
         return stored
 
-    def _mint(self, key: Key) -> str:
-        """Return a uid derived from the seed, the key, the instant, and how often the key was created in it.
+    def _create_uid(self, key: Key) -> str:
+        """Return a uid for a new object, derived from the seed, its key, the instant, and a counter for repetitions.
 
-        It does not depend on other objects, so a simulation with one more object differs in that object only.
+        The uid does not depend on other objects, so a simulation with one more object differs in that object only.
         """
         now = self._kernel.now()
-        if now != self._minted_at:
-            self._minted.clear()
-            self._minted_at = now
-        count = self._minted.get(key, 0)
-        self._minted[key] = count + 1
+        if now != self._uid_counts_at:
+            self._uid_counts.clear()
+            self._uid_counts_at = now
+        count = self._uid_counts.get(key, 0)
+        self._uid_counts[key] = count + 1
         return uid_for(self._seed, *key, str(now), str(count))
 
     def _observe(self, event: WatchEvent) -> None:
-        """Queue a change as it happens."""
+        """Queue a change of the store for delivery, and record it for garbage collection."""
         self._events.append(event)
         self._collector.observe(event)
-        if not self._delivering_soon:
-            self._deliver_soon()
+        if not self._is_delivery_scheduled:
+            self._schedule_delivery()
 
-    def _deliver_soon(self) -> None:
-        """Schedule the delivery on the event loop."""
-        self._delivering_soon = True
+    def _schedule_delivery(self) -> None:
+        """Schedule the delivery of queued events and results on the event loop."""
+        self._is_delivery_scheduled = True
         self._kernel.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Deliver everything queued: the events, then the results."""
+        """Deliver all queued events to the subscribers, collect garbage, then deliver the results to the writers."""
         events, self._events = self._events, []
         results, self._results = self._results, []
-        self._delivering_soon = False
+        self._is_delivery_scheduled = False
         if events:
             for listener in self._listeners:
                 listener(events)

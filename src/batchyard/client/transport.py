@@ -1,4 +1,4 @@
-"""Transport to a remote API server: requests and responses as values, rate limit, and backoff."""
+"""HTTP requests and responses of the API client: paths, encoding of writes, API errors, rate limit and backoff."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -32,7 +32,7 @@ class HttpRequest(NamedTuple):
     method: str
     path: str
     body: bytes = b""
-    #: The timeout of the response.
+    #: The time limit for the response.
     within: Duration = 30 * SECOND
     #: The Accept header.
     accept: str = "application/json"
@@ -41,13 +41,13 @@ class HttpRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
-    """An HTTP response. The code is 0 if there is none."""
+    """An HTTP response. The code is 0 if no response was received."""
 
     code: int
     body: bytes = b""
     #: The Retry-After header.
     retry_after: Duration | None = None
-    #: Why there is no response, or why a watch broke off.
+    #: The error if no response was received or a watch broke off; else ''.
     trouble: str = ""
     #: Whether the server may have received the request.
     was_sent: bool = True
@@ -56,10 +56,10 @@ class HttpAnswer(NamedTuple):
 
 
 class Transport(Protocol):
-    """Sends requests to one server, as one user. It calls back from the event loop, never re-entrantly."""
+    """Sends requests to one server as one user. Callbacks run on the event loop, never within the call."""
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request; call `answered` with its response, once."""
+        """Send a request, and call `answered` once with its response."""
 
     def watch(
         self,
@@ -67,30 +67,30 @@ class Transport(Protocol):
         received: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a watch request; call back with lines as they arrive, first with none, and once at its end."""
+        """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
 
 
-# --- reading only ---
+# --- read-only transport ---
 #
-# A transport that sends no writes, so that its user cannot change anything.
+# A transport that rejects all writes, so that its user cannot change anything.
 
 
-_READS: Final = "GET"
+_READ_METHOD: Final = "GET"
 
 
 class WriteRefusedError(Exception):
-    """A write on a read-only transport: a defect in its user."""
+    """A write was sent over a read-only transport: a defect in the calling code."""
 
 
 class ReadOnlyTransport:
-    """Sends read requests over another transport."""
+    """A transport that passes GET requests on to another transport and rejects all others."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a read request; WriteRefusedError for any other."""
-        if request.method != _READS or request.body:
+        """Send a GET request. Raises WriteRefusedError for any other request."""
+        if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.send(request, answered)
 
@@ -100,8 +100,8 @@ class ReadOnlyTransport:
         received: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a watch request; WriteRefusedError for any other."""
-        if request.method != _READS or request.body:
+        """Send a watch request. Raises WriteRefusedError if it is not a GET request without a body."""
+        if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.watch(request, received, ended)
 
@@ -112,20 +112,20 @@ class ReadOnlyTransport:
 
 
 class RateLimit:
-    """A token bucket of `burst` requests, refilled with `qps` a second; requests beyond it are delayed."""
+    """A token bucket of `burst` requests, refilled with `qps` tokens a second; requests without a token are delayed."""
 
     def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps
         self._burst = float(burst)
-        self._left = float(burst)
-        self._as_of: Instant | None = None
+        self._tokens = float(burst)
+        self._refilled_at: Instant | None = None
 
     def wait(self, now: Instant) -> Duration:
-        """Take one token; return the delay of the request."""
-        passed = 0 if self._as_of is None else now - self._as_of
-        self._as_of = now
-        self._left = min(self._burst, self._left + passed / SECOND * self._qps) - 1
-        return 0 if self._left >= 0 else int(-self._left / self._qps * SECOND)
+        """Take one token for a request; return how long the request must be delayed."""
+        elapsed = 0 if self._refilled_at is None else now - self._refilled_at
+        self._refilled_at = now
+        self._tokens = min(self._burst, self._tokens + elapsed / SECOND * self._qps) - 1
+        return 0 if self._tokens >= 0 else int(-self._tokens / self._qps * SECOND)
 
 
 # --- backoff ---
@@ -138,11 +138,11 @@ LONGEST: Final = 30 * SECOND
 
 
 def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
-    """Return the delay after so many failures in a row: one half fixed, one half pseudo-random."""
+    """Return the retry delay after this many consecutive failures: half of it is fixed, half is pseudo-random."""
     if not failures:
         return 0
-    whole = backoff(FIRST, LONGEST, failures)
-    return whole // 2 + draw(seed, *names, str(failures)) % (whole // 2 + 1)
+    full_delay = backoff(FIRST, LONGEST, failures)
+    return full_delay // 2 + draw(seed, *names, str(failures)) % (full_delay // 2 + 1)
 
 
 # --- resource paths ---
@@ -150,7 +150,7 @@ def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
 # URL paths of kinds and objects on an API server, and decoding of received objects.
 
 
-_SPECIFIED: Final = frozenset(
+_KINDS_WITH_SPEC: Final = frozenset(
     {
         *(scheme.TOPOLOGY, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
         *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD),
@@ -159,47 +159,47 @@ _SPECIFIED: Final = frozenset(
 
 
 def path_of_kind(info: ServedKind, version: str) -> str:
-    """Return the path of all objects of a kind."""
+    """Return the URL path of all objects of a kind, in one API version."""
     return f"{root_of(info.group, version)}/{info.plural}"
 
 
 def root_of(group: str, version: str) -> str:
-    """Return the path of a group's version."""
+    """Return the URL path of an API group's version, such as /apis/batch/v1."""
     return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
-def path_of(info: ServedKind, version: str, namespace: str, name: str = "", part: str = "") -> str:
-    """Return the path of an object, or of a subresource; without a name the path of all objects in the namespace."""
-    within = f"/namespaces/{quote(namespace)}" if info.namespaced else ""
-    path = f"{root_of(info.group, version)}{within}/{info.plural}"
-    return "/".join([path, *[quote(each) for each in (name, part) if each]])
+def path_of(info: ServedKind, version: str, namespace: str, name: str = "", subresource: str = "") -> str:
+    """Return the URL path of an object or its subresource; without a name, of all objects in the namespace."""
+    namespace_path = f"/namespaces/{quote(namespace)}" if info.namespaced else ""
+    path = f"{root_of(info.group, version)}{namespace_path}/{info.plural}"
+    return "/".join([path, *[quote(segment) for segment in (name, subresource) if segment]])
 
 
-def received(info: ServedKind, version: str, sent: Mapping[str, Any]) -> Obj:
-    """Convert a received object to its storage version. Items of lists may lack apiVersion and kind.
+def received(info: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
+    """Convert a received object to its storage version; `version` is that of the request.
 
-    A JobSet gets its defaults, and Kueue's kinds get a `spec`: a foreign server may not have set them, and Kueue allows
-    writers to omit the spec.
+    Items of lists may lack apiVersion and kind. A JobSet gets its defaults, and Kueue's kinds get a `spec`: another
+    server may not have set the defaults, and Kueue allows writers to omit the spec.
     """
-    obj: Obj = sent
-    if "kind" not in sent or "apiVersion" not in sent:
-        obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **sent}
+    obj: Obj = received_object
+    if "kind" not in received_object or "apiVersion" not in received_object:
+        obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **received_object}
     stored = conversion.to_storage(obj)
     if info.constant == scheme.JOB_SET:
         return jobset_defaults(stored)
-    return with_spec(stored) if info.constant in _SPECIFIED else stored
+    return with_spec(stored) if info.constant in _KINDS_WITH_SPEC else stored
 
 
 def key_in(info: ServedKind, obj: Obj) -> Key:
-    """Return the key of an object of a kind."""
+    """Return the key of a received object of this kind."""
     metadata = obj["metadata"]
     return Key(info.constant, metadata.get("namespace") or "", metadata["name"])
 
 
 def revision_of(obj: Mapping[str, Any]) -> int:
     """Return the revision of an object or a list; 0 if it is not a number."""
-    text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
-    return int(text) if text.isdecimal() else 0
+    revision_text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
+    return int(revision_text) if revision_text.isdecimal() else 0
 
 
 # --- writes ---
@@ -212,14 +212,14 @@ def revision_of(obj: Mapping[str, Any]) -> int:
 
 _encode: Final = msgspec.json.Encoder().encode
 #: The server is overloaded or unavailable; it has not processed the request.
-_LATER: Final = frozenset({429, 503})
+_OVERLOADED_CODES: Final = frozenset({429, 503})
 #: The connection failed, or a proxy timed out.
-_LOST: Final = frozenset({0, 502, 504})
-_UNKNOWN_USER: Final = 401
+_LOST_CODES: Final = frozenset({0, 502, 504})
+_UNAUTHORIZED: Final = 401
 _TIMEOUT: Final = 504
-_TOO_LARGE: Final = "Too large resource version"
+_REVISION_TOO_LARGE: Final = "Too large resource version"
 _BODY_SHOWN_MAX: Final = 200
-_SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
+_SERVER_OWNED_FIELDS: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
 
 def kind_of(write: Write) -> str:
@@ -244,15 +244,15 @@ def name_of(write: Write) -> str:
 
 
 def as_sent(obj: Obj, info: ServedKind) -> dict[str, Any]:
-    """Return an object as it is sent: with times in whole seconds, as every client writes them."""
+    """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients write them."""
     return in_whole_seconds(dict(obj), times_of(info, info.storage_version))
 
 
 def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """Return the request of a write."""
+    """Return the HTTP request of a write: POST, PUT or DELETE."""
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
-        return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_options(write)))
+        return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_delete_options(write)))
     body = _encode(conversion.from_storage(as_sent(write.obj, info), info.api_version_for(version)))
     match write:
         case Create():
@@ -264,36 +264,36 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
 
 
 def read_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """Return the request that reads the written object: a list of one, which needs only the right to list."""
+    """Return a request that reads the written object by a list of one, which needs only the `list` permission."""
     selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
     return HttpRequest("GET", f"{path_of(info, version, namespace_of(write))}?{selector}")
 
 
 def object_in_list(answer: HttpAnswer) -> Mapping[str, Any]:
-    """Return the object in such a list, or an empty mapping."""
+    """Return the object in the response to a `read_request`; an empty mapping if it does not exist."""
     items = decoded(answer.body).get("items") or () if answer.code == 200 else ()
     return items[0] if items else {}
 
 
 def may_try_again(write: Write, answer: HttpAnswer) -> bool:
-    """Report whether a retry may succeed, and does no harm if the first try was processed.
+    """Report whether a write may be retried: it may succeed, and is harmless if the server processed the first try.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
-    if answer.code in _LATER:
+    if answer.code in _OVERLOADED_CODES:
         return True
-    if answer.code not in _LOST:
+    if answer.code not in _LOST_CODES:
         return answer.code >= 500 and answer.retry_after is not None
     return not answer.was_sent or not isinstance(write, Create) or bool(name_of(write))
 
 
 def was_maybe_done(answer: HttpAnswer) -> bool:
-    """Report whether the server may have processed a request that it did not answer."""
-    return answer.code in _LOST and answer.was_sent
+    """Report whether the server may have processed a request although its response was lost."""
+    return answer.code in _LOST_CODES and answer.was_sent
 
 
 def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> ApiError | None:
-    """Return the error in a response, given its decoded body; None if it succeeded.
+    """Return the API error in the response to a write, given its decoded body (`status`); None on success.
 
     Only an API object counts as success: a proxy may answer 200 too.
     """
@@ -305,7 +305,7 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
     if answer.code == 409:
         return Conflict(message)
     if answer.code == 403:  # rights change, and no watch reports it
-        return NamespaceTerminating(message) if _says(status, "NamespaceTerminating") else RefusedForNow(message)
+        return NamespaceTerminating(message) if _has_cause(status, "NamespaceTerminating") else RefusedForNow(message)
     if answer.code == 422:
         return InvalidObject(
             [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
@@ -315,13 +315,15 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
 
 
 def failure_reason(answer: HttpAnswer) -> str:
-    """Describe why a request failed; the text is the same for all requests unless the cause is specific to this one."""
+    """Describe why a request failed. Requests that fail for the same reason get the same text."""
     if answer.code == 200:
-        return f"the response is not from the Kubernetes API: {_text_of(answer.body) or 'empty body'}"
-    reason = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
+        return f"the response is not from the Kubernetes API: {_body_excerpt(answer.body) or 'empty body'}"
+    reason = (
+        decoded(answer.body).get("message") or answer.trouble or _body_excerpt(answer.body) or "no reason was given"
+    )
     if not answer.code:
         return f"no answer: {reason}"
-    if answer.code == _UNKNOWN_USER:
+    if answer.code == _UNAUTHORIZED:
         return f"{answer.code}: {reason}: the server rejects the credentials of the kubeconfig"
     return f"{answer.code}: {reason}"
 
@@ -331,52 +333,52 @@ def is_ahead(answer: HttpAnswer) -> bool:
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
-    return answer.code == _TIMEOUT and _TOO_LARGE in failure_reason(answer)
+    return answer.code == _TIMEOUT and _REVISION_TOO_LARGE in failure_reason(answer)
 
 
 def decoded(body: bytes) -> Mapping[str, Any]:
-    """Return a JSON object, or an empty mapping if the body is not one."""
+    """Decode a body as a JSON object; return an empty mapping if it is not one."""
     try:
-        found = msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
-    """Return the list of objects in a response, or None.
+    """Return the decoded list of objects in a response; None if it is an error or not a list.
 
     A proxy may answer 200 too, for example with a login page. That must not look like the deletion of all objects.
     """
-    found = decoded(answer.body)
-    is_list = answer.code == 200 and "items" in found and isinstance(found.get("metadata"), dict)
-    items = found.get("items") or ()
-    return found if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
+    page = decoded(answer.body)
+    is_list = answer.code == 200 and "items" in page and isinstance(page.get("metadata"), dict)
+    items = page.get("items") or ()
+    return page if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
 
 
-def is_object(found: Any) -> bool:
-    """Report whether a decoded value is an API object: it has a name."""
-    return isinstance(found, dict) and isinstance(metadata := found.get("metadata"), dict) and "name" in metadata
+def is_object(value: Any) -> bool:
+    """Report whether a decoded value is an API object: a mapping whose metadata have a name."""
+    return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
 def holds(stored: Any, sent: Any) -> bool:
-    """Report whether a stored object contains all sent fields, except those that the server sets."""
+    """Report whether a stored object contains all sent fields with equal values; ignore fields that the server sets."""
     if isinstance(sent, Mapping):
         return isinstance(stored, Mapping) and all(
-            holds(stored.get(field), value) for field, value in sent.items() if field not in _SERVERS_OWN
+            holds(stored.get(field), value) for field, value in sent.items() if field not in _SERVER_OWNED_FIELDS
         )
     if isinstance(sent, list | tuple):
-        same = isinstance(stored, list) and len(stored) == len(sent)
-        return same and all(map(holds, stored, sent))
+        has_same_length = isinstance(stored, list) and len(stored) == len(sent)
+        return has_same_length and all(map(holds, stored, sent))
     return bool(stored == sent)
 
 
-def _text_of(body: bytes) -> str:
-    """Return the beginning of a body that is no Status, on one line."""
+def _body_excerpt(body: bytes) -> str:
+    """Return the beginning of a body that is not a Status, on one line."""
     return " ".join(body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").split())
 
 
-def _options(write: Delete) -> Obj:
+def _delete_options(write: Delete) -> Obj:
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
@@ -393,5 +395,5 @@ def _causes(status: Mapping[str, Any]) -> list[Mapping[str, str]]:
     return (status.get("details") or {}).get("causes") or []
 
 
-def _says(status: Mapping[str, Any], reason: str) -> bool:
+def _has_cause(status: Mapping[str, Any], reason: str) -> bool:
     return any(cause.get("reason") == reason for cause in _causes(status))

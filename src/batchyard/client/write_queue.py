@@ -1,9 +1,9 @@
 """Write queue: sends writes to a server in order for each object, with a rate limit and retries.
 
-The writes of one submission are sent one after the other until one is rejected. A submission that touches an object of
-an earlier submission waits for that one. A write without a response is retried a limited number of times if a
+The writes of one submission are sent one after the other until one is rejected. A submission waits for earlier
+submissions that write one of its objects. A write without a response is retried a limited number of times if a
 repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. While the
-gate is closed, nothing is sent and no result is reported, because this process has lost leadership.
+gate is closed, because this process has lost leadership, nothing is sent and no result is reported.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ from batchyard.client.transport import (
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Kernel
 
-# --- changes ---
+# --- update requests ---
 #
 # Requests that change a stored object: a merge patch of the changed fields, or a server-side apply.
 #
@@ -51,7 +51,7 @@ from batchyard.interfaces.controller import Kernel
 # pkg/util/client of Kueue.
 
 
-#: Yields the requests of one write in order, and takes the object that the server returned for each.
+#: A generator that yields the requests of one write in order, and is sent the object that the server returned for each.
 Requests: TypeAlias = Generator[HttpRequest, Mapping[str, Any], None]
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -63,31 +63,31 @@ PODS_READY: Final = "kueue-job-controller-PodsReady"
 SHARED_MANAGERS: Final = frozenset({ADMISSION, RECLAIMABLE, PODS_READY})
 _RECLAIMABLE_FIELD: Final = "reclaimablePods"
 #: The conditions that Kueue applies as `kueue-admission`.
-_CONDITIONS: Final = frozenset(
+_ADMISSION_CONDITIONS: Final = frozenset(
     {
         *("QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued"),
         *("DeactivationTarget", "Finished", "PodsReady"),
     }
 )
 #: Lists that server-side apply merges by a key, with that key.
-_KEYS: Final = {"conditions": "type", "admissionChecks": "name"}
+_MERGE_KEYS: Final = {"conditions": "type", "admissionChecks": "name"}
 _ABSENT: Final = object()
 #: Metadata fields that the server sets: a patch must not contain them, except the two preconditions.
-_SERVERS_OWN: Final = frozenset(
+_SERVER_OWNED_FIELDS: Final = frozenset(
     {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
 )
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class _Applied(NamedTuple):
-    """A part of a status, and the field manager that applies it."""
+class _AppliedStatus(NamedTuple):
+    """A part of a Workload's status, and the field manager that applies it."""
 
     manager: str
     status: Mapping[str, Any]
 
 
 def requests_of(write: Write, base: Obj | None, info: ServedKind, version: str) -> Requests:
-    """Yield the requests of a write; `base` is the object that the write was made from, if known."""
+    """Yield the HTTP requests of a write; `base` is the object that the write is based on, if known."""
     if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, info, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -110,96 +110,111 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> HttpRequest:
-    """Return a patch of the fields that a write changes, at the revision that it is based on.
+    """Return a merge patch of the fields that a write changes, with the revision that the write is based on.
 
-    Without the base, all fields are sent, and the server compares the revision.
+    Without a base, all fields are sent. The server rejects the patch if the revision is outdated.
     """
-    of_status = isinstance(write, UpdateStatus)
-    after = _served(write.obj, info, version)
-    before = _served(base, info, version) if base is not None else {}
+    is_status_update = isinstance(write, UpdateStatus)
+    after = _convert_to_version(write.obj, info, version)
+    before = _convert_to_version(base, info, version) if base is not None else {}
     patch = merge_patch(before, after)
-    if of_status:
+    if is_status_update:
         patch = {"status": patch["status"]} if "status" in patch else {}
     elif not (isinstance(write, Update) and write.is_whole):
         patch.pop("status", None)
-    metadata = {name: value for name, value in (patch.pop("metadata", None) or {}).items() if name not in _SERVERS_OWN}
+    metadata = {
+        name: value for name, value in (patch.pop("metadata", None) or {}).items() if name not in _SERVER_OWNED_FIELDS
+    }
     if "resourceVersion" in after["metadata"]:
         metadata["resourceVersion"] = after["metadata"]["resourceVersion"]
     if write.managed_fields is not None:
         metadata["managedFields"] = write.managed_fields
     if metadata:
         patch["metadata"] = metadata
-    return _patch_request(write, info, version, patch, "status" if of_status else "")
+    return _patch_request(write, info, version, patch, "status" if is_status_update else "")
 
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> Requests:
-    """Apply a Workload's status with the managers of its parts; then remove values that another manager keeps."""
-    wanted = _served(write.obj, info, version)
-    before = (_served(base, info, version) if base is not None else {}).get("status") or {}
-    metadata, status = wanted["metadata"], wanted.get("status") or {}
+    """Yield requests that apply a Workload's status by field manager, then remove values that another manager kept."""
+    sent = _convert_to_version(write.obj, info, version)
+    before = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
+    metadata, status = sent["metadata"], sent.get("status") or {}
     revision = metadata.get("resourceVersion")
-    for applied in _parts(before, status):
+    for applied in _split_by_manager(before, status):
         identity = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
         if revision:
             identity["resourceVersion"] = revision
-        document = {"apiVersion": wanted["apiVersion"], "kind": wanted["kind"], "metadata": identity}
+        document = {"apiVersion": sent["apiVersion"], "kind": sent["kind"], "metadata": identity}
         request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
         stored = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
         revision = _revision_in(stored)
-    if left := _left_over(before, status, stored.get("status") or {}):
-        patch = {"metadata": {"resourceVersion": revision}, "status": left}
+    if patch_of_removed := _removal_patch(before, status, stored.get("status") or {}):
+        patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
         yield _patch_request(write, info, version, patch, "status")
 
 
-def _parts(before: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_Applied]:
-    """Return the changed parts of a status."""
+def _split_by_manager(before: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
+    """Split the changes of a Workload's status into parts, one for each field manager that applies them."""
     changed = [field for field in {**before, **status} if before.get(field) != status.get(field)]
-    parts: list[_Applied] = []
+    parts: list[_AppliedStatus] = []
     if changed == ["conditions"] and _changed_conditions(before, status) == ["PodsReady"]:
-        ready = [each for each in status["conditions"] if each["type"] == "PodsReady"]
-        return [_Applied(PODS_READY, {"conditions": ready})] if ready else [_admission_part(status)]
+        ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
+        return (
+            [_AppliedStatus(PODS_READY, {"conditions": ready_conditions})]
+            if ready_conditions
+            else [_admission_part(status)]
+        )
     if changed != [_RECLAIMABLE_FIELD]:
         parts.append(_admission_part(status))
     if _RECLAIMABLE_FIELD in changed:
         pods = status.get(_RECLAIMABLE_FIELD)
-        parts.append(_Applied(RECLAIMABLE, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+        parts.append(_AppliedStatus(RECLAIMABLE, {_RECLAIMABLE_FIELD: pods} if pods else {}))
     return parts
 
 
-def _admission_part(status: Mapping[str, Any]) -> _Applied:
-    """Return all of a status except reclaimablePods and conditions that Kueue does not apply as `kueue-admission`."""
+def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
+    """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
     part = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
     if "conditions" in part:
-        part["conditions"] = [each for each in part["conditions"] if each["type"] in _CONDITIONS]
-    return _Applied(ADMISSION, part)
+        part["conditions"] = [
+            condition for condition in part["conditions"] if condition["type"] in _ADMISSION_CONDITIONS
+        ]
+    return _AppliedStatus(ADMISSION, part)
 
 
 def _changed_conditions(before: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
-    old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (before, status))
+    old, new = (
+        {condition["type"]: condition for condition in status.get("conditions") or ()} for status in (before, status)
+    )
     return [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
 
 
-def _left_over(before: Mapping[str, Any], status: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that removes values still stored because another manager set them too."""
-    left: dict[str, Any] = {field: None for field in before if field not in status and field in stored}
-    for field, key in _KEYS.items():
-        kept = [item[key] for item in status.get(field) or ()]
-        gone = {item[key] for item in before.get(field) or () if item[key] not in kept}
+def _removal_patch(before: Mapping[str, Any], status: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch that removes values that are still stored because another field manager also set them."""
+    removals: dict[str, Any] = {field: None for field in before if field not in status and field in stored}
+    for field, key in _MERGE_KEYS.items():
+        kept_keys = [item[key] for item in status.get(field) or ()]
+        removed_keys = {item[key] for item in before.get(field) or () if item[key] not in kept_keys}
         items = stored.get(field) or ()
-        if field not in left and any(item[key] in gone for item in items):
-            left[field] = [item for item in items if item[key] not in gone]
-    return left
+        if field not in removals and any(item[key] in removed_keys for item in items):
+            removals[field] = [item for item in items if item[key] not in removed_keys]
+    return removals
 
 
-def _served(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
-    """Return an object in the version that the server accepts."""
+def _convert_to_version(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
+    """Convert an object to the API version in which it is sent to the server."""
     return conversion.from_storage(as_sent(obj, info), info.api_version_for(version))
 
 
 def _patch_request(
-    write: Write, info: ServedKind, version: str, patch: Mapping[str, Any], part: str, content_type: str = MERGE_PATCH
+    write: Write,
+    info: ServedKind,
+    version: str,
+    patch: Mapping[str, Any],
+    subresource: str,
+    content_type: str = MERGE_PATCH,
 ) -> HttpRequest:
-    path = path_of(info, version, namespace_of(write), name_of(write), part)
+    path = path_of(info, version, namespace_of(write), name_of(write), subresource)
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
@@ -209,7 +224,7 @@ def _revision_in(stored: Mapping[str, Any]) -> str:
 
 
 TRIES_MAX: Final = 8
-_REFUSED_MAX: Final = 4096
+_REJECTED_MAX: Final = 4096
 
 
 class WriteResponse(NamedTuple):
@@ -222,7 +237,7 @@ class WriteResponse(NamedTuple):
 
 
 class Submission:
-    """Writes that are sent in order, one after the other."""
+    """Writes of one caller that are sent in order, one after the other, and the state of sending them."""
 
     __slots__ = (
         *("answered", "bases", "done", "followers", "is_repeat", "keys", "request", "requests", "tries", "waits_for"),
@@ -233,25 +248,25 @@ class Submission:
         self, writes: Sequence[Write], done: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
     ) -> None:
         self.writes = writes
-        #: The object that each write was made from, if known.
+        #: The object that each write is based on, if known.
         self.bases = bases or [None] * len(writes)
-        #: The requests of the current write, and the outstanding one.
+        #: The requests of the current write, and the outstanding request.
         self.requests: Requests | None = None
         self.request: HttpRequest | None = None
-        #: Called when no more requests will be sent.
+        #: Called when all requests of the submission have responses.
         self.done = done
         #: The writes with a response, in order.
         self.answered: list[WriteResponse] = []
         self.tries = 0
-        #: Whether the current write may have been done already.
+        #: Whether the server may have processed the current write already, in an attempt without a response.
         self.is_repeat = False
-        self.keys = [_key(write) for write in writes if name_of(write)]
+        self.keys = [_written_key(write) for write in writes if name_of(write)]
         self.waits_for = 0
         self.followers: list[Submission] = []
 
 
 class WriteQueue:
-    """The pending submissions by object, and the counts of responses and rejections."""
+    """A write queue: the pending submissions by object, and the counts of responses and rejections."""
 
     def __init__(
         self,
@@ -266,29 +281,29 @@ class WriteQueue:
         self._limit = limit
         self._version_of = version_of
         self._gate = gate
-        self._last: dict[Key, Submission] = {}
+        self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
         self.answers: Counter[tuple[str, int]] = Counter()
-        #: Called with each rejection to report; a successful write of the object resets its count.
-        self.on_refused: Callable[[str], None] = _ignore_refusal
-        self._refused: dict[tuple[type[Write], str | Key], int] = {}
+        #: Called with the text of each rejection to report; a successful write of the object resets its count.
+        self.on_refused: Callable[[str], None] = _ignore_rejection
+        self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
-        """Queue writes; they are sent when earlier submissions of their objects are finished."""
+        """Queue a submission; its writes are sent when earlier submissions of the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
-            before = self._last.get(key)
-            if before is not None:
-                before.followers.append(submission)
+            earlier = self._last_submissions.get(key)
+            if earlier is not None:
+                earlier.followers.append(submission)
                 submission.waits_for += 1
-            self._last[key] = submission
+            self._last_submissions[key] = submission
         if not submission.waits_for:
             self._send_when_allowed(submission)
 
     def finish(self, submission: Submission) -> None:
-        """Release the submissions that wait for this one, which has its result."""
+        """Remove a submission whose result is delivered, and send the submissions that waited for it."""
         for key in submission.keys:
-            if self._last.get(key) is submission:
-                del self._last[key]
+            if self._last_submissions.get(key) is submission:
+                del self._last_submissions[key]
         for follower in submission.followers:
             follower.waits_for -= 1
             if not follower.waits_for:
@@ -296,24 +311,26 @@ class WriteQueue:
 
     def _send_when_allowed(self, submission: Submission) -> None:
         now = self._timers.now()
-        self._later(now + self._limit.wait(now), lambda: self._send(submission))
+        self._run_at(now + self._limit.wait(now), lambda: self._send(submission))
 
-    def _later(self, when: Instant, work: Callable[[], None]) -> None:
+    def _run_at(self, when: Instant, work: Callable[[], None]) -> None:
         if when <= self._timers.now():
             work()
         else:
             self._timers.call_at(when, work)
 
     def _send(self, submission: Submission) -> None:
-        place = len(submission.answered)
-        write = submission.writes[place]
+        position = len(submission.answered)
+        write = submission.writes[position]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            submission.requests = requests_of(write, submission.bases[place], kind_info(kind), self._version_of(kind))
+            submission.requests = requests_of(
+                write, submission.bases[position], kind_info(kind), self._version_of(kind)
+            )
             submission.request = next(submission.requests)
-        self._carry(submission.request, lambda answer: self._answered(submission, write, answer))
+        self._send_counted(submission.request, lambda answer: self._answered(submission, write, answer))
 
-    def _carry(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def _send_counted(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         def counted(answer: HttpAnswer) -> None:
             self.answers[request.method, answer.code] += 1
             answered(answer)
@@ -328,12 +345,12 @@ class WriteQueue:
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
             wait = max(answer.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now))
-            self._later(now + wait, lambda: self._send(submission))
+            self._run_at(now + wait, lambda: self._send(submission))
             return
         body = decoded(answer.body)
         error = error_of(answer, write, body)
-        self._note_refusal(write, answer.code, error)
-        if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
+        self._report_rejection(write, answer.code, error)
+        if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
             return
         if error is None and submission.requests is not None:
             submission.request = _next_request(submission.requests, body)
@@ -341,58 +358,60 @@ class WriteQueue:
                 submission.tries, submission.is_repeat = 0, False
                 self._send_when_allowed(submission)
                 return
-        self._conclude(submission, self._written(write, body, error))
+        self._complete_write(submission, self._response_from_body(write, body, error))
 
-    def _note_refusal(self, write: Write, code: int, error: ApiError | None) -> None:
-        """Report a rejection: a forbidden write once a kind, any other at the 1st, 2nd, 4th, 8th ... of an object."""
-        sort, of_object = (type(write), kind_of(write)), (type(write), _key(write))
+    def _report_rejection(self, write: Write, code: int, error: ApiError | None) -> None:
+        """Report a rejected write: a forbidden one once per kind, others at the 1st, 2nd, 4th, 8th of an object."""
+        kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
-            if self._refused:
-                self._refused.pop(sort, None)
-                self._refused.pop(of_object, None)
+            if self._rejection_counts:
+                self._rejection_counts.pop(kind_key, None)
+                self._rejection_counts.pop(object_key, None)
             return
         if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
             return
-        is_right = isinstance(error, RefusedForNow)
-        refused = sort if is_right else of_object
-        times = self._refused[refused] = self._refused.get(refused, 0) + 1
-        if len(self._refused) > _REFUSED_MAX:
-            self._refused.pop(next(iter(self._refused)))
-        if times == 1 or (not is_right and not times & (times - 1)):
-            about = "" if is_right else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
-            again = f" ({times} times)" if times > 1 else ""
-            self.on_refused(f"{type(write).__name__}{about}: {error}{again}")
+        is_forbidden = isinstance(error, RefusedForNow)
+        count_key = kind_key if is_forbidden else object_key
+        times = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
+        if len(self._rejection_counts) > _REJECTED_MAX:
+            self._rejection_counts.pop(next(iter(self._rejection_counts)))
+        if times == 1 or (not is_forbidden and not times & (times - 1)):
+            subject = (
+                "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
+            )
+            repetitions = f" ({times} times)" if times > 1 else ""
+            self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
 
-    def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Handle an error that may only show that an earlier try succeeded; return whether it does."""
+    def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
+        """Handle an error that may mean that an earlier attempt succeeded; return False if it cannot mean that."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
-            self._conclude(submission, WriteResponse(write, {}, None))
+            self._complete_write(submission, WriteResponse(write, {}, None))
             return True
         if not isinstance(write, Create) or not isinstance(error, Conflict):
             return False
         kind = kind_of(write)
         request = read_request(write, kind_info(kind), self._version_of(kind))
-        self._carry(request, lambda answer: self._looked(submission, write, answer, error))
+        self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
         return True
 
-    def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
-        """Compare the existing object with the one to create: the write is done if they match, else it conflicts."""
-        found = self._written(write, object_in_list(answer), None)
+    def _compare_existing(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
+        """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
+        response = self._response_from_body(write, object_in_list(answer), None)
         sent = as_sent(write.obj, kind_info(kind_of(write)))
-        wanted = {field: value for field, value in sent.items() if field != "status"}
-        self._conclude(submission, found if holds(found.body, wanted) else found._replace(error=error))
+        expected = {field: value for field, value in sent.items() if field != "status"}
+        self._complete_write(submission, response if holds(response.body, expected) else response._replace(error=error))
 
-    def _written(self, write: Write, body: Obj, error: ApiError | None) -> WriteResponse:
+    def _response_from_body(self, write: Write, body: Obj, error: ApiError | None) -> WriteResponse:
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
             return WriteResponse(write, body, error)
         kind = kind_of(write)
         return WriteResponse(write, received(kind_info(kind), self._version_of(kind), body), None)
 
-    def _conclude(self, submission: Submission, written: WriteResponse) -> None:
-        """Record the result of a write; continue with the next one, or finish the submission."""
-        submission.answered.append(written)
+    def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
+        """Record the response to a write; continue with the next write, or complete the submission."""
+        submission.answered.append(response)
         submission.requests = submission.request = None
-        if written.error is None and len(submission.answered) < len(submission.writes):
+        if response.error is None and len(submission.answered) < len(submission.writes):
             submission.tries, submission.is_repeat = 0, False
             self._send_when_allowed(submission)
         else:
@@ -400,16 +419,16 @@ class WriteQueue:
 
 
 def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
-    """Return the next request of a write, given the response to the last one; None if there is none."""
+    """Return the next request of a write, given the object returned for the last one; None after the last."""
     try:
         return requests.send(stored)
     except StopIteration:
         return None
 
 
-def _ignore_refusal(_trouble: str) -> None:
+def _ignore_rejection(_trouble: str) -> None:
     pass
 
 
-def _key(write: Write) -> Key:
+def _written_key(write: Write) -> Key:
     return Key(kind_of(write), namespace_of(write), name_of(write))

@@ -1,12 +1,12 @@
-"""Event recorder: writes the records of controllers as Kubernetes Events, with deduplication and a spam filter.
+"""Event recorder: writes the event records of controllers as Kubernetes Events, with deduplication and a spam filter.
 
 A record equal to an earlier one (same object, reason and message from the same component) raises the count of that
 Event. From the eleventh on, records within ten minutes that differ only in their messages are combined into one Event.
-For one object, a component may record a burst of 25 Events, and one more every five minutes. The state for this is
-bounded and lost in a crash; then a new Event is created. Source: client-go, tools/record/events_cache.go.
+For one object, a component may record a burst of 25 Events, and one more every five minutes. The counters are kept in
+memory, up to a limit. After a restart, a new Event is created. Source: client-go, tools/record/events_cache.go.
 
-Components that write `events.k8s.io` Events use `EventSeries` below, with the same limits. client-go sets no limits
-there, and a Workload that is pending for long with changing reasons would fill the memory.
+Components that write `events.k8s.io` Events use `EventSeries` below, with the same limits. client-go has no such limit
+there, but a Workload that is pending for long with changing messages would fill the memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,17 +59,17 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """The Event of a series, the time of its last occurrence, and the number of occurrences."""
+    """A series of equal records: the key of its Event, the time of the last occurrence, and the number of them."""
 
     event: Key
     last: Instant
     count: int = 1
-    #: Whether the Event is being created: occurrences meanwhile are counted once it exists.
-    is_under_way: bool = True
+    #: Whether the Event is being created; occurrences in the meantime are written once it exists.
+    is_being_created: bool = True
 
 
 class EventSeries:
-    """The recent series. `host` is the reporting machine; `numbers` distinguish Events of one instant."""
+    """A writer of `events.k8s.io` Events. `host` is the reporting machine; `numbers` make Event names unique."""
 
     def __init__(self, client: ObjectClient, host: str, numbers: Iterator[int]) -> None:
         self._client = client
@@ -78,45 +78,47 @@ class EventSeries:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Count another occurrence of a recent Event, or create a new one."""
-        about = reference_to(self._client, record.regarding)
-        key = component, tuple(about.values()), record.type, record.reason
+        """Write an event record: count another occurrence of a recent Event, or create a new Event."""
+        reference = reference_to(self._client, record.regarding)
+        key = component, tuple(reference.values()), record.type, record.reason
         known = self._recent.recall(key)
         if known is not None and now - known.last >= FINISHED_AFTER:
             known = None
         stored = None if known is None else self._client.get(known.event)
-        if known is None or (stored is None and not known.is_under_way):
-            event = self._event(now, component, record, about)
-            begun = _Series(key_of(event), now)
-            self._recent.remember(key, begun)
-            self._client.submit([Create(event)], partial(self._made, begun))
+        if known is None or (stored is None and not known.is_being_created):
+            event = self._new_event(now, component, record, reference)
+            new_series = _Series(key_of(event), now)
+            self._recent.remember(key, new_series)
+            self._client.submit([Create(event)], partial(self._process_creation, new_series))
             return
         known.last, known.count = now, known.count + 1
         if stored is not None:
-            self._count(known, stored)
+            self._write_count(known, stored)
 
-    def _made(self, series: _Series, result: WriteResult) -> None:
-        """Process the creation of the first Event: write the occurrences counted meanwhile."""
-        series.is_under_way = False
+    def _process_creation(self, series: _Series, result: WriteResult) -> None:
+        """Process the result of creating a series' Event: write the occurrences counted in the meantime."""
+        series.is_being_created = False
         stored = self._client.get(series.event)
-        counted = (stored or {}).get("series") or {}
-        if result.error is None and stored is not None and counted.get("count", 1) < series.count:
-            self._count(series, stored)
+        series_status = (stored or {}).get("series") or {}
+        if result.error is None and stored is not None and series_status.get("count", 1) < series.count:
+            self._write_count(series, stored)
 
-    def _count(self, series: _Series, stored: Obj) -> None:
-        """Write the number of occurrences into an Event."""
+    def _write_count(self, series: _Series, stored: Obj) -> None:
+        """Write the number of occurrences of a series into its Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored, "metadata": metadata, "series": series_status})], ignore_result)
 
-    def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
+    def _new_event(
+        self, now: Instant, component: str, record: EventRecord, reference: Mapping[str, str]
+    ) -> dict[str, Any]:
         key, reason = record.regarding, record.reason
         name, namespace = event_name(key, now, next(self._numbers)), key.namespace or "default"
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": about,
+            "involvedObject": reference,
             "reason": reason,
             "message": cut_message(record.message, _NOTE_BYTES_MAX),
             "type": record.type,
@@ -128,17 +130,17 @@ class EventSeries:
 
 
 def event_name(key: Key, now: Instant, number: int) -> str:
-    """Return the name of an Event: object name and instant in nanoseconds, whose last three digits are a counter."""
+    """Return a unique Event name: the object's name, and the instant in hexadecimal nanoseconds with a counter."""
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
 def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
-    """Return the reference of an Event to an object."""
+    """Return an Event's reference to an object (`involvedObject`)."""
     info = scheme.kind_info(key.kind)
-    found: Obj | None = client.get(key)
+    stored: Obj | None = client.get(key)
     reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
-    if found is not None:
-        metadata = found["metadata"]
+    if stored is not None:
+        metadata = stored["metadata"]
         reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
     if not key.namespace:
         del reference["namespace"]
@@ -146,16 +148,16 @@ def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
 
 
 def ignore_result(_result: WriteResult) -> None:
-    """Ignore a failed write of an Event: its namespace is terminating, or its name is taken."""
+    """Ignore the result of writing an Event: it may fail because its namespace is terminating or its name exists."""
 
 
 BURST: Final = 25
 REFILL: Final = 5 * MINUTE
 SIMILAR_MAX: Final = 10
 SIMILAR_WITHIN: Final = 10 * MINUTE
-_COMBINED: Final = "(combined from similar events): "
+_COMBINED_PREFIX: Final = "(combined from similar events): "
 
-#: The component that a controller reports as, if it implements a part of a well-known one.
+#: The component name in Events by controller, if the controller implements a part of a well-known component.
 _COMPONENTS: Final = {
     "autoscaler": "cluster-autoscaler",
     "disruption-budgets": "controllermanager",
@@ -178,7 +180,7 @@ _COMPONENTS: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component that a controller reports as."""
+    """Return the component name under which a controller reports Events."""
     return _COMPONENTS.get(controller, controller)
 
 
@@ -187,34 +189,34 @@ _EventKey: TypeAlias = tuple[str, Key, str, str, str]
 
 
 @dataclass(slots=True)
-class _Similar:
-    """The distinct messages of records that are otherwise equal, and the time of the last one."""
+class _SimilarRecords:
+    """The distinct messages of event records that are otherwise equal, and the time of the last record."""
 
-    since: Instant
+    updated_at: Instant
     messages: dict[str, None]
 
 
 @dataclass(slots=True)
 class _Budget:
-    """The token bucket of an object: tokens left as of a time."""
+    """The token bucket of an object: the number of tokens left at an instant."""
 
-    since: Instant
-    left: float
+    updated_at: Instant
+    tokens: float
 
 
 class EventRecorder:
-    """An EventSink that writes to a client; `host` is the reporting machine."""
+    """An EventSink that writes records as Events to an API client; `host` is the reporting machine."""
 
     def __init__(self, client: ObjectClient, host: str) -> None:
         self._client = client
         self._numbers = count(1)
         self._series = EventSeries(client, host, self._numbers)
         self._recent: LruCache[_EventKey, Key] = LruCache()
-        self._similar: LruCache[tuple[str, Key, str, str], _Similar] = LruCache()
-        self._budget: LruCache[tuple[str, Key], _Budget] = LruCache()
+        self._similar_records: LruCache[tuple[str, Key, str, str], _SimilarRecords] = LruCache()
+        self._budgets: LruCache[tuple[str, Key], _Budget] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Record an event, unless the limit of its object is exceeded."""
+        """Write an event record as an Event, unless the rate limit of its object is exceeded."""
         component = component_of(controller)
         if component in COMPONENTS:
             if self._take_token(now, component, record.regarding):
@@ -222,52 +224,52 @@ class EventRecorder:
             return
         regarding, type_, reason, message, _ = record
         deduplicated = message
-        if self._is_one_of_many(now, (component, regarding, type_, reason), message):
-            deduplicated, message = _COMBINED, _COMBINED + message
+        if self._is_combined(now, (component, regarding, type_, reason), message):
+            deduplicated, message = _COMBINED_PREFIX, _COMBINED_PREFIX + message
         if self._take_token(now, component, regarding):
             self._count_or_create(now, (component, regarding, type_, reason, deduplicated), message)
 
     def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
-        """Raise the count of an earlier Event, or create a new one."""
+        """Raise the count of an earlier Event with the same key, or create a new Event."""
         known = self._recent.recall(key)
         stored = self._client.get(known) if known is not None else None
         if stored is not None:
             times = stored.get("count", 1) + 1
-            again = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
-            self._client.submit([Update(again)], ignore_result)
+            updated_event = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
+            self._client.submit([Update(updated_event)], ignore_result)
             return
-        event = self._event(now, key, message)
+        event = self._new_event(now, key, message)
         self._recent.remember(key, key_of(event))
         self._client.submit([Create(event)], ignore_result)
 
-    def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Report whether so many records differ only in their messages that they are combined."""
-        similar = self._similar.recall(key)
+    def _is_combined(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
+        """Record a message, and report whether so many records differ only in their messages that they are combined."""
+        similar = self._similar_records.recall(key)
         if similar is None:
-            self._similar.remember(key, _Similar(now, {message: None}))
+            self._similar_records.remember(key, _SimilarRecords(now, {message: None}))
             return False
-        if now - similar.since > SIMILAR_WITHIN:
+        if now - similar.updated_at > SIMILAR_WITHIN:
             similar.messages = {}
-        messages, similar.since = similar.messages, now
+        messages, similar.updated_at = similar.messages, now
         messages[message] = None
         if len(messages) > SIMILAR_MAX + 1:
             del messages[next(iter(messages))]
         return len(messages) > SIMILAR_MAX
 
     def _take_token(self, now: Instant, component: str, regarding: Key) -> bool:
-        """Take a token for an object; return False if none is left."""
-        budget = self._budget.recall((component, regarding))
+        """Take a token from the bucket of an object; return False if no token is left."""
+        budget = self._budgets.recall((component, regarding))
         if budget is None:
-            self._budget.remember((component, regarding), _Budget(now, BURST - 1.0))
+            self._budgets.remember((component, regarding), _Budget(now, BURST - 1.0))
             return True
-        left = min(float(BURST), budget.left + (now - budget.since) / REFILL)
-        may = left >= 1
-        budget.since, budget.left = now, left - 1 if may else left
-        return may
+        tokens = min(float(BURST), budget.tokens + (now - budget.updated_at) / REFILL)
+        is_allowed = tokens >= 1
+        budget.updated_at, budget.tokens = now, tokens - 1 if is_allowed else tokens
+        return is_allowed
 
-    def _event(self, now: Instant, event_key: _EventKey, message: str) -> Obj:
+    def _new_event(self, now: Instant, event_key: _EventKey, message: str) -> Obj:
         component, key, type_, reason, _ = event_key
-        at = format_time(now)
+        timestamp = format_time(now)
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -279,8 +281,8 @@ class EventRecorder:
             "reason": reason,
             "message": message,
             "source": {"component": component},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
+            "firstTimestamp": timestamp,
+            "lastTimestamp": timestamp,
             "count": 1,
             "type": type_,
             "reportingComponent": component,

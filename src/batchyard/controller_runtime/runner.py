@@ -1,31 +1,30 @@
-"""The runner: calls the controllers' reconcile functions and executes their writes. No other code executes them.
+"""The runner calls the reconcile functions of all controllers and executes the writes that they return.
 
 On every change, each interested controller returns the keys to reconcile; a key is queued at most once. A drain is one
 step of the event loop. It takes the keys in order of rank and arrival, reconciles them, and submits the writes in
-order. A key with outstanding writes is not reconciled until all of them are complete, which is after their own watch
-events.
+order. A key with outstanding writes is reconciled again only after all of them are complete, and after the runner has
+received their watch events.
 
-Controllers above the lowest rank run only in quiet: no key of a lower rank is queued, and the client has settled. In
-process, that means that no write is outstanding and no change undelivered. So these controllers see all consequences of
-their earlier writes. A reconcile of theirs that writes ends the drain, and the delivery of its writes starts the next
-one. Over a network, some write is always outstanding. There these controllers see the state received so far, and skip
-keys with outstanding writes. If they have a pace, they run no more often than that. In real time, many changes arrive
-during one reconcile, and the next one processes them together.
+Controllers above the lowest rank run only while no key of a lower rank is queued and the client has settled. For a
+client in process, settled means that no write is outstanding and no change is undelivered. So these controllers see
+all consequences of their earlier writes. If one of their reconciles writes, the drain ends, and the delivery of the
+writes starts the next drain. A client over the network always counts as settled. There these controllers see the state
+received so far, and skip keys with outstanding writes. A throttle may limit how often they run.
 
-A reconcile that writes nothing sets the delayed requeue of its key, or clears it. After a reconcile that writes, the
-key is reconciled again when the writes have changed something; until then a reconcile can only make the requeue
-earlier. A key with a delayed requeue is reconciled whenever the object of its name changes. The requeue is cancelled
-when that object is deleted. So the clock does not advance for obsolete requeues.
+A reconcile without writes sets or clears the delayed requeue of its key. After a reconcile with writes, the key is
+reconciled again when the writes have changed an object; until then a reconcile can only make the requeue earlier. A
+key with a delayed requeue is reconciled whenever the object with this key changes. When that object is deleted, the
+requeue is cancelled, so that the clock does not advance for obsolete requeues.
 
-The writes of an outcome stop at the first rejected one, unless they are independent. An outcome succeeds when all its
-writes do. Only then its events are recorded, except those attached to a single write. Errors are handled as follows:
+The writes of a reconcile stop at the first rejected write, unless they are independent. A reconcile succeeds when all
+its writes succeed. Only then its events are recorded, except events of a single write. Errors are handled as follows:
 
 - After a Conflict or NotFound, the key is retried at once, a limited number of times in a row.
 - After that, and after other errors, it is retried with backoff from 1 ms to 30 s.
-- After a Forbidden, the key is not retried until something changes.
+- After a Forbidden, the key is not retried until an object changes.
 - A RefusedForNow or InvalidObject is retried after 1 s to 1 min.
-- An exception of a controller is a defect. It is passed on with a note that names the controller and the key. With a
-  `defects` handler it is reported there instead; the key is retried with backoff, and all other work continues.
+- An exception of a controller is a defect. The runner raises it with a note that names the controller and the key.
+  With a `defects` handler, the exception is reported there instead; the key is retried with backoff.
 """
 
 from collections import deque
@@ -67,37 +66,35 @@ from batchyard.interfaces.controller import (
 )
 from batchyard.scheduling.messages import WRITE_REFUSED
 
-# --- workqueue ---
-#
 # Work queues: the keys that are queued, those with outstanding writes, and delayed requeues.
 #
-# Each controller has a lane. Lanes of one rank share a FIFO queue, so that their keys are taken in order of arrival. A
-# key is in a lane at most once, in one of three states: queued, with outstanding writes, or with outstanding writes and
-# to be queued again. A key with outstanding writes is not in the queue; it is queued when the writes are complete.
+# Each controller has a ControllerQueue. The controllers of one rank share a FIFO queue, so that their keys are taken in
+# order of arrival. A key is in a ControllerQueue at most once, in one of three states: queued, with outstanding writes,
+# or with outstanding writes and to be queued again after them.
 #
 # A key has at most one delayed requeue, identified by its ticket in the event loop.
 
 
 class KeyState(Enum):
-    """The state of a key in a lane."""
+    """The state of a key in a ControllerQueue: queued, with outstanding writes, or with these and to be requeued."""
 
     WAITING = auto()
     UNDER_WAY = auto()
-    UNDER_WAY_AND_WANTED = auto()
+    UNDER_WAY_AND_REQUEUED = auto()
 
 
-_WAITING, _UNDER_WAY, _WANTED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_WANTED
+_WAITING, _UNDER_WAY, _UNDER_WAY_AND_REQUEUED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_REQUEUED
 
 
 class DelayedRequeue(NamedTuple):
-    """A delayed requeue of a key: the instant, and the ticket in the event loop."""
+    """A delayed requeue of a key: its instant, and its ticket in the event loop."""
 
     at: Instant
     ticket: Ticket
 
 
 class QueueStats(NamedTuple):
-    """The queue statistics of a controller: the present depth, and counts since the start."""
+    """The queue statistics of a controller: the number of queued keys now, and counts since the start."""
 
     name: str
     waiting: int
@@ -109,7 +106,7 @@ class QueueStats(NamedTuple):
 
 
 class ControllerQueue:
-    """The keys of one controller: their states, delayed requeues, failures and counts."""
+    """The work queue of one controller: the states, delayed requeues and failures of its keys, and statistics."""
 
     __slots__ = (
         "adds", "controller", "delayed", "due", "errors", "failures", "line", "reconciles", "retries", "states",
@@ -121,86 +118,85 @@ class ControllerQueue:
         self.line = line
         self.states: dict[Key, KeyState] = {}
         self.wake_ups: dict[Key, DelayedRequeue] = {}
-        self.due: dict[Key, Instant] = {}  # keys requeued early, with the instant to pass to reconcile
+        self.due: dict[Key, Instant] = {}  # keys requeued early by `wake_early`, with the instant to pass to reconcile
         self.failures: dict[Key, int] = {}  # the number of failures in a row
         self.reconciles = 0
-        #: How often a key was queued; how many reconciles succeeded, asked for a later requeue, and failed; and how
-        #: many keys were retried because of that.
+        #: Counts: queued keys; reconciles that succeeded, succeeded with a delayed requeue, and failed; retries.
         self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
 
     @property
     def waiting(self) -> int:
-        """The number of keys that are queued, or will be when their writes are complete."""
+        """The number of keys that are queued, or will be queued when their writes are complete."""
         return sum(state is not _UNDER_WAY for state in self.states.values())
 
     def load(self) -> QueueStats:
-        """Return the queue statistics."""
-        figures = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.waiting, *figures)
+        """Return the queue statistics of the controller."""
+        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.waiting, *counts)
 
     def look(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
-        """Reconcile a key, measured if there is a meter; in virtual time there is none."""
+        """Call the controller's reconcile function for a key; measure its duration if `meter` is given."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
-        began = meter.begin()
+        began_at = meter.begin()
         try:
             return self.controller.reconcile(key, reader, now)
         finally:
-            meter.end(self.controller.name, began)
+            meter.end(self.controller.name, began_at)
 
     def add(self, key: Key) -> None:
-        """Queue a key: now, or after its outstanding writes."""
+        """Queue a key, now or after its outstanding writes."""
         state = self.states.get(key)
         if state is None:
             self.states[key] = _WAITING
             self.adds += 1
             self.line.append((self, key))
         elif state is _UNDER_WAY:
-            self.states[key] = _WANTED
+            self.states[key] = _UNDER_WAY_AND_REQUEUED
 
     def conclude(self, *, is_delayed: bool) -> None:
-        """Count a successful reconcile."""
+        """Count a successful reconcile, with or without a delayed requeue."""
         if is_delayed:
             self.delayed += 1
         else:
             self.succeeded += 1
 
     def mark_submitted(self, key: Key) -> None:
-        """Mark a key taken from the queue as having outstanding writes."""
+        """Mark a key as having outstanding writes, after its reconcile."""
         self.states[key] = _UNDER_WAY
 
     def land(self, key: Key) -> bool:
-        """Mark the writes of a key as complete; return whether it is to be queued again."""
-        return self.states.pop(key) is _WANTED
+        """Mark the writes of a key as complete; return whether the key must be queued again."""
+        return self.states.pop(key) is _UNDER_WAY_AND_REQUEUED
 
     def wake(self, key: Key, when: Instant) -> bool:
-        """Queue a key whose delayed requeue is due; False if that requeue was replaced."""
-        waiting = self.wake_ups.get(key)
-        if waiting is None or waiting.at != when:
+        """Queue a key whose delayed requeue is due; return False if that requeue was replaced or cancelled."""
+        requeue = self.wake_ups.get(key)
+        if requeue is None or requeue.at != when:
             return False
         del self.wake_ups[key]
         self.add(key)
         return True
 
     def wake_early(self) -> Sequence[Ticket]:
-        """Queue the keys that only wait for their delayed requeue, each with its instant.
+        """Queue now all keys that only wait for their delayed requeue, in order of these instants.
 
-        Return the tickets to cancel in the event loop.
+        Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
-        early = [(k, w) for k, w in self.wake_ups.items() if k not in self.failures and k not in self.states]
-        early.sort(key=lambda item: item[1].at)
-        for key, wake_up in early:
+        early_requeues = [(k, w) for k, w in self.wake_ups.items() if k not in self.failures and k not in self.states]
+        early_requeues.sort(key=lambda item: item[1].at)
+        for key, wake_up in early_requeues:
             del self.wake_ups[key]
             self.due[key] = wake_up.at
             self.add(key)
-        return [wake_up.ticket for _, wake_up in early]
+        return [wake_up.ticket for _, wake_up in early_requeues]
 
 
 RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
 
 
 class WorkQueue:
-    """The lanes of all controllers, and the queues of their ranks, the lowest first."""
+    """The queues of all controllers, and the FIFO queue of each rank, the lowest rank first."""
 
     __slots__ = ("lanes", "lines")
 
@@ -212,26 +208,28 @@ class WorkQueue:
         )
 
     def __bool__(self) -> bool:
-        """Whether any key is queued."""
+        """Report whether any key is queued."""
         return any(self.lines)
 
     def lanes_for(self, kind: str) -> Sequence[ControllerQueue]:
-        """Return the lanes of the controllers that watch a kind, in the given order."""
+        """Return the queues of the controllers that watch a kind, in the order of the controllers."""
         return tuple(lane for lane in self.lanes if lane.controller.kinds is None or kind in lane.controller.kinds)
 
     def validate(self) -> None:
-        """Check the invariants between two pieces of work."""
+        """Check the invariants of the queues. Raises InvariantError."""
         for lane in self.lanes:
             waiting = [key for key, state in lane.states.items() if state is _WAITING]
-            lined = [key for other, key in lane.line if other is lane]
-            invariant(sorted(waiting) == sorted(lined), "a key is in the queue exactly if its state is WAITING")
+            queued = [key for queue, key in lane.line if queue is lane]
+            invariant(
+                sorted(waiting) == sorted(queued), "a key is in its rank's queue if and only if its state is WAITING"
+            )
 
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
-"""Records an event: the instant, the controller, the record."""
+"""Records an event of a controller, given the instant, the controller's name and the event record."""
 Defects: TypeAlias = Callable[[Exception], None]
-"""Reports an unexpected exception of a controller; raises it if it must stop everything."""
+"""Reports an unexpected exception of a controller; it may raise the exception to stop the event loop."""
 
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
@@ -245,28 +243,28 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
-    """Record nothing."""
+    """Discard an event record."""
 
 
 def stop_at_defect(error: Exception) -> None:
-    """Raise the defect."""
+    """Raise an unexpected exception of a controller, which stops the event loop."""
     raise error
 
 
 class Runner:
-    """Queues keys for the controllers, reconciles them, and executes their writes."""
+    """The runner of all controllers: queues keys, calls the reconcile functions, and executes their writes."""
 
     __slots__ = (
         "_client",
         "_defects",
-        "_draining_soon",
-        "_flights",
+        "_is_drain_scheduled",
         "_kernel",
         "_lanes_by_kind",
+        "_outstanding",
+        "_pacer",
         "_queue",
         "_sink",
         "_stopped",
-        "_turns",
         "meter",
     )
 
@@ -280,24 +278,24 @@ class Runner:
         defects: Defects = stop_at_defect,
     ) -> None:
         names = [controller.name for controller in controllers]
-        invariant(len(set(names)) == len(names), f"controllers have different names: {names}")
+        invariant(len(set(names)) == len(names), f"each controller has a unique name; the names are {names}")
         self._kernel = kernel
         self._client = client
         self._sink = sink
-        self._turns = Pacer(kernel, pace)
+        self._pacer = Pacer(kernel, pace)
         self._defects = defects
         self._queue = WorkQueue(controllers)
         self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, ControllerQueue]]] = {}
-        self._flights = 0
-        self._draining_soon = False
+        self._outstanding = 0
+        self._is_drain_scheduled = False
         self._stopped = False
         self.meter: ReconcileTimer | None = None
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Queue the keys to reconcile because of these changes.
+        """Queue the keys that the controllers must reconcile because of these changes.
 
-        The client reports every change. Existing objects are reported as additions at the start.
+        The client reports every change. At the start, existing objects are reported as ADDED events.
         """
         now = self._kernel.now()
         lanes_by_kind = self._lanes_by_kind
@@ -311,16 +309,22 @@ class Runner:
                     for key in keys_for(event, now):
                         lane.add(key)
                 except Exception as error:  # noqa: BLE001 - any exception; other controllers still get the change
-                    self._defects(_noted(error, lane, f'mapped a change of {kind} "{changed}" at instant {now}'))
+                    self._defects(
+                        _with_note(
+                            error,
+                            lane,
+                            f'determined the keys to reconcile after a change of {kind} "{changed}" at instant {now}',
+                        )
+                    )
                 if changed in lane.wake_ups and changed not in lane.failures:
                     if event.type is _DELETED:
-                        self._wake_at(lane, changed, None)
+                        self._requeue_at(lane, changed, None)
                     else:
                         lane.add(changed)
-        self._drain_soon()
+        self._schedule_drain()
 
     def stop(self) -> None:
-        """Stop all work, as after a crash; drop all queued keys, even from within a drain."""
+        """Stop all controllers as a crash would, and drop all queued keys; it may be called within a drain."""
         self._stopped = True
         for line in self._queue.lines:
             line.clear()
@@ -336,7 +340,7 @@ class Runner:
 
     @property
     def reconciles(self) -> int:
-        """The number of reconciles of all controllers."""
+        """The number of reconciles of all controllers since the start."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
     def loads(self) -> Sequence[QueueStats]:
@@ -346,46 +350,49 @@ class Runner:
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Reconcile now the keys of these controllers that only wait for their `requeue_at`.
 
-        Each reconcile gets the instant that it waited for as `now`. Run the event loop up to the present instant
-        afterwards. Keys in backoff after failed writes keep waiting.
+        Each reconcile gets the instant of its delayed requeue as `now`. The caller must then run the event loop up to
+        the present instant. Keys in backoff after failed writes keep waiting.
         """
         for name in controllers:
-            for ticket in self._lane(name).wake_early():
+            for ticket in self._queue_of(name).wake_early():
                 self._kernel.cancel(ticket)
-        self._drain_soon()
+        self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Whether no key is queued and no write outstanding; delayed requeues do not count."""
-        return not self._queue and self._flights == 0 and self._is_quiet()
+        """Report whether no key is queued and no write is outstanding; delayed requeues do not count."""
+        return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing(self) -> Sequence[tuple[str, Key, int]]:
-        """Return each key whose last writes failed: the controller, the key, the number of failures in a row."""
+        """Return the keys whose last reconcile failed, with their controller and number of consecutive failures."""
         return [(lane.controller.name, key, n) for lane in self._queue.lanes for key, n in lane.failures.items()]
 
     def validate(self) -> None:
-        """Check the invariants between two pieces of work."""
+        """Check the invariants of the runner between two pieces of work. Raises InvariantError."""
         self._queue.validate()
-        invariant(self._flights >= 0, "no more outcomes land than were submitted")
-        will_drain = self._draining_soon or self._turns.is_awaited
-        invariant(will_drain or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
+        invariant(self._outstanding >= 0, "no more reconciles complete their writes than submitted writes")
+        will_drain = self._is_drain_scheduled or self._pacer.is_awaited
+        invariant(
+            will_drain or not self._queue or not self._is_settled(),
+            "a drain is scheduled while keys are queued and the client has settled",
+        )
 
-    def _lane(self, controller: str) -> ControllerQueue:
-        """Return the lane of a controller by name."""
-        found = [lane for lane in self._queue.lanes if lane.controller.name == controller]
-        invariant(len(found) == 1, f"there is a controller named {controller!r}")
-        return found[0]
+    def _queue_of(self, controller: str) -> ControllerQueue:
+        """Return the queue of a controller by the controller's name."""
+        queues = [lane for lane in self._queue.lanes if lane.controller.name == controller]
+        invariant(len(queues) == 1, f"exactly one controller is named {controller!r}")
+        return queues[0]
 
-    def _drain_soon(self) -> None:
-        """Schedule a drain, once, if a key is queued."""
-        if not self._draining_soon and self._queue:
-            self._draining_soon = True
+    def _schedule_drain(self) -> None:
+        """Schedule a drain on the event loop if a key is queued, unless one is scheduled."""
+        if not self._is_drain_scheduled and self._queue:
+            self._is_drain_scheduled = True
             self._kernel.call_soon(self._drain)
 
     def _drain(self) -> None:
-        """Reconcile the queued keys, rank by rank."""
+        """Reconcile the queued keys, the lowest rank first."""
         if self._stopped:
             return
-        self._draining_soon = False
+        self._is_drain_scheduled = False
         now = self._kernel.now()
         lowest = self._queue.lines[0]
         for line in self._queue.lines:
@@ -393,24 +400,24 @@ class Runner:
                 if line is lowest:
                     self._reconcile(*line.popleft(), now)
                     continue
-                if not self._is_quiet():
-                    self._drain_when_quiet()
+                if not self._is_settled():
+                    self._drain_when_settled()
                     return
-                if not self._turns.has_come(now, self._drain_soon):
+                if not self._pacer.has_come(now, self._schedule_drain):
                     return
-                self._turns.take(partial(self._reconcile, *line.popleft(), now))
+                self._pacer.take(partial(self._reconcile, *line.popleft(), now))
 
-    def _is_quiet(self) -> bool:
-        """Whether all relevant changes have been delivered: in process, all consequences of the last decision."""
+    def _is_settled(self) -> bool:
+        """Report whether the client has delivered all changes, so that controllers above the lowest rank may run."""
         return self._client.settled()
 
-    def _drain_when_quiet(self) -> None:
-        """Drain again after the client's delivery; if own writes are outstanding, their completion does that."""
-        if self._flights == 0:
-            self._drain_soon()
+    def _drain_when_settled(self) -> None:
+        """Schedule another drain, unless writes are outstanding: their completion schedules it."""
+        if self._outstanding == 0:
+            self._schedule_drain()
 
     def _reconcile(self, lane: ControllerQueue, key: Key, now: Instant) -> None:
-        """Reconcile a key, and submit the writes."""
+        """Reconcile a key of a controller, and submit the resulting writes."""
         del lane.states[key]
         lane.reconciles += 1
         if lane.due:
@@ -418,47 +425,47 @@ class Runner:
         try:
             outcome = lane.look(key, self._client, now, self.meter)
         except Exception as error:  # noqa: BLE001 - any exception; other keys continue
-            self._defects(_noted(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
+            self._defects(_with_note(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
             lane.errors += 1
             self._retry(lane, key, error)
             return
         if outcome.writes:
             if outcome.requeue_at is not None:
-                self._wake_by(lane, key, outcome.requeue_at)
+                self._requeue_by(lane, key, outcome.requeue_at)
             lane.mark_submitted(key)
-            self._flights += 1
+            self._outstanding += 1
             _OutstandingWrites(self, lane, key, outcome).submit_writes(self._client)
             return
         lane.conclude(is_delayed=outcome.requeue_at is not None)
         if outcome.requeue_at is not None or key in lane.wake_ups:
-            self._wake_at(lane, key, outcome.requeue_at)
+            self._requeue_at(lane, key, outcome.requeue_at)
         if outcome.events or lane.failures:
-            self._succeed(lane, key, outcome.events)
+            self._record_success(lane, key, outcome.events)
 
-    def _writes_completed(self, flight: "_OutstandingWrites") -> None:
-        """Complete an outcome whose writes all have responses."""
+    def _writes_completed(self, outstanding: "_OutstandingWrites") -> None:
+        """Complete a reconcile whose writes all have results: record its events, or schedule a retry."""
         if self._stopped:
             return
-        self._flights -= 1
-        lane, key, error = flight.lane, flight.key, flight.error
-        wanted = lane.land(key)
-        events = flight.recorded_events()
+        self._outstanding -= 1
+        lane, key, error = outstanding.lane, outstanding.key, outstanding.error
+        must_requeue = lane.land(key)
+        events = outstanding.recorded_events()
         if error is None:
-            lane.conclude(is_delayed=flight.outcome.requeue_at is not None)
+            lane.conclude(is_delayed=outstanding.outcome.requeue_at is not None)
             if events or lane.failures:
-                self._succeed(lane, key, events)
+                self._record_success(lane, key, events)
         else:
-            self._record(lane, [*events, *_refusal_events(lane, flight)])
+            self._record(lane, [*events, *_refusal_events(lane, outstanding)])
         lane.errors += error is not None
-        if error is not None and not _is_for_good(error):
-            self._retry(lane, key, error, are_independent=flight.outcome.independent)
-        elif wanted:
+        if error is not None and not _is_permanent(error):
+            self._retry(lane, key, error, are_independent=outstanding.outcome.independent)
+        elif must_requeue:
             lane.add(key)
-        if not self._draining_soon:
-            self._drain_soon()
+        if not self._is_drain_scheduled:
+            self._schedule_drain()
 
-    def _succeed(self, lane: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
-        """Record the events and reset the failures."""
+    def _record_success(self, lane: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
+        """Reset the failure count of a key after a successful reconcile, and record its events."""
         lane.failures.pop(key, None)
         self._record(lane, events)
 
@@ -467,9 +474,9 @@ class Runner:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
     def _retry(self, lane: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
-        """Retry a key whose writes failed: at once after a conflict, else with backoff.
+        """Schedule a retry of a key whose reconcile or writes failed: at once after a conflict, else with backoff.
 
-        Changes meanwhile wait too, so that the key's own partial writes do not shorten the backoff.
+        Changes do not shorten the backoff, because the key's own partial writes cause changes.
         """
         lane.retries += 1
         failures = lane.failures[key] = lane.failures.get(key, 0) + 1
@@ -477,55 +484,57 @@ class Runner:
             lane.add(key)
         elif isinstance(error, RefusedForNow | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
-            longest = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
-            self._wake_by(lane, key, self._kernel.now() + min(refused_backoff(failures), longest))
+            backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
+            self._requeue_by(lane, key, self._kernel.now() + min(refused_backoff(failures), backoff_max))
         else:
-            self._wake_by(lane, key, self._kernel.now() + retry_backoff(failures))
+            self._requeue_by(lane, key, self._kernel.now() + retry_backoff(failures))
 
-    def _wake_by(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
-        """Requeue a key at an instant, unless it already waits for an earlier one."""
-        waiting = lane.wake_ups.get(key)
-        if waiting is None or waiting.at > when:
-            self._wake_at(lane, key, when)
+    def _requeue_by(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
+        """Requeue a key at an instant, unless it already waits for an earlier instant."""
+        requeue = lane.wake_ups.get(key)
+        if requeue is None or requeue.at > when:
+            self._requeue_at(lane, key, when)
 
-    def _wake_at(self, lane: ControllerQueue, key: Key, when: Instant | None) -> None:
-        """Set the delayed requeue of a key, through the event loop even if it is due now, so that a drain ends."""
-        waiting = lane.wake_ups.get(key)
-        if waiting is not None:
-            if waiting.at == when:
+    def _requeue_at(self, lane: ControllerQueue, key: Key, when: Instant | None) -> None:
+        """Set the delayed requeue of a key; None cancels it. It uses the event loop even if it is due now."""
+        requeue = lane.wake_ups.get(key)
+        if requeue is not None:
+            if requeue.at == when:
                 return
             del lane.wake_ups[key]
-            self._kernel.cancel(waiting.ticket)
+            self._kernel.cancel(requeue.ticket)
         if when is not None:
-            lane.wake_ups[key] = DelayedRequeue(when, self._kernel.call_at(when, partial(self._wake, lane, key, when)))
+            lane.wake_ups[key] = DelayedRequeue(
+                when, self._kernel.call_at(when, partial(self._process_requeue, lane, key, when))
+            )
 
-    def _wake(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
-        """Process a delayed requeue."""
+    def _process_requeue(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
+        """Queue a key whose delayed requeue is due, and schedule a drain."""
         if lane.wake(key, when):
-            self._drain_soon()
+            self._schedule_drain()
 
 
 class _OutstandingWrites:
-    """The outstanding writes of one outcome."""
+    """The outstanding writes of one reconcile, and their results."""
 
-    __slots__ = ("error", "key", "lane", "left", "outcome", "refused", "runner", "succeeded")
+    __slots__ = ("error", "key", "lane", "outcome", "rejected_write", "runner", "succeeded", "unfinished")
 
     def __init__(self, runner: Runner, lane: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
         self.lane = lane
         self.key = key
         self.outcome = outcome
-        self.left = len(outcome.writes) if outcome.independent else 1
+        self.unfinished = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # of the first failed write
-        self.refused: Write | None = None  # the write that failed first
+        self.rejected_write: Write | None = None  # the write that failed first
         self.succeeded: list[EventRecord] = []
 
     def submit_writes(self, writer: ObjectWriter) -> None:
-        """Submit the writes; independent ones separately."""
+        """Submit the writes to the client: independent writes separately, others together."""
         outcome = self.outcome
         if outcome.of_writes:
-            for place, write in enumerate(outcome.writes):
-                writer.submit([write], partial(self.complete_one, place))
+            for position, write in enumerate(outcome.writes):
+                writer.submit([write], partial(self.complete_one, position))
         elif outcome.independent:
             for write in outcome.writes:
                 writer.submit([write], self.land)
@@ -533,59 +542,59 @@ class _OutstandingWrites:
             writer.submit(outcome.writes, self.land)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the events to record: all of the outcome if it succeeded."""
+        """Return the events to record: all, or after a rejection those of successful writes and of the rejection."""
         if self.error is None:
             return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
-        if self.refused is not None and self.outcome.if_refused is not None:
-            refusal = self.outcome.if_refused(self.refused, self.error)
+        if self.rejected_write is not None and self.outcome.if_refused is not None:
+            refusal = self.outcome.if_refused(self.rejected_write, self.error)
             return self.succeeded if refusal is None else [*self.succeeded, refusal]
         return self.succeeded
 
-    def complete_one(self, place: int, result: WriteResult) -> None:
-        """Process the result of one of several independent writes."""
+    def complete_one(self, position: int, result: WriteResult) -> None:
+        """Process the result of an independent write, by its position among the writes."""
         if result.error is None:
-            self.succeeded += self.outcome.of_writes.get(place, ())
+            self.succeeded += self.outcome.of_writes.get(position, ())
         self.land(result)
 
     def land(self, result: WriteResult) -> None:
-        """Process the result of writes that were submitted together."""
-        self.left -= 1
+        """Process the result of one submission; after the last one, complete the reconcile."""
+        self.unfinished -= 1
         if self.error is None:
-            self.error, self.refused = result.error, result.refused
-        if self.left == 0:
+            self.error, self.rejected_write = result.error, result.refused
+        if self.unfinished == 0:
             self.runner._writes_completed(self)
 
 
-def _refusal_events(lane: ControllerQueue, flight: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return an Event about a write rejected at least twice, unless its controller reports rejections itself."""
-    error, refused = flight.error, flight.refused
-    if refused is None or flight.outcome.if_refused is not None or not lane.failures.get(flight.key):
+def _refusal_events(lane: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
+    """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
+    error, rejected_write = outstanding.error, outstanding.rejected_write
+    if rejected_write is None or outstanding.outcome.if_refused is not None or not lane.failures.get(outstanding.key):
         return ()
     if not isinstance(error, RefusedForNow | InvalidObject) or isinstance(error, NamespaceTerminating):
         return ()
-    written = refused.key if isinstance(refused, Delete) else key_of(refused.obj)
-    about = written if flight.outcome.independent else flight.key
+    written = rejected_write.key if isinstance(rejected_write, Delete) else key_of(rejected_write.obj)
+    regarding = written if outstanding.outcome.independent else outstanding.key
     kind = written.kind.partition(".")[0]
-    message = f"{type(refused).__name__} of {kind} {written}: {error}"
-    return [EventRecord(about, "Warning", WRITE_REFUSED, message)]
+    message = f"{type(rejected_write).__name__} of {kind} {written}: {error}"
+    return [EventRecord(regarding, "Warning", WRITE_REFUSED, message)]
 
 
-def _is_for_good(error: ApiError) -> bool:
-    """Report whether an error persists until something changes."""
+def _is_permanent(error: ApiError) -> bool:
+    """Report whether a retry is useless until an object changes, because the write is forbidden."""
     return isinstance(error, Forbidden) and not isinstance(error, RefusedForNow)
 
 
 def refused_backoff(failures: int) -> Duration:
-    """Return the backoff after so many rejections: doubling from 1 s up to 1 min."""
+    """Return the backoff after this many consecutive rejections: it doubles from 1 s up to 1 min."""
     return backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
 
 
-def _noted(error: Exception, lane: ControllerQueue, what: str) -> Exception:
-    """Return the error with a note of the controller and its action."""
-    error.add_note(f"while {lane.controller.name} {what}")
+def _with_note(error: Exception, lane: ControllerQueue, action: str) -> Exception:
+    """Add a note with the controller and its failed action to an error, and return the error."""
+    error.add_note(f"while {lane.controller.name} {action}")
     return error
 
 
 def retry_backoff(failures: int) -> Duration:
-    """Return the backoff after so many failures in a row: doubling from 1 ms up to 30 s."""
+    """Return the backoff after this many consecutive failures: it doubles from 1 ms up to 30 s."""
     return backoff(BACKOFF_MIN, BACKOFF_MAX, failures)

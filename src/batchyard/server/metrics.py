@@ -1,4 +1,4 @@
-"""Common metrics of a running platform, embedded or operator: their collectors, and their exposition by group."""
+"""Metrics that the embedded platform and the operator share: process metrics, and the collectors of a platform."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 def process_texts() -> Iterator[str]:
-    """Yield the process metrics."""
+    """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     booted = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     figures = {
@@ -56,7 +56,7 @@ def process_texts() -> Iterator[str]:
 
 
 def build_texts() -> Iterator[str]:
-    """Yield the build info by Kueue's metric name. The labels for Git and Go stay empty."""
+    """Yield the build information under Kueue's metric name; the labels for Git and Go are empty."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
     yield text_of(metric("kueue_build_info"), [(labels, 1)])
@@ -75,7 +75,7 @@ LEADER: Final = "leader"
 
 @dataclass(frozen=True, slots=True)
 class ObservedPlatform:
-    """A platform with its client, its clock and whether fair sharing is enabled."""
+    """A running platform whose metrics are collected, with its client, its clock, and whether fair sharing is on."""
 
     platform: WiredPlatform
     client: ObjectClient
@@ -84,7 +84,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The collectors of a platform. They are created before it; `begin` attaches them to it."""
+    """The metric collectors of a platform. They are created before the platform; `begin` attaches them to it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
@@ -99,11 +99,11 @@ class ServerMetrics:
         self._queues: QueueMetrics | None = None
         self._runner: Runner | None = None
         self.defects = 0
-        #: Further metric sources of this platform.
+        #: Additional metric sources, such as the ledger and the trace export.
         self.also: list[Texts] = []
 
     def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent]) -> None:
-        """Observe a platform from now on, after replaying its existing objects."""
+        """Start to observe a platform, given its existing objects as ADDED events."""
         index, objects = observed.platform.index, observed.client
         self._observed = observed
         self._workloads = workloads = WorkloadMetrics(index, objects, observed.now, self._role)
@@ -117,7 +117,7 @@ class ServerMetrics:
         self._runner.meter = self._controllers
 
     def sources(self) -> Sequence[tuple[str, Texts]]:
-        """Return the metric sources by group. Those of the platform yield nothing before `begin`."""
+        """Return the metric sources, each with its metric group. Platform metrics are empty before `begin`."""
         return (
             ("kueue", build_texts),
             ("kueue", self.cycles.texts),
@@ -139,8 +139,8 @@ class ServerMetrics:
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         workloads, queues = self._workloads, self._queues
-        assert workloads is not None, "begin was called"
-        assert queues is not None, "begin was called"
+        assert workloads is not None, "begin must be called before changes are observed"
+        assert queues is not None, "begin must be called before changes are observed"
         for event in events:
             workloads.observe(event)
             queues.observe(event)

@@ -1,4 +1,4 @@
-"""Cancellation of work when the process is asked to terminate."""
+"""Cancellation of a coroutine when the process must terminate."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """Return the result of the work; None if `end` is set before, which cancels the work."""
+    """Await the work and return its result; if `end` is set before, cancel the work and return None."""
     doing, end_wait = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:
         await asyncio.wait({doing, end_wait}, return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ def output_of_failure(*arguments: str) -> str:
 
 def test_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
     reported = output_of_failure("operator", "--kubeconfig", str(tmp_path / "none"))
-    assert "none: no such file; name another with --kubeconfig" in reported
+    assert "none: no such file; select another file with --kubeconfig" in reported
 
 
 def test_unknown_controllers_are_rejected() -> None:

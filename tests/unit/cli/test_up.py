@@ -21,7 +21,7 @@ def output_of_failure(*arguments: str) -> str:
 def test_file_as_data_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in ("file", "file/below"):
-        assert "this is a file; name a folder with --data-dir" in output_of_failure(
+        assert "this is a file, not a folder; set a folder with --data-dir" in output_of_failure(
             "up", "--data-dir", str(tmp_path / path)
         )
 
@@ -29,7 +29,7 @@ def test_file_as_data_directory_is_rejected(tmp_path: Path) -> None:
 def test_folder_with_foreign_files_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     tmp_path.chmod(0o755)
-    assert "other users can read it, and it holds files of other programs" in output_of_failure(
+    assert "other users can read this folder, and it contains files of other programs" in output_of_failure(
         "up", "--data-dir", str(tmp_path)
     )
     assert tmp_path.stat().st_mode & 0o777 == 0o755
@@ -96,7 +96,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
 def test_foreign_listen_address_is_rejected(tmp_path: Path, address: str) -> None:
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--listen", address)
-    assert f"{address} is no address of this machine; name one with --listen" in reported
+    assert f"{address} is not an address of this machine; set another address with --listen" in reported
 
 
 def test_invalid_backup_is_rejected(tmp_path: Path) -> None:

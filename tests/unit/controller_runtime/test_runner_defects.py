@@ -63,7 +63,9 @@ def test_failing_controller_is_retried_with_backoff() -> None:
 
 def test_failing_event_mapping_does_not_block_other_controllers() -> None:
     broken, whole = FailingController("broken", mapping_failures=1), FailingController("whole")
-    assert reported_defects(broken, whole) == [f'while broken mapped a change of Job.batch "team/a" at instant {START}']
+    assert reported_defects(broken, whole) == [
+        f'while broken determined the keys to reconcile after a change of Job.batch "team/a" at instant {START}'
+    ]
     assert (broken.reconciled, whole.reconciled) == ([], [0])
 
 
@@ -77,5 +79,5 @@ def test_controller_exception_gets_note_with_controller_and_key() -> None:
 
 
 def test_runner_rejects_duplicate_controller_names() -> None:
-    with pytest.raises(InvariantError, match="different names"):
+    with pytest.raises(InvariantError, match="a unique name"):
         RunnerBench(ScriptedController(), ScriptedController())

@@ -1,1 +1,1 @@
-"""Clocks: the machine's clock, the clock of an API server, and timers on the event loop."""
+"""Clocks and event loops in real time: the machine's clock, an API server's clock, and timers."""

@@ -1,8 +1,8 @@
-"""Real-time kernel: runs the virtual kernel on the asyncio event loop, in real or accelerated time.
+"""Real-time event loop: runs the controllers' virtual event loop on asyncio, in real or accelerated time.
 
-External work (a request, the exit of a process) runs at the instant of its arrival, after all work due by then. The
-order is therefore that of virtual time, and the arrivals alone determine a run. Under overload, external work waits
-only for the work that is due next, not for all overdue work.
+External work (a request, the exit of a process) runs at the instant of its arrival, after all work due by then. So work
+runs in the same order as in virtual time, and the arrivals alone determine the result. Under overload, external work
+waits only for the work that is due next, not for all overdue work.
 """
 
 import asyncio
@@ -14,105 +14,105 @@ from batchyard.base.memory import rare_collections
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 
-#: How long work runs before the event loop polls its sockets again.
-BUSY_WITHIN: Final = 0.02  # seconds
-#: How often held work is checked for release.
-HELD_FOR: Final = 0.002  # seconds
+#: How long work runs before asyncio polls its sockets again.
+SLICE_MAX: Final = 0.02  # seconds
+#: How often the event loop checks whether it may continue while it is held.
+HELD_CHECK_INTERVAL: Final = 0.002  # seconds
 
 
 class LiveKernel:
-    """A kernel whose time begins at `start` and runs `speed` times as fast as the event loop's clock."""
+    """An event loop whose time begins at `start` and runs `speed` times as fast as asyncio's clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Instant, speed: float = 1.0) -> None:
         self._loop = loop
-        self._began = loop.time()
-        self._start = start
+        self._began_at = loop.time()
+        self._start_instant = start
         self._speed = speed
-        self._inner = VirtualEventLoop(start)
+        self._virtual_loop = VirtualEventLoop(start)
         self._timer: asyncio.TimerHandle | None = None
-        self._is_pumping_soon = False
+        self._is_slice_scheduled = False
         self._posted_at: Instant = 0
         self.is_stopped = False
         #: The instant at which time stops; None if it runs freely.
         self.stops_at: Instant | None = None
-        #: Whether work must pause, because the journal is behind.
-        self.is_held: Callable[[], bool] = _never
+        #: Returns whether work must pause because the journal is behind.
+        self.is_held: Callable[[], bool] = _is_never_held
 
     def now(self) -> Instant:
-        """Return the instant of the current or the last work."""
-        return self._inner.now()
+        """Return the instant of the current or the last executed work."""
+        return self._virtual_loop.now()
 
     def clock(self) -> Instant:
-        """Return the current instant by the clock."""
-        instant = self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
+        """Return the current instant of the loop's clock, which may be later than that of the last work."""
+        instant = self._start_instant + int((self._loop.time() - self._began_at) * self._speed * SECOND)
         return instant if self.stops_at is None else min(instant, self.stops_at)
 
     def run_until(self, instant: Instant | None) -> None:
-        """Let time run until an instant, at least until now, and stop there. None lets it run freely."""
+        """Let time run until an instant (not before now), and stop it there; None lets time run freely."""
         now = self.clock()
-        self._start, self._began = now, self._loop.time()
+        self._start_instant, self._began_at = now, self._loop.time()
         self.stops_at = None if instant is None else max(instant, now)
-        self._pump_soon()
+        self._schedule_slice()
 
     def has_stopped(self) -> bool:
-        """Whether time has stopped and all work due by then is done."""
+        """Report whether time has stopped at the requested instant and all work due by then has run."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
-        following = self._inner.next_instant()
-        return following is None or following > self.stops_at
+        next_due = self._virtual_loop.next_instant()
+        return next_due is None or next_due > self.stops_at
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Run the work at an instant. Work of the same instant runs in order of registration."""
-        ticket = self._inner.call_at(when, work)
-        self._pump_soon()
+        """Schedule work for an instant. Work of the same instant runs in order of registration."""
+        ticket = self._virtual_loop.call_at(when, work)
+        self._schedule_slice()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel the work, unless its instant has come."""
-        self._inner.cancel(ticket)
+        """Cancel scheduled work, unless its instant has come."""
+        self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
-        """Run the work at the current instant, after all work that is due now."""
-        self._inner.call_soon(work)
-        self._pump_soon()
+        """Schedule work for the current instant, after all work that is due now."""
+        self._virtual_loop.call_soon(work)
+        self._schedule_slice()
 
     def post(self, work: Work) -> None:
-        """Run external work now, after all external work that arrived before."""
-        now, due = self.clock(), self._inner.next_later()
-        self._posted_at = max(self._posted_at, now if due is None else min(due, now))
-        self._inner.call_at(self._posted_at, work)
-        self._pump_soon()
+        """Schedule external work for now, after all external work that arrived before."""
+        now, next_due = self.clock(), self._virtual_loop.next_later()
+        self._posted_at = max(self._posted_at, now if next_due is None else min(next_due, now))
+        self._virtual_loop.call_at(self._posted_at, work)
+        self._schedule_slice()
 
     @property
     def is_unused(self) -> bool:
-        """Whether no work was scheduled yet."""
-        return not self._inner.steps and not self._inner.pending()
+        """Whether no work has been scheduled yet."""
+        return not self._virtual_loop.steps and not self._virtual_loop.pending()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
-        """Set the clock and its speed.
+        """Set the clock to an instant, and its speed.
 
-        `now` does not go back, because completed work is not undone. Work that was due in skipped time runs once, now.
+        `now` does not go back, because completed work is not undone. Work that was due in skipped time runs now, once.
         """
         if self.is_unused:
-            self._inner = VirtualEventLoop(instant)
+            self._virtual_loop = VirtualEventLoop(instant)
         else:
-            self._inner.skip_to(instant)
-        self._start, self._began, self._speed = instant, self._loop.time(), speed
+            self._virtual_loop.skip_to(instant)
+        self._start_instant, self._began_at, self._speed = instant, self._loop.time(), speed
         self._posted_at = 0
-        self._pump_soon()
+        self._schedule_slice()
 
     def stop(self) -> None:
-        """Stop running work."""
+        """Stop the event loop: no more work runs."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _pump_soon(self) -> None:
-        if not self._is_pumping_soon and not self.is_stopped:
-            self._is_pumping_soon = True
-            self._loop.call_soon(self._pump)
+    def _schedule_slice(self) -> None:
+        if not self._is_slice_scheduled and not self.is_stopped:
+            self._is_slice_scheduled = True
+            self._loop.call_soon(self._run_slice)
 
-    def _pump(self) -> None:
+    def _run_slice(self) -> None:
         """Run a slice of the due work, and schedule the next slice."""
         if self._timer is not None:
             self._timer.cancel()
@@ -120,32 +120,32 @@ class LiveKernel:
         if self.is_stopped:
             return
         try:
-            self._work()
+            self._run_due_work()
         finally:
-            self._come_back()  # also after an exception: the loop logs it, and the platform continues
+            self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
-    def _work(self) -> None:
-        """Run due work until the event loop must poll its sockets."""
-        inner, end = self._inner, self._loop.time() + BUSY_WITHIN
-        until = max(self.clock(), inner.now())
+    def _run_due_work(self) -> None:
+        """Run due work until asyncio must poll its sockets."""
+        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
+        until = max(self.clock(), virtual_loop.now())
         with rare_collections():
-            while not self.is_held() and inner.step(until) and self._loop.time() < end:
+            while not self.is_held() and virtual_loop.step(until) and self._loop.time() < slice_end:
                 pass
 
-    def _come_back(self) -> None:
+    def _schedule_next_slice(self) -> None:
         """Schedule the next slice for the next due work."""
-        self._is_pumping_soon = False
-        following = self._inner.next_instant()
-        if following is None or (self.stops_at is not None and following > self.stops_at):
+        self._is_slice_scheduled = False
+        next_due = self._virtual_loop.next_instant()
+        if next_due is None or (self.stops_at is not None and next_due > self.stops_at):
             return
-        wait = (following - self.clock()) / SECOND / self._speed
+        wait = (next_due - self.clock()) / SECOND / self._speed
         if self.is_held():
-            wait = max(wait, HELD_FOR)
+            wait = max(wait, HELD_CHECK_INTERVAL)
         if wait <= 0:
-            self._pump_soon()
+            self._schedule_slice()
         else:
-            self._timer = self._loop.call_later(wait, self._pump_soon)
+            self._timer = self._loop.call_later(wait, self._schedule_slice)
 
 
-def _never() -> bool:
+def _is_never_held() -> bool:
     return False

@@ -1,4 +1,4 @@
-"""The machine's clocks; the only module that reads them."""
+"""The machine's wall clock, CPU clock and real-time timers. Other modules read clocks only through this module."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ def wall_clock() -> Instant:
 
 
 def ticks() -> float:
-    """Return seconds since an arbitrary point, to measure durations."""
+    """Return the seconds of a monotonic clock since an arbitrary point, to measure durations."""
     return time.perf_counter()
 
 
 def own_cpu() -> float:
-    """Return the CPU seconds of the calling thread since an arbitrary point."""
+    """Return the CPU time that the calling thread has used, in seconds since an arbitrary point."""
     return time.thread_time()
 
 
@@ -29,52 +29,52 @@ def own_cpu() -> float:
 
 
 class LoopTimers:
-    """A kernel that runs its work by the monotonic clock of the event loop."""
+    """Timers in real time, by asyncio's monotonic clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._offset = wall_clock() - int(loop.time() * SECOND)
-        self._waiting: dict[Ticket, asyncio.TimerHandle] = {}
-        self._tickets = 0
+        self._timers: dict[Ticket, asyncio.TimerHandle] = {}
+        self._last_ticket = 0
 
     def now(self) -> Instant:
-        """Return the current instant."""
+        """Return the current instant in real time."""
         return self._offset + int(self._loop.time() * SECOND)
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Run the work at an instant."""
-        self._tickets += 1
+        """Schedule work for an instant; return a ticket for `cancel`."""
+        self._last_ticket += 1
         delay = max(0, when - self.now()) / SECOND
-        self._waiting[self._tickets] = self._loop.call_later(delay, partial(self._do, self._tickets, work))
-        return self._tickets
+        self._timers[self._last_ticket] = self._loop.call_later(delay, partial(self._run, self._last_ticket, work))
+        return self._last_ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel the work."""
-        handle = self._waiting.pop(ticket, None)
+        """Cancel the scheduled work of a ticket."""
+        handle = self._timers.pop(ticket, None)
         if handle is not None:
             handle.cancel()
 
     def call_soon(self, work: Work) -> None:
-        """Run the work in the next loop iteration."""
+        """Schedule work for the next iteration of the asyncio loop."""
         self._loop.call_soon(work)
 
     def stop(self) -> None:
         """Cancel all scheduled work."""
-        for handle in self._waiting.values():
+        for handle in self._timers.values():
             handle.cancel()
-        self._waiting.clear()
+        self._timers.clear()
 
-    def _do(self, ticket: Ticket, work: Work) -> None:
-        del self._waiting[ticket]
+    def _run(self, ticket: Ticket, work: Work) -> None:
+        del self._timers[ticket]
         work()
 
 
 async def sleep_for(duration: Duration) -> None:
-    """Wait for a duration."""
+    """Wait asynchronously for a duration."""
     loop = asyncio.get_running_loop()
-    passed = asyncio.Event()
-    handle = loop.call_later(duration / SECOND, passed.set)
+    is_over = asyncio.Event()
+    handle = loop.call_later(duration / SECOND, is_over.set)
     try:
-        await passed.wait()
+        await is_over.wait()
     finally:
         handle.cancel()

@@ -35,23 +35,23 @@ from batchyard.sim.forecasting.calibration import (
 
 # --- fork pool ---
 #
-# Queue of questions that take seconds, answered one at a time in forks of this process.
+# Queue of questions that take seconds to compute. They are answered one at a time in forks of this process.
 #
-# A child (`http/forked_writes.py`) computes one answer as JSON, and is killed at its time limit. The queue is bounded.
-# Answers are cached until the next change of an object.
+# A child process (`http/forked_writes.py`) computes one answer as JSON, and is killed at its time limit. The queue is
+# bounded. Answers are cached until the next change of an object.
 
 
 #: The time limit of a child in seconds, and the maximum number of queued questions.
 WITHIN: Final = 30.0
 WAITING_MAX: Final = 16
 #: The length of the status code at the beginning of a child's result.
-_CODE: Final = 3
-_NO_ANSWER: Final = StatusError(
-    503, "ServiceUnavailable", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
+_CODE_LENGTH: Final = 3
+_TIMEOUT_ERROR: Final = StatusError(
+    503, "ServiceUnavailable", f"the forecast was not computed within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
 ResponseCallback: TypeAlias = Callable[[Response], None]
 Work: TypeAlias = Callable[[], Any]
-"""Computes an answer in a child. Raises Refused if it has none."""
+"""Computes an answer in a child process. Raises StatusError if there is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,80 +65,82 @@ class _QueuedQuestion:
 
 
 class ForkPool:
-    """The queued questions, the running child, and the cached answers."""
+    """A pool with one child process, which answers queued questions; the answers are cached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
         self._revision = revision
-        self._waiting: deque[_QueuedQuestion] = deque()
+        self._queue: deque[_QueuedQuestion] = deque()
         self._child: Child | None = None
         #: The cached answers, and their revision.
-        self._known: dict[Hashable, Response] = {}
-        self._known_at = -1
-        self.figures = ForkMetrics(ticks, lambda: len(self._waiting))
+        self._cached: dict[Hashable, Response] = {}
+        self._cached_revision = -1
+        self.figures = ForkMetrics(ticks, lambda: len(self._queue))
 
     def ask(self, question: Hashable, work: Work) -> DeferredResponse:
-        """Return the deferred answer to a question, computed by `work`. Raises Refused if the queue is full."""
-        known = self._known.get(question) if self._known_at == self._revision() else None
-        if known is not None:
-            response = known
-            return DeferredResponse(lambda callback: _soon(self._loop, callback, response))
-        asked = self._same(question)
-        if asked is None:
-            if len(self._waiting) >= WAITING_MAX:
+        """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
+        cached = self._cached.get(question) if self._cached_revision == self._revision() else None
+        if cached is not None:
+            response = cached
+            return DeferredResponse(lambda callback: _call_soon(self._loop, callback, response))
+        queued = self._find_queued(question)
+        if queued is None:
+            if len(self._queue) >= WAITING_MAX:
                 self.figures.turn_away()
                 raise too_many()
-            asked = _QueuedQuestion(question, work, self._revision())
-            self._waiting.append(asked)
+            queued = _QueuedQuestion(question, work, self._revision())
+            self._queue.append(queued)
             self._loop.call_soon(self._next)
-        return DeferredResponse(asked.callback.append)
+        return DeferredResponse(queued.callback.append)
 
     def close(self) -> None:
-        """Drop the queue, and kill the running child."""
-        self._waiting.clear()
+        """Drop the queued questions, and kill the running child process."""
+        self._queue.clear()
         if self._child is not None:
             self._child.kill()
 
-    def _same(self, question: Hashable) -> _QueuedQuestion | None:
+    def _find_queued(self, question: Hashable) -> _QueuedQuestion | None:
         """Return the queued entry of the same question, or None."""
-        return next((asked for asked in self._waiting if asked.question == question), None)
+        return next((queued for queued in self._queue if queued.question == question), None)
 
     def _next(self) -> None:
-        if self._child is not None or not self._waiting:
+        if self._child is not None or not self._queue:
             return
-        asked = self._waiting.popleft()
-        asked.revision = self._revision()
+        queued = self._queue.popleft()
+        queued.revision = self._revision()
         self.figures.begin()
-        self._child = Child(self._loop, partial(_worked_out, asked.work), WITHIN, partial(self._answered, asked))
+        self._child = Child(
+            self._loop, partial(_encode_result, queued.work), WITHIN, partial(self._process_result, queued)
+        )
 
-    def _answered(self, asked: _QueuedQuestion, found: ChildResult) -> None:
-        """Pass on the result of a child, and cache it."""
+    def _process_result(self, queued: _QueuedQuestion, child_result: ChildResult) -> None:
+        """Pass the result of a child process to all callers of the question, and cache it."""
         self._child = None
-        response = _response(found.sent)
-        result = ANSWERED if response.code == 200 else REFUSED if len(found.sent) >= _CODE else FAILED
-        self.figures.end(result, found.cpu_seconds, found.memory)
-        self._keep(asked, response)
-        for callback in asked.callback:
+        response = _decode_output(child_result.sent)
+        result = ANSWERED if response.code == 200 else REFUSED if len(child_result.sent) >= _CODE_LENGTH else FAILED
+        self.figures.end(result, child_result.cpu_seconds, child_result.memory)
+        self._store(queued, response)
+        for callback in queued.callback:
             callback(response)
         self._loop.call_soon(self._next)
 
-    def _keep(self, asked: _QueuedQuestion, response: Response) -> None:
+    def _store(self, queued: _QueuedQuestion, response: Response) -> None:
         if response.code != 200:
             return
-        if asked.revision != self._known_at:
-            self._known.clear()
-            self._known_at = asked.revision
-        self._known[asked.question] = response
+        if queued.revision != self._cached_revision:
+            self._cached.clear()
+            self._cached_revision = queued.revision
+        self._cached[queued.question] = response
 
 
-def _response(answer: bytes) -> Response:
-    """Decode the result of a child: a three-digit status code and a body; empty if it was killed or failed."""
-    if len(answer) < _CODE:
-        return _NO_ANSWER.response()
-    return Response(int(answer[:_CODE]), answer[_CODE:])
+def _decode_output(answer: bytes) -> Response:
+    """Decode the output of a child process: a three-digit status code and a body; empty if it failed."""
+    if len(answer) < _CODE_LENGTH:
+        return _TIMEOUT_ERROR.response()
+    return Response(int(answer[:_CODE_LENGTH]), answer[_CODE_LENGTH:])
 
 
-def _worked_out(work: Work) -> bytes:
+def _encode_result(work: Work) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
     except StatusError as refused:
@@ -146,17 +148,17 @@ def _worked_out(work: Work) -> bytes:
         return b"%d" % response.code + msgspec.json.encode(response.body)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, callback: ResponseCallback, response: Response) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: ResponseCallback, response: Response) -> None:
     loop.call_soon(callback, response)
 
 
 # --- calibration loop ---
 #
-# Calibration loop: makes periodic forecasts, and corrects later ones by the actual outcomes.
+# Calibration loop: makes periodic forecasts, and compares them with the actual start times to correct later forecasts.
 #
 # For a day after a user requested a forecast, the platform periodically forecasts the starts of some pending Workloads,
-# in a fork. Outcomes are checked once a minute and update the calibration. The calibration is kept in a small file that
-# nothing depends on, so an unreadable file is replaced.
+# in a fork. The actual start times are checked once a minute and update the calibration. The calibration is stored in a
+# small file; an unreadable file is replaced by an empty calibration.
 
 
 _LOG: Final = logging.getLogger("batchyard")
@@ -169,54 +171,54 @@ Clock: TypeAlias = Callable[[], Instant]
 
 
 class CalibrationObjects(Protocol):
-    """The stored objects."""
+    """Read access to the stored objects, for checks of forecasts."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return an object, or None."""
+        """Return the stored object with this key, or None."""
 
 
 class CalibrationLoop:
-    """The calibration, its file, and the times of the last request and the last forecasts."""
+    """Compares forecasts with actual start times, and stores the resulting calibration in a file."""
 
     def __init__(
         self, path: Path, objects: CalibrationObjects, clock: Clock, ask: Callable[[], DeferredResponse]
     ) -> None:
-        """`ask` returns the deferred forecasts as JSON. It may raise Refused."""
+        """Load the calibration. `ask` returns deferred forecasts as JSON; it may raise StatusError."""
         self._path = path
         self._objects = objects
         self._clock = clock
         self._ask = ask
         self.calibration = _read(path)
-        self._used: Instant | None = None
-        self._sampled: Instant | None = None
+        self._used_at: Instant | None = None
+        self._request_samples: Instant | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Check every minute from now on."""
+        """Start to check the forecasts every minute."""
         self._timer = loop.call_later(_TICK, self._tick, loop)
 
     def used(self) -> None:
         """Record that a user requested a forecast."""
-        self._used = self._clock()
+        self._used_at = self._clock()
         self.look()
 
     def look(self) -> None:
-        """Check the outcomes of forecasts, and make new ones if they are due."""
+        """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
         now = self._clock()
-        known = settled(self.calibration, now, self._fate)
-        if known != self.calibration:
-            self._keep(known)
-        if self._used is None or now - self._used > IN_USE:
+        updated = settled(self.calibration, now, self._actual_outcome)
+        if updated != self.calibration:
+            self._store(updated)
+        if self._used_at is None or now - self._used_at > IN_USE:
             return
-        if self._sampled is None or now - self._sampled >= EVERY:
-            self._sampled = now
+        if self._request_samples is None or now - self._request_samples >= EVERY:
+            self._request_samples = now
             try:
-                self._ask().then(self._remember)
+                self._ask().then(self._store_forecasts)
             except StatusError:
                 _LOG.debug("no forecast for calibration: too many requests")
 
     def close(self) -> None:
-        """Stop checking."""
+        """Stop the periodic checks."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -224,32 +226,32 @@ class CalibrationLoop:
         self.look()
         self.begin(loop)
 
-    def _fate(self, sample: ForecastRecord) -> StartOutcome:
+    def _actual_outcome(self, sample: ForecastRecord) -> StartOutcome:
         namespace, name = sample.workload.split("/", 1)
         return outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
 
-    def _remember(self, answer: Response) -> None:
+    def _store_forecasts(self, answer: Response) -> None:
         if answer.code == 200:
-            self._keep(remembering(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
+            self._store(remembering(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
 
-    def _keep(self, known: Calibration) -> None:
-        self.calibration = known
-        beside = self._path.with_name(f"{self._path.name}.new")
+    def _store(self, new_calibration: Calibration) -> None:
+        self.calibration = new_calibration
+        draft = self._path.with_name(f"{self._path.name}.new")
         try:
-            beside.write_bytes(msgspec.json.encode(known))
-            beside.replace(self._path)
+            draft.write_bytes(msgspec.json.encode(new_calibration))
+            draft.replace(self._path)
         except OSError as error:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
 
 def _read(path: Path) -> Calibration:
-    """Read the calibration; an empty one if the file is missing or unreadable."""
+    """Read the calibration from a file; return an empty one if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Calibration)
     except FileNotFoundError:
         return Calibration()
     except (OSError, msgspec.MsgspecError) as error:
-        _LOG.error("%s: cannot read the calibration of forecasts; starting over: %s", path, error)
+        _LOG.error("%s: cannot read the calibration of forecasts; starting with an empty one: %s", path, error)
         return Calibration()
 
 
@@ -258,9 +260,12 @@ MaySee: TypeAlias = Callable[[str], bool]
 
 
 class ForecastFunctions(NamedTuple):
-    """The forecast functions. Each gets a lister of objects, the time, and a filter of Workloads that may be named."""
+    """The functions that compute forecasts from a lister of objects and the current time.
 
-    #: Forecasts the start of a subject, by a seed and a calibration.
+    `MaySee` filters the Workloads that a result may name.
+    """
+
+    #: Forecasts when a Workload starts, given its key, a seed and a calibration.
     forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
     #: Makes forecasts for calibration.
     sample: Callable[[Listed, Instant, Calibration], Sequence[ForecastRecord]]
@@ -269,21 +274,21 @@ class ForecastFunctions(NamedTuple):
 
 
 class ForecastObjects(Protocol):
-    """The stored objects."""
+    """Read access to the stored objects, for forecasts."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return an object, or None."""
+        """Return the stored object with this key, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
 
 
 class ForecastEngine:
-    """The fork pool, and the calibration of the forecasts."""
+    """The forecast service: answers forecast requests in a fork pool, and calibrates the forecasts."""
 
     def __init__(
         self,
@@ -291,64 +296,64 @@ class ForecastEngine:
         objects: ForecastObjects,
         clock: Callable[[], Instant],
         loop: asyncio.AbstractEventLoop,
-        kept: Path,
+        calibration_file: Path,
     ) -> None:
-        """`kept` is the file of the calibration."""
-        self._foresight = foresight
+        """Start the calibration, which is stored in `calibration_file`."""
+        self._functions = foresight
         self._objects = objects
         self._clock = clock
-        self._forks = ForkPool(loop, lambda: objects.revision)
-        self._learning = CalibrationLoop(kept, objects, clock, self._sampled)
-        self._learning.begin(loop)
-        #: Decides which Workloads a user may see. It is set before requests are served.
+        self._fork_pool = ForkPool(loop, lambda: objects.revision)
+        self._calibration_loop = CalibrationLoop(calibration_file, objects, clock, self._request_samples)
+        self._calibration_loop.begin(loop)
+        #: Decides which Workloads a user may see. The platform sets it before it serves requests.
         self.authorizer: Authorizer | None = None
 
     def ask(self, question: ForecastRequest) -> DeferredResponse:
-        """Return the deferred forecast of a start."""
-        later = self._forks.ask(question, partial(self._forecast, question))
-        self._learning.used()
-        return later
+        """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
+        forecast = self._fork_pool.ask(question, partial(self._forecast, question))
+        self._calibration_loop.used()
+        return forecast
 
     def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
-        """Return the response to a dry run with warnings about the change; without them if the queue is full."""
-        changed = received(path.info, path.version, answer.body)
-        question = (request.user, msgspec.json.encode(changed))
+        """Add warnings about the effects of a dry-run change to its response; none if the queue is full."""
+        changed_object = received(path.info, path.version, answer.body)
+        question = (request.user, msgspec.json.encode(changed_object))
         try:
-            later = self._forks.ask(question, partial(self._warn, changed, request))
+            warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
         except StatusError:
             return answer
-        return DeferredResponse(lambda respond: later.then(lambda found: respond(_warned(answer, found))))
+        return DeferredResponse(lambda respond: warnings.then(lambda found: respond(_with_warnings(answer, found))))
 
     @property
     def texts(self) -> Texts:
-        """Return a function that yields the metrics of the fork pool."""
-        return self._forks.figures.texts
+        """The function that yields the metrics of the fork pool."""
+        return self._fork_pool.figures.texts
 
     def close(self) -> None:
         """Stop the calibration and the fork pool."""
-        self._learning.close()
-        self._forks.close()
+        self._calibration_loop.close()
+        self._fork_pool.close()
 
     def _forecast(self, question: ForecastRequest) -> Mapping[str, Any]:
-        compute, may_see = self._foresight.forecast, self._may_see(question)
-        known = self._learning.calibration
-        return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
+        compute, may_see = self._functions.forecast, self._may_see(question)
+        known_calibration = self._calibration_loop.calibration
+        return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known_calibration)
 
-    def _sampled(self) -> DeferredResponse:
-        return self._forks.ask(("samples", self._clock()), self._sample)
+    def _request_samples(self) -> DeferredResponse:
+        return self._fork_pool.ask(("samples", self._clock()), self._sample)
 
     def _sample(self) -> Sequence[ForecastRecord]:
-        return self._foresight.sample(self._objects.list, self._clock(), self._learning.calibration)
+        return self._functions.sample(self._objects.list, self._clock(), self._calibration_loop.calibration)
 
-    def _warn(self, changed: Obj, request: ApiRequest) -> Sequence[str]:
-        return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))
+    def _warn(self, changed_object: Obj, request: ApiRequest) -> Sequence[str]:
+        return self._functions.warn(self._objects.list, self._clock(), changed_object, self._may_see(request))
 
-    def _may_see(self, asked: ForecastRequest | ApiRequest) -> MaySee:
-        assert self.authorizer is not None, "the authorizer is set before requests are served"
-        return partial(may_see_workloads, self.authorizer, asked.user)
+    def _may_see(self, request: ForecastRequest | ApiRequest) -> MaySee:
+        assert self.authorizer is not None, "ForecastEngine.authorizer must be set before requests are served"
+        return partial(may_see_workloads, self.authorizer, request.user)
 
 
-def _warned(answer: Response, found: Response) -> Response:
-    if found.code != 200:
+def _with_warnings(answer: Response, computed: Response) -> Response:
+    if computed.code != 200:
         return answer
-    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(found.body)))
+    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(computed.body)))

@@ -1,1 +1,1 @@
-"""HTTP server: protocol, parser, limits, flow control, and the dispatch of requests to the API server."""
+"""HTTP server: protocol, parser, limits, flow control, and dispatch of requests to the API server."""

@@ -1,4 +1,4 @@
-"""Open connections: their limits, the limits of request bodies in memory, timeouts, and shutdown."""
+"""Connections of the HTTP server: accepting and TLS, limits of connections and request bodies, timeouts, shutdown."""
 
 import asyncio
 import errno
@@ -13,81 +13,78 @@ from batchyard.apiserver.request import ANONYMOUS, UserInfo, of_certificate
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.server.clocks.wall import sleep_for, wall_clock
 
-#: Below 1,024, the common limit of open files of a process.
+#: Maximum open connections: below 1,024, the common limit of open files of a process.
 CONNECTIONS_MAX: Final = 900
-#: Maximum connections of one client certificate, and of all clients without one. The rest remains for other clients.
+#: Maximum connections of one client certificate, and of all clients without a certificate.
 CONNECTIONS_OF_ONE_MAX: Final = 600
 #: Maximum connections whose TLS handshake is not complete; a new connection replaces the oldest of them.
 HANDSHAKES_MAX: Final = 256
-_NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-#: Maximum forwarded connections to ports of pods, each an open file: of all users, and of one.
+_RESOURCE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+#: Maximum port-forward connections to pods, each an open file: of all users together, and of one user.
 PORTS_MAX: Final = 4000
 PORTS_OF_ONE_MAX: Final = 400
-#: Maximum bytes of all request bodies that are in memory.
+#: Maximum bytes of all request bodies in memory.
 BODIES_MAX: Final = 256 * 1024 * 1024
-#: Maximum bytes of these for one user.
+#: Maximum bytes of the request bodies of one user in memory.
 BODIES_OF_ONE_MAX: Final = 64 * 1024 * 1024
 
 
 class ClosableConnection(Protocol):
-    """A connection, for shutdown."""
+    """A connection that the server can close at shutdown."""
 
     def end(self) -> None:
-        """Close after the requests in progress are answered."""
+        """Close the connection after the requests in progress are answered."""
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection now."""
 
     @property
     def peer(self) -> object:
-        """The identity of the client by its certificate."""
+        """The client's identity by its certificate, for the limit of connections; None without a certificate."""
 
 
 class Connections:
-    """The open connections, and the bytes of request bodies in memory."""
+    """The open connections, and the limits of connections, forwarded ports and request bodies in memory."""
 
     def __init__(self) -> None:
         self._open: dict[ClosableConnection, None] = {}
-        self._none_left = asyncio.Event()
-        self._held = 0
-        self._held_by: dict[str, int] = {}
+        self._all_closed = asyncio.Event()
+        self._body_bytes = 0
+        self._body_bytes_by_holder: dict[str, int] = {}
         self._ports: dict[str, int] = {}
         self._second = 0
         self._date = b""
 
     def enter(self, connection: ClosableConnection) -> bool:
-        """Count a connection until `leave`. Return False if too many are open, in total or of one peer."""
+        """Add an open connection until `leave`. Return False if too many are open, in total or of its client."""
         peer = connection.peer
-        alike = sum(1 for each in self._open if each.peer == peer)
+        of_same_client = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
-        return len(self._open) <= CONNECTIONS_MAX and alike < CONNECTIONS_OF_ONE_MAX
+        return len(self._open) <= CONNECTIONS_MAX and of_same_client < CONNECTIONS_OF_ONE_MAX
 
     def hold(self, holder: str, length: int) -> bool:
-        """Count bytes of request bodies in memory, negative ones on release. Return False if there are too many.
+        """Add to the bytes of request bodies in memory, or subtract. Return False if a limit is exceeded.
 
-        `holder` is the user's flow; '' is the owner's, which only has the total limit.
+        `holder` identifies the user; it is '' for the owner, who has only the total limit.
         """
-        self._held += length
-        of_one = self._held_by.get(holder, 0) + length
-        if of_one:
-            self._held_by[holder] = of_one
+        self._body_bytes += length
+        of_holder = self._body_bytes_by_holder.get(holder, 0) + length
+        if of_holder:
+            self._body_bytes_by_holder[holder] = of_holder
         else:
-            self._held_by.pop(holder, None)
-        return self._held <= BODIES_MAX and (not holder or of_one <= BODIES_OF_ONE_MAX)
+            self._body_bytes_by_holder.pop(holder, None)
+        return self._body_bytes <= BODIES_MAX and (not holder or of_holder <= BODIES_OF_ONE_MAX)
 
     def enter_port(self, holder: str) -> bool:
-        """Reserve a forwarded connection. Return False, without reserving it, if the limit is reached.
-
-        `holder` is as for bodies.
-        """
-        of_one = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= PORTS_MAX or (holder and of_one >= PORTS_OF_ONE_MAX):
+        """Reserve a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
+        of_holder = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= PORTS_MAX or (holder and of_holder >= PORTS_OF_ONE_MAX):
             return False
-        self._ports[holder] = of_one + 1
+        self._ports[holder] = of_holder + 1
         return True
 
     def leave_port(self, holder: str) -> None:
-        """Release a forwarded connection."""
+        """Release a reserved port-forward connection of a user."""
         self._ports[holder] -= 1
         if not self._ports[holder]:
             del self._ports[holder]
@@ -96,92 +93,95 @@ class Connections:
         """Remove a closed connection."""
         self._open.pop(connection, None)
         if not self._open:
-            self._none_left.set()
+            self._all_closed.set()
 
     async def end(self, within: float) -> None:
         """Close all connections gracefully; abort those that are open after `within` seconds."""
         for connection in list(self._open):
             connection.end()
         if self._open:
-            self._none_left.clear()
+            self._all_closed.clear()
             try:
-                await asyncio.wait_for(self._none_left.wait(), within)
+                await asyncio.wait_for(self._all_closed.wait(), within)
             except TimeoutError:
                 for connection in list(self._open):
                     connection.abort()
 
     def date(self) -> bytes:
-        """Return the current time as an HTTP date."""
+        """Return the current time in the format of the HTTP Date header."""
         second = wall_clock() // SECOND
         if second != self._second:
             self._second, self._date = second, formatdate(second, usegmt=True).encode()
         return self._date
 
 
-# --- deadline ---
+# --- connection timeout ---
 #
-# A timeout for one awaited thing at a time.
+# A timeout for one awaited event at a time, such as the end of a request's head.
 #
-# The awaited thing changes several times per request. The timer is therefore not reset each time. When it fires
+# The awaited event changes several times per request. The timer is therefore not reset each time. When it fires
 # early, it is set again for the current deadline.
 
 
 class ConnectionDeadline:
-    """The awaited thing, its deadline, and the callback on timeout."""
+    """A timeout for the event that a connection currently waits for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._awaited: tuple[str, int] | None = None
-        self._late: Callable[[], object] = _nothing
-        #: By the loop's clock: the deadline, and when the timer fires.
-        self._due = 0.0
-        self._rings = 0.0
+        self._on_timeout: Callable[[], object] = _do_nothing
+        #: The deadline, and when the timer fires, by the loop's clock.
+        self._deadline = 0.0
+        self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, awaited: tuple[str, int], within: float, late: Callable[[], object]) -> None:
-        """Start a timeout. `awaited` is a kind with an ordinal; awaiting the same again does not extend the timeout."""
+    def wait(self, awaited: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
+        """Start a timeout of `within` seconds for an event, which calls `on_timeout` when it expires.
+
+        `awaited` identifies the event by kind and request number. A second call for the same event changes nothing.
+        """
         if awaited == self._awaited:
             return
-        self._awaited, self._late = awaited, late
-        self._due = self._loop.time() + within
-        if self._timer is None or self._rings > self._due:
-            self._set()
+        self._awaited, self._on_timeout = awaited, on_timeout
+        self._deadline = self._loop.time() + within
+        if self._timer is None or self._timer_at > self._deadline:
+            self._start_timer()
 
     def stop(self) -> None:
         """Stop the timeout."""
         self._awaited = None
 
     def end(self) -> None:
-        """Stop the timeout for good, and cancel the timer."""
-        self._awaited, self._late = None, _nothing
+        """Stop the timeout and cancel its timer, when the connection is closed."""
+        self._awaited, self._on_timeout = None, _do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _set(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings = self._due
-        self._timer = self._loop.call_at(self._due, self._ring)
+        self._timer_at = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._process_timer)
 
-    def _ring(self) -> None:
+    def _process_timer(self) -> None:
         self._timer = None
         if self._awaited is None:
             return
-        if self._due > self._rings:
-            self._set()
+        if self._deadline > self._timer_at:
+            self._start_timer()
         else:
-            self._late()
+            self._on_timeout()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 class Acceptor:
-    """Accepts connections on a socket, and the TLS handshakes that are not complete.
+    """Accepts connections on a listening socket, and performs their TLS handshakes.
 
-    A client without credentials holds a file descriptor during its handshake, so the number of handshakes is bounded.
+    Clients hold file descriptors during handshakes, before authentication, so the number of handshakes is limited.
     """
 
     def __init__(
@@ -191,39 +191,39 @@ class Acceptor:
         context: ssl.SSLContext | None,
         handshake_within: float,
     ) -> None:
-        """`connect` makes the protocol of a connection. A handshake may take `handshake_within` seconds."""
+        """Start to accept. `connect` creates the protocol of a connection; `handshake_within` is in seconds."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._connect = connect
         self._context = context
-        self._within = None if context is None else handshake_within
+        self._handshake_timeout = None if context is None else handshake_within
         self._handshakes: dict[asyncio.Task[None], None] = {}
         listener.setblocking(False)
         self._task = self._loop.create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more connections, and end the handshakes in progress."""
+        """Stop accepting connections, and cancel the handshakes in progress."""
         self._task.cancel()
         for task in self._handshakes:
             task.cancel()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # the guard process has the socket open as well
+            self._listener.shutdown(socket.SHUT_RDWR)  # the watchdog process also has the socket open
         self._listener.close()
 
     async def _accept(self) -> None:
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(self._listener)
+                connection, _ = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                if error.errno in _NO_FILES:
+                if error.errno in _RESOURCE_ERRNOS:
                     self._drop_oldest()
                 await sleep_for(100 * MILLISECOND)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._drop_oldest()
-            task = self._loop.create_task(self._serve(accepted))
+            task = self._loop.create_task(self._serve(connection))
             self._handshakes[task] = None
-            task.add_done_callback(self._done)
+            task.add_done_callback(self._remove_handshake)
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._handshakes), None)
@@ -231,60 +231,62 @@ class Acceptor:
             del self._handshakes[oldest]
             oldest.cancel()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _remove_handshake(self, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)
 
-    async def _serve(self, accepted: socket.socket) -> None:
-        accepted.setblocking(False)
+    async def _serve(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
         try:
             with suppress(OSError):
                 await self._loop.connect_accepted_socket(
-                    self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._within
+                    self._connect, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
                 )
         except asyncio.CancelledError:
-            accepted.close()
+            connection.close()
             raise
 
 
 # --- tls ---
 #
-# Server-side TLS, and users of client certificates.
+# The TLS context of the server, and the users of client certificates.
 
 
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME. Expiry is checked for each request and answered with 401: a failed handshake
 #: gives no reason, and a kept-alive connection would outlive its certificate.
-_TIME_IS_CHECKED_HERE: Final = ssl.VerifyFlags(0x200000)
+_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
 
 
 class Peer(NamedTuple):
-    """The user of a client certificate, as Kubernetes maps it, and the validity period."""
+    """The user that a client certificate authenticates, and the certificate's validity period."""
 
     user: UserInfo
-    begins: Instant
-    ends: Instant
+    valid_from: Instant
+    valid_until: Instant
 
     def now(self) -> UserInfo:
-        """Return the user while the certificate is valid, else the anonymous user."""
-        return self.user if self.begins <= wall_clock() <= self.ends else ANONYMOUS
+        """Return the user if the certificate is valid at the current time, else the anonymous user."""
+        return self.user if self.valid_from <= wall_clock() <= self.valid_until else ANONYMOUS
 
 
-def server_context(server: str, authority: str) -> ssl.SSLContext:
-    """Return a TLS context with the certificate and key of a file. It requests client certificates of an authority."""
+def server_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
+    """Return a TLS context that serves the certificate in a PEM file and requests client certificates of a CA file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(server)
-    context.load_verify_locations(authority)
+    context.load_cert_chain(certificate_file)
+    context.load_verify_locations(authority_file)
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.verify_flags |= _TIME_IS_CHECKED_HERE
+    context.verify_flags |= _NO_CHECK_TIME
     return context
 
 
 def peer_of(certificate: dict[str, Any]) -> Peer | None:
-    """Return the user of a verified certificate, by its common name and organizations; None without a common name."""
-    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
+    """Return the user of a verified client certificate, by common name and organizations; None without that name."""
+    names = [pair for attributes in certificate.get("subject", ()) for pair in attributes]
     name = next((value for kind, value in names if kind == "commonName"), "")
     if not name:
         return None
     user = of_certificate(name, tuple(value for kind, value in names if kind == "organizationName"))
-    begins, ends = (ssl.cert_time_to_seconds(certificate[field]) * SECOND for field in ("notBefore", "notAfter"))
-    return Peer(user, begins, ends)
+    valid_from, valid_until = (
+        ssl.cert_time_to_seconds(certificate[field]) * SECOND for field in ("notBefore", "notAfter")
+    )
+    return Peer(user, valid_from, valid_until)

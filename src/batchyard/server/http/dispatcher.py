@@ -1,4 +1,4 @@
-"""Request dispatcher: runs requests in the platform's thread, and responds once their revision is durable."""
+"""Request dispatcher: runs requests on the event loop in fair order, and responds once their changes are durable."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -35,76 +35,76 @@ from batchyard.store.journal_file import JournalError
 #
 # JSON encoding of objects, cached: the response to a write and all watches share one encoding.
 #
-# Objects are immutable, and an object that is shown twice is the same value. The cache is therefore keyed by identity.
-# Long lists are encoded in pieces.
+# Objects are immutable, and an object that is sent twice is the same Python object. The cache is therefore keyed by
+# identity. Long lists are encoded in pieces.
 
 
-#: Maximum cached objects: the response and the watches of an object are rarely further apart than one transaction.
-_REMEMBERED_MAX: Final = 512
-#: Maximum length of a cached text.
+#: Maximum cached encodings: the response and the watches usually send an object within one journal transaction.
+_ENCODINGS_MAX: Final = 512
+#: Maximum length of a cached encoding in bytes.
 _LENGTH_MAX: Final = 64 * 1024
 #: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
 PIECE: Final = 256 * 1024
 _ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
-_known: Final[dict[int, tuple[Any, bytes]]] = {}
+_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
-def shared(shown: Any) -> bytes:
-    """Encode a value that is never changed again, and cache the result."""
-    known = _known.get(id(shown))
-    if known is not None and known[0] is shown:
-        return known[1]
-    text = _encode(shown)
+def shared(value: Any) -> bytes:
+    """Return the JSON encoding of an immutable object; responses and watches share a cache of encodings."""
+    cached = _encodings.get(id(value))
+    if cached is not None and cached[0] is value:
+        return cached[1]
+    text = _encode(value)
     if len(text) <= _LENGTH_MAX:
-        if len(_known) >= _REMEMBERED_MAX:
-            _known.clear()
-        _known[id(shown)] = shown, text  # keeps the value alive, so that its id is not reused
+        if len(_encodings) >= _ENCODINGS_MAX:
+            _encodings.clear()
+        _encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
     return text
 
 
 def pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """Encode a value as JSON with a final newline, in pieces. List items are converted and encoded lazily.
+    """Yield the JSON encoding of a response body in pieces, with a final newline. List items are encoded lazily.
 
-    A piece has about PIECE bytes, or more if a single item is larger.
+    A piece has about PIECE bytes, or more if one list item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ShownItems)), ("", ()))
-    about = _encode({field: value for field, value in body.items() if field != name})
+    head = _encode({field: value for field, value in body.items() if field != name})
     if not name:
-        yield about + b"\n"
+        yield head + b"\n"
         return
-    begun = b"" if about == b"{}" else b","
-    parts = [about[:-1] + begun + b'"%b":[' % name.encode()]
-    length, is_first = len(parts[0]), True
+    separator = b"" if head == b"{}" else b","
+    buffers = [head[:-1] + separator + b'"%b":[' % name.encode()]
+    length, is_first = len(buffers[0]), True
     for item in items:
         text = _encode(item)
-        parts.append(text if is_first else b"," + text)
+        buffers.append(text if is_first else b"," + text)
         is_first, length = False, length + len(text)
-        if length >= PIECE or len(parts) > _ITEMS_MAX:
-            yield b"".join(parts)
-            parts, length = [], 0
-    yield b"".join([*parts, b"]}\n"])
+        if length >= PIECE or len(buffers) > _ITEMS_MAX:
+            yield b"".join(buffers)
+            buffers, length = [], 0
+    yield b"".join([*buffers, b"]}\n"])
 
 
 Answered: TypeAlias = Callable[[StartedResponse], None]
-"""Receives a response. Its body is bytes, or an iterator of bytes for a long response."""
-_Measured: TypeAlias = tuple[Labels, float]
-_Settle: TypeAlias = Callable[[StartedResponse, _Measured, JournalError | None], None]
+"""Called with a response. Its body is bytes, or an iterator of bytes for a long response."""
+_RequestMeasurement: TypeAlias = tuple[Labels, float]
+_FinishResponse: TypeAlias = Callable[[StartedResponse, _RequestMeasurement, JournalError | None], None]
 
-_UNKEPT: Final = StatusError(
-    500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
+_NOT_STORED: Final = StatusError(
+    500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
 )
 _encoder: Final = msgspec.json.Encoder()
 #: Paths of health checks, which have priority over all other requests.
-_HEALTH: Final = ("/healthz", "/livez", "/readyz")
-#: The expected seconds for a request, and the assumed seconds for reading a byte of its body.
-_EXPECTED: Final = 0.0005
+_HEALTH_PATHS: Final = ("/healthz", "/livez", "/readyz")
+#: The expected duration of a request in seconds, and the assumed seconds for reading one byte of its body.
+_EXPECTED_SECONDS: Final = 0.0005
 _SECONDS_PER_BYTE: Final = 1e-8
 _LOG: Final = logging.getLogger("batchyard")
 
 
-class _Work(NamedTuple):
-    """A queued request."""
+class _QueuedRequest(NamedTuple):
+    """A queued request, the function that executes it, and the callback for its response."""
 
     request: ApiRequest
     work: Callable[[], None]
@@ -112,7 +112,7 @@ class _Work(NamedTuple):
 
 
 class RequestWatchdog(Protocol):
-    """A watchdog over the request in progress."""
+    """A watchdog that is notified which request is in progress."""
 
     def begin(self, request: ApiRequest) -> None:
         """Record that a request is in progress."""
@@ -121,18 +121,18 @@ class RequestWatchdog(Protocol):
         """Record that the request is answered."""
 
 
-class _NoGuard:
-    """A watchdog that does nothing."""
+class _NoWatchdog:
+    """A watchdog that ignores all requests."""
 
     def begin(self, request: ApiRequest) -> None:
-        """Do nothing."""
+        """Ignore the request."""
 
     def end(self) -> None:
-        """Do nothing."""
+        """Ignore the request."""
 
 
 class RequestDispatcher:
-    """The queued requests, and the watches and upgraded connections in progress."""
+    """Queues requests, executes them in fair order, and responds once their changes are durable."""
 
     def __init__(
         self,
@@ -140,125 +140,129 @@ class RequestDispatcher:
         kernel: LiveKernel,
         commit: GroupCommit,
         revision: Callable[[], int],
-        figures: RequestMetrics,
-        guard: RequestWatchdog | None = None,
+        metrics: RequestMetrics,
+        watchdog: RequestWatchdog | None = None,
     ) -> None:
         self._server = server
         self._kernel = kernel
         self._commit = commit
         self._revision = revision
-        self._figures = figures
-        self._guard = guard or _NoGuard()
-        self._load = ConcurrencyLimiter()
-        self._queue: FairQueue[_Work] = FairQueue(_EXPECTED)
+        self._metrics = metrics
+        self._watchdog = watchdog or _NoWatchdog()
+        self._limiter = ConcurrencyLimiter()
+        self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_SECONDS)
         self._is_ending = False
         #: The user of each watch and upgraded connection.
-        self._watching: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
-        self._defects = 0
+        self._users_of_streams: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
+        self._exceptions = 0
 
     def known(self, request: ApiRequest) -> ApiRequest:
-        """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
+        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
         return self._server.known(request)
 
-    def ask(self, request: ApiRequest, answered: Answered) -> None:
-        """Queue a request; `answered` gets the response. If too many are in progress, it gets a 429 at once."""
+    def ask(self, request: ApiRequest, on_response: Answered) -> None:
+        """Queue a request; `on_response` gets the response, or a 429 at once if too many requests are in progress."""
         user = request.user
         try:
             if self._is_ending:
                 raise too_many()
-            self._load.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
+            self._limiter.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
         except StatusError as refused:
-            answered(encoded(refused.response()))
+            on_response(encoded(refused.response()))
         else:
-            began = self._figures.begin()
-            work = _Work(request, partial(self._work, request, began, partial(self._settle, user, answered)), answered)
-            is_urgent = is_exempt(user) or request.path.startswith(_HEALTH)
-            self._queue.put(flow_of(user), work, is_urgent=is_urgent)
-            self._kernel.post(self._next)
+            began_at = self._metrics.begin()
+            queued = _QueuedRequest(
+                request,
+                partial(self._execute, request, began_at, partial(self._finish, user, on_response)),
+                on_response,
+            )
+            is_urgent = is_exempt(user) or request.path.startswith(_HEALTH_PATHS)
+            self._queue.put(flow_of(user), queued, is_urgent=is_urgent)
+            self._kernel.post(self._execute_next)
 
     def end(self) -> None:
-        """Reject new and queued requests, so that their clients retry later."""
+        """Reject all new and queued requests with 429 at shutdown, so that their clients retry later."""
         self._is_ending = True
-        for work in self._queue.clear():
-            self._load.leave(work.request.user)
-            work.answered(encoded(too_many().response()))
+        for queued in self._queue.clear():
+            self._limiter.leave(queued.request.user)
+            queued.answered(encoded(too_many().response()))
 
-    def _next(self) -> None:
-        """Answer the next request in fair order."""
+    def _execute_next(self) -> None:
+        """Execute the next queued request in fair order, and charge its duration to its flow."""
         if not len(self._queue):
-            return  # it was rejected at shutdown
-        flow, work = self._queue.take()
-        began = ticks()
-        self._guard.begin(work.request)
+            return  # the request was rejected at shutdown
+        flow, queued = self._queue.take()
+        began_at = ticks()
+        self._watchdog.begin(queued.request)
         try:
-            work.work()
+            queued.work()
         finally:
-            self._guard.end()
+            self._watchdog.end()
             if flow:
-                self._queue.charge(flow, ticks() - began + len(work.request.body) * _SECONDS_PER_BYTE)
+                self._queue.charge(flow, ticks() - began_at + len(queued.request.body) * _SECONDS_PER_BYTE)
 
     @property
     def watches(self) -> int:
         """The number of watches and upgraded connections in progress."""
-        return len(self._watching)
+        return len(self._users_of_streams)
 
-    def leave(self, ongoing: StreamingResponse | UpgradeResponse) -> None:
-        """End a streaming response whose client is gone."""
-        if not isinstance(ongoing, UpgradeResponse):
-            self._commit.leave(ongoing)
-            ongoing.end()
-        user = self._watching.pop(ongoing, None)
+    def leave(self, stream: StreamingResponse | UpgradeResponse) -> None:
+        """End a streaming response or upgraded connection whose client has disconnected."""
+        if not isinstance(stream, UpgradeResponse):
+            self._commit.leave(stream)
+            stream.end()
+        user = self._users_of_streams.pop(stream, None)
         if user is not None:
-            self._load.end_watch(user)
+            self._limiter.end_watch(user)
 
-    def _work(self, request: ApiRequest, began: float, settle: _Settle) -> None:
-        answer, measured = self._answer(request), (self._figures.latest, began)
+    def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
+        answer, measurement = self._answer(request), (self._metrics.latest, began_at)
         if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
-            answer.then(lambda response: self._come(settle, response, measured))
+            answer.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
-            self._commit.when_durable(self._revision(), partial(settle, answer, measured))
+            self._commit.when_durable(self._revision(), partial(finish, answer, measurement))
 
-    def _settle(
+    def _finish(
         self,
         user: UserInfo,
-        answered: Answered,
+        on_response: Answered,
         answer: StartedResponse,
-        measured: _Measured,
+        measurement: _RequestMeasurement,
         failure: JournalError | None,
     ) -> None:
-        self._load.leave(user)
-        self._figures.settle(*measured)
+        self._limiter.leave(user)
+        self._metrics.settle(*measurement)
         if not isinstance(answer, Response):
-            self._watching[answer] = user
-            self._load.begin_watch(user)
-        answered(answer if failure is None else encoded(_UNKEPT.response()))
+            self._users_of_streams[answer] = user
+            self._limiter.begin_watch(user)
+        on_response(answer if failure is None else encoded(_NOT_STORED.response()))
 
-    def _come(self, settle: _Settle, response: Response, measured: _Measured) -> None:
-        """Send a deferred response, once the revision that it is based on is durable."""
-        self._commit.when_durable(self._revision(), partial(settle, encoded(response), measured))
+    def _send_deferred(self, finish: _FinishResponse, response: Response, measurement: _RequestMeasurement) -> None:
+        """Send a deferred response once the current revision, on which it may be based, is durable."""
+        self._commit.when_durable(self._revision(), partial(finish, encoded(response), measurement))
 
     def _answer(self, request: ApiRequest) -> AnyResponse:
-        """Answer a request. An exception becomes a 500 response; its traceback is only logged."""
+        """Execute a request. An exception becomes a 500 response, and is logged with its traceback."""
         try:
             answer = self._server.handle(request)
-            return _sent(answer, request) if isinstance(answer, Response) else answer
+            return _encode_response(answer, request) if isinstance(answer, Response) else answer
         except Exception:  # noqa: BLE001 - becomes a 500 response
-            self._defects += 1
-            name = f"{self._kernel.clock():x}-{self._defects}"
-            _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
-            message = f"Internal error occurred: defect {name}; see the server log"
+            self._exceptions += 1
+            exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
+            _LOG.exception("unexpected exception %s while answering %s %r", exception_id, request.method, request.path)
+            message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
             return encoded(StatusError(500, "InternalError", message).response())
 
 
-def _sent(response: Response, request: ApiRequest) -> Response:
-    """Encode a response. The encoding of a written object is shared with the watches that send it."""
+def _encode_response(response: Response, request: ApiRequest) -> Response:
+    """Encode a response; share the encoding of a written object with the watches that send it."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encoded(response)
     return response._replace(body=shared(response.body) + b"\n")
 
 
 def encoded(response: Response) -> Response:
-    """Encode the body of a response as bytes, or as an iterator of pieces. Objects end with a newline, as in Go."""
+    """Encode a response's body as bytes, or as an iterator of pieces if it is long. Objects end with a newline."""
     body = response.body
     if isinstance(body, bytes | Iterator):
         return response
@@ -266,6 +270,6 @@ def encoded(response: Response) -> Response:
         return response._replace(body=body.encode())
     if not isinstance(body, Mapping):
         return response._replace(body=_encoder.encode_lines([body]))
-    found = pieces(body)
-    first, second = next(found), next(found, None)
-    return response._replace(body=first if second is None else chain((first, second), found))
+    chunks = pieces(body)
+    first, second = next(chunks), next(chunks, None)
+    return response._replace(body=first if second is None else chain((first, second), chunks))

@@ -1,8 +1,8 @@
-"""Flow control: limits of concurrent requests, fair queueing of requests, and turns of long responses.
+"""Flow control: limits of concurrent requests, fair queueing of requests, and fair turns of long responses.
 
-The queue is start-time fair queueing as in Kubernetes' API Priority and Fairness, with measured seconds instead of
-seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent items come
-first. Source: k8s.io/apiserver, pkg/util/flowcontrol/fairqueuing.
+The queue implements start-time fair queueing as Kubernetes' API Priority and Fairness does, with measured seconds
+instead of seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent
+items are served before all others. Source: k8s.io/apiserver, pkg/util/flowcontrol/fairqueuing.
 """
 
 import asyncio
@@ -32,32 +32,32 @@ WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
-    """The requests and watches in progress, by flow."""
+    """Limits the requests and watches in progress, in total and by user."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}
         self._watches: dict[str, int] = {}
-        self._all = 0
+        self._total = 0
 
     def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
-        """Count a request until `leave`. Raises Refused if too many are in progress, in total or of the user's flow.
+        """Count a request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
 
         The owner's requests are counted, but never rejected.
         """
         flow = flow_of(user)
         of_flow = self._by_flow.get(flow, 0)
         if not is_exempt(user):
-            if self._all >= ALL_MAX or of_flow >= USER_MAX:
+            if self._total >= ALL_MAX or of_flow >= USER_MAX:
                 raise too_many()
             if is_watch and self._watches.get(flow, 0) >= WATCHES_MAX:
                 raise too_many()
-        self._all += 1
+        self._total += 1
         self._by_flow[flow] = of_flow + 1
 
     def leave(self, user: UserInfo) -> None:
         """Count a request of a user as answered."""
-        self._all -= 1
-        _take_one(self._by_flow, flow_of(user))
+        self._total -= 1
+        _decrement(self._by_flow, flow_of(user))
 
     def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
@@ -66,47 +66,47 @@ class ConcurrencyLimiter:
 
     def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
-        _take_one(self._watches, flow_of(user))
+        _decrement(self._watches, flow_of(user))
 
 
 def too_many() -> StatusError:
-    """Return the 429 response for too many requests."""
+    """Return the error for too many requests: status 429 with a Retry-After header."""
     message = "Too many requests, please try again later."
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
-def _take_one(counts: dict[str, int], user: str) -> None:
+def _decrement(counts: dict[str, int], user: str) -> None:
     counts[user] -= 1
     if not counts[user]:
         del counts[user]
 
 
-#: Above this number, idle flows whose used time has passed are forgotten.
-_FLOWS_MAX: Final = 1000
+#: If there are more flows than this, idle flows without outstanding charges are removed.
+_IDLE_FLOWS_MAX: Final = 1000
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
 class _Flow(Generic[_T]):
-    """The items of a flow, and the time it has used, in virtual seconds."""
+    """The queued items of a flow, and the time that the flow has used, in virtual seconds."""
 
     items: deque[_T] = field(default_factory=deque)
-    used: float = 0.0
+    used_time: float = 0.0
 
 
 class FairQueue(Generic[_T]):
-    """The queued items by flow, and the virtual time."""
+    """A fair queue: returns the items of the flow that has used the least time first, and urgent items before all."""
 
     def __init__(self, expected: float) -> None:
-        """`expected` is the cost of an item in seconds, until its measured cost is charged."""
-        self._expected = expected
+        """Create an empty queue. `expected` is the assumed cost of an item in seconds before it is measured."""
+        self._expected_cost = expected
         self._flows: dict[str, _Flow[_T]] = {}
-        #: A heap of the flows with items: their used time when pushed, a sequence number, and their name.
-        self._turns: list[tuple[float, int, str]] = []
+        #: A heap of the flows with queued items: used time when pushed, sequence number, and name.
+        self._heap: list[tuple[float, int, str]] = []
         self._urgent: deque[_T] = deque()
-        self._number = 0
+        self._sequence = 0
         #: The virtual time: the used time of the flow that was served last.
-        self._now = 0.0
+        self._virtual_time = 0.0
 
     def __len__(self) -> int:
         return len(self._urgent) + sum(len(flow.items) for flow in self._flows.values())
@@ -118,8 +118,8 @@ class FairQueue(Generic[_T]):
 
     @property
     def has_others(self) -> bool:
-        """Whether an item is queued that is not urgent."""
-        return bool(self._turns)
+        """Whether an item that is not urgent is queued."""
+        return bool(self._heap)
 
     def waiting(self, name: str) -> int:
         """Return the number of queued items of a flow."""
@@ -127,7 +127,7 @@ class FairQueue(Generic[_T]):
         return 0 if flow is None else len(flow.items)
 
     def put(self, name: str, item: _T, *, is_urgent: bool = False) -> None:
-        """Add an item of a flow."""
+        """Queue an item of a flow; an urgent item is served before all others."""
         if is_urgent:
             self._urgent.append(item)
             return
@@ -136,93 +136,96 @@ class FairQueue(Generic[_T]):
             flow = self._flows[name] = _Flow()
         flow.items.append(item)
         if len(flow.items) == 1:
-            flow.used = max(flow.used, self._now)
-            self._line_up(name, flow)
+            flow.used_time = max(flow.used_time, self._virtual_time)
+            self._push_flow(name, flow)
 
     def take(self) -> tuple[str, _T]:
-        """Remove and return the next item and its flow ('' if urgent). IndexError if the queue is empty."""
+        """Remove and return the next item and its flow ('' for an urgent item). Raises IndexError if none is queued."""
         if self._urgent:
             return "", self._urgent.popleft()
         while True:
-            used, _, name = heappop(self._turns)
+            used_time, _, name = heappop(self._heap)
             flow = self._flows[name]
-            if flow.used <= used:
+            if flow.used_time <= used_time:
                 break
-            self._line_up(name, flow)  # its cost was charged meanwhile
-        self._now = max(self._now, used)
+            self._push_flow(name, flow)  # its cost was charged meanwhile
+        self._virtual_time = max(self._virtual_time, used_time)
         item = flow.items.popleft()
-        flow.used += self._expected
+        flow.used_time += self._expected_cost
         if flow.items:
-            self._line_up(name, flow)
-        if not self._turns:
-            self._now = max(self._now, flow.used)
-            if len(self._flows) > _FLOWS_MAX:
-                self._forget()
+            self._push_flow(name, flow)
+        if not self._heap:
+            self._virtual_time = max(self._virtual_time, flow.used_time)
+            if len(self._flows) > _IDLE_FLOWS_MAX:
+                self._remove_idle_flows()
         return name, item
 
     def charge(self, name: str, seconds: float) -> None:
-        """Replace the expected cost of an item by its measured cost."""
+        """Charge the measured cost of an item to its flow, instead of the expected cost."""
         flow = self._flows.get(name)
         if flow is not None:
-            flow.used = max(0.0, flow.used + seconds - self._expected)
+            flow.used_time = max(0.0, flow.used_time + seconds - self._expected_cost)
 
     def clear(self) -> list[_T]:
-        """Remove and return all items except urgent ones."""
+        """Remove and return all queued items that are not urgent."""
         found = [item for flow in self._flows.values() for item in flow.items]
         self._flows.clear()
-        self._turns.clear()
+        self._heap.clear()
         return found
 
-    def _line_up(self, name: str, flow: _Flow[_T]) -> None:
-        self._number += 1
-        heappush(self._turns, (flow.used, self._number, name))
+    def _push_flow(self, name: str, flow: _Flow[_T]) -> None:
+        self._sequence += 1
+        heappush(self._heap, (flow.used_time, self._sequence, name))
 
-    def _forget(self) -> None:
-        """Forget idle flows whose used time is behind the virtual time."""
-        gone = [name for name, flow in self._flows.items() if not flow.items and flow.used <= self._now]
-        for name in gone:
+    def _remove_idle_flows(self) -> None:
+        """Remove idle flows whose used time is not ahead of the virtual time."""
+        idle_flows = [
+            name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time
+        ]
+        for name in idle_flows:
             del self._flows[name]
 
 
-# --- turns ---
+# --- turns of long responses ---
 #
-# Parts of long responses take turns: one per iteration of the event loop, so that sockets are polled in between.
+# Parts of long responses are written in turns, one per iteration of the asyncio loop, so that sockets are polled in
+# between.
 
 
-#: The expected seconds for a part.
-_EXPECTED: Final = 0.001
+#: The expected duration of writing a part in seconds.
+_EXPECTED_SECONDS: Final = 0.001
 
 
 class ResponseTurns:
-    """The queued parts of all responses, in fair order by the time that the parts of each user took."""
+    """Writes the parts of all long responses in turns, in fair order by the time spent on each user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: FairQueue[Work] = FairQueue(_EXPECTED)
-        self._is_due = False
+        self._queue: FairQueue[Work] = FairQueue(_EXPECTED_SECONDS)
+        self._is_scheduled = False
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues parts of a user's responses."""
+        """Return a function that queues the writing of a part of a user's response."""
         flow, is_urgent = flow_of(user), is_exempt(user)
 
         def take_turn(work: Work) -> None:
             self._queue.put(flow, work, is_urgent=is_urgent)
-            self._come_soon()
+            self._schedule_turn()
 
         return take_turn
 
-    def _come_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._next)
+    def _schedule_turn(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._take_turn)
 
-    def _next(self) -> None:
-        self._is_due = False
+    def _take_turn(self) -> None:
+        self._is_scheduled = False
         flow, work = self._queue.take()
         if self._queue.has_urgent or self._queue.has_others:
-            self._come_soon()
-        began = ticks()
+            self._schedule_turn()
+        began_at = ticks()
         try:
             work()
         finally:
-            self._queue.charge(flow, ticks() - began)
+            self._queue.charge(flow, ticks() - began_at)

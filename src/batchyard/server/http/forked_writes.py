@@ -1,4 +1,4 @@
-"""Large requests, computed in forks of this process: a few at a time, in fair order by the users' CPU time."""
+"""Execution of large requests in forks of this process: a few at a time, in fair order by the users' CPU time."""
 
 import asyncio
 import contextlib
@@ -13,25 +13,25 @@ from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exemp
 from batchyard.interfaces.controller import Work
 from batchyard.server.http.flow_control import FairQueue, too_many
 
-# --- children ---
+# --- child processes ---
 #
-# A fork of this process has all objects without copying them, and sends its result over a pipe.
+# A fork of this process shares all objects without copying them, and sends its result over a pipe.
 #
-# A child closes all files except its pipe, and uses no threads, sockets or the journal. It disables the garbage
-# collector, which would copy all pages. It ends by _exit, without the cleanup of a process.
+# A child closes all file descriptors except its pipe, and does not use threads, sockets or the journal. It disables the
+# garbage collector, which would copy all memory pages. It ends by _exit, without cleanup.
 
 
 #: The nice value of a child.
-_NICE: Final = 10
-_READ: Final = 1 << 16
+_NICENESS: Final = 10
+_READ_SIZE: Final = 1 << 16
 #: The unit of ru_maxrss in bytes.
-_MAXRSS: Final = 1024
+_MAXRSS_UNIT: Final = 1024
 ChildWork: TypeAlias = Callable[[], bytes]
-"""Computes the result of a child."""
+"""Computes the result in a child process."""
 
 
 class ChildResult(NamedTuple):
-    """The result of a child (empty if it was killed or failed), and its resource usage."""
+    """The result of a child process (empty if it was killed or failed), its CPU time, and its peak memory in bytes."""
 
     sent: bytes
     cpu_seconds: float
@@ -39,139 +39,148 @@ class ChildResult(NamedTuple):
 
 
 class Child:
-    """A fork of this process that computes one result."""
+    """A child process, forked from this one, that computes one result."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, done: Callable[[ChildResult], None]
     ) -> None:
-        """Fork. `done` is called with the result. After `within` seconds the child is killed."""
+        """Fork a child that runs `work`; `done` gets its result. It is killed after `within` seconds."""
         self._loop = loop
         self._done = done
-        self._sent = bytearray()
-        self._reading, writing = os.pipe()
+        self._output = bytearray()
+        self._read_fd, write_fd = os.pipe()
         self._pid = os.fork()
         if not self._pid:
-            _run(work, writing)
-        os.close(writing)
-        self._killing = loop.call_later(within, self.kill)
-        loop.add_reader(self._reading, self._read)
+            _run(work, write_fd)
+        os.close(write_fd)
+        self._kill_timer = loop.call_later(within, self.kill)
+        loop.add_reader(self._read_fd, self._read)
 
     def kill(self) -> None:
-        """Kill the child. Its result is empty."""
+        """Kill the child process; its result is then empty."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
     def _read(self) -> None:
-        """Read a part of the result, or its end."""
-        part = os.read(self._reading, _READ)
+        """Read a part of the child's result; at its end, reap the child and report the result."""
+        part = os.read(self._read_fd, _READ_SIZE)
         if part:
-            self._sent += part
+            self._output += part
             return
-        self._loop.remove_reader(self._reading)
-        os.close(self._reading)
-        self._killing.cancel()
-        used = os.wait4(self._pid, 0)[2]
-        self._done(ChildResult(bytes(self._sent), used.ru_utime + used.ru_stime, used.ru_maxrss * _MAXRSS))
+        self._loop.remove_reader(self._read_fd)
+        os.close(self._read_fd)
+        self._kill_timer.cancel()
+        child_usage = os.wait4(self._pid, 0)[2]
+        self._done(
+            ChildResult(
+                bytes(self._output), child_usage.ru_utime + child_usage.ru_stime, child_usage.ru_maxrss * _MAXRSS_UNIT
+            )
+        )
 
 
-def _run(work: ChildWork, writing: int) -> NoReturn:
-    """Run a child."""
+def _run(work: ChildWork, write_fd: int) -> NoReturn:
+    """Run the work in the child process, write its result to the pipe, and exit."""
     code = 1
     try:
         gc.disable()
-        os.nice(_NICE)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        _close_all_but(writing)
-        sent = memoryview(work())
-        while sent:
-            sent = sent[os.write(writing, sent) :]
+        os.nice(_NICENESS)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, signal.SIG_DFL)
+        _close_other_fds(write_fd)
+        remaining = memoryview(work())
+        while remaining:
+            remaining = remaining[os.write(write_fd, remaining) :]
         code = 0
     finally:
         os._exit(code)
 
 
-def _close_all_but(kept: int) -> None:
-    """Close all other files, so that a peer does not wait for this process to close them."""
-    os.closerange(0, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+def _close_other_fds(kept_fd: int) -> None:
+    """Close all file descriptors except one, so that peers of this process's connections do not wait for the child."""
+    os.closerange(0, kept_fd)
+    os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-#: Maximum concurrent children of users, and additional ones of the owner.
-SEATS: Final = 2
-SEATS_OF_OWNER: Final = 1
-#: Maximum queued requests of one user, and in total.
+#: Maximum concurrent child processes for users, and additional ones for the owner.
+SLOTS: Final = 2
+OWNER_SLOTS: Final = 1
+#: Maximum queued requests of one user, and of all users.
 WAITING_OF_ONE_MAX: Final = 16
 WAITING_MAX: Final = 128
-#: The time limit of a child in seconds.
+#: The time limit of a child process in seconds.
 WITHIN: Final = 20.0
-#: The expected CPU seconds of a child, and the CPU seconds that a fork costs this process.
-_EXPECTED: Final = 0.1
-_FORK: Final = 0.01
-Done: TypeAlias = Callable[[bytes | StatusError], None]
+#: The expected CPU seconds of a child process, and the CPU seconds that a fork costs this process.
+_EXPECTED_SECONDS: Final = 0.1
+_FORK_SECONDS: Final = 0.01
+ForkedWorkCallback: TypeAlias = Callable[[bytes | StatusError], None]
 
 
 class _QueuedWork(NamedTuple):
-    """A queued request."""
+    """Queued work of a user, and the callback for its result."""
 
     work: Callable[[], bytes]
-    done: Done
+    done: ForkedWorkCallback
 
 
 class ForkedWork:
-    """The running children and the queued requests."""
+    """Executes queued work of users in child processes, a few at a time and in fair order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, post: Callable[[Work], None]) -> None:
-        """`post` runs work in the platform's thread, in its order."""
+        """Create an idle executor. `post` schedules a callback as external work of the event loop."""
         self._loop = loop
         self._post = post
-        self._waiting: FairQueue[_QueuedWork] = FairQueue(_EXPECTED)
+        self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_SECONDS)
         self._children: dict[Child, bool] = {}
-        self._is_due = False
+        self._is_scheduled = False
         self._is_ending = False
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Done) -> None:
-        """Queue work of a user for a fork. Raises Refused if too much is queued."""
+    def ask(self, user: UserInfo, work: Callable[[], bytes], done: ForkedWorkCallback) -> None:
+        """Queue work of a user for a child process; `done` gets the result. Raises StatusError (429) if it is full."""
         flow, is_urgent = flow_of(user), is_exempt(user)
-        is_full = len(self._waiting) >= WAITING_MAX or self._waiting.waiting(flow) >= WAITING_OF_ONE_MAX
+        is_full = len(self._queue) >= WAITING_MAX or self._queue.waiting(flow) >= WAITING_OF_ONE_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many()
-        self._waiting.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
-        self._come_soon()
+        self._queue.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
+        self._schedule_fork()
 
     def close(self) -> None:
-        """Kill the children, and reject the queued requests."""
+        """Kill the child processes, and reject the queued work with 429."""
         self._is_ending = True
         for child in self._children:
             child.kill()
-        for asked in self._waiting.clear():
-            self._post(partial(asked.done, too_many()))
+        for queued in self._queue.clear():
+            self._post(partial(queued.done, too_many()))
 
-    def _come_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._begin)
+    def _schedule_fork(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._fork_next)
 
-    def _begin(self) -> None:
-        """Fork for the next request, if a slot is free; one per loop iteration, so that other work runs in between."""
-        self._is_due = False
-        of_owner = sum(self._children.values())
-        if self._waiting.has_urgent:
-            is_free = of_owner < SEATS + SEATS_OF_OWNER
+    def _fork_next(self) -> None:
+        """Fork a child for the next queued work if a slot is free; one per loop iteration, so that requests run too."""
+        self._is_scheduled = False
+        owner_children = sum(self._children.values())
+        if self._queue.has_urgent:
+            is_free = owner_children < SLOTS + OWNER_SLOTS
         else:
-            is_free = self._waiting.has_others and len(self._children) - of_owner < SEATS
+            is_free = self._queue.has_others and len(self._children) - owner_children < SLOTS
         if self._is_ending or not is_free:
             return
-        flow, asked = self._waiting.take()
+        flow, queued = self._queue.take()
         holder: list[Child] = []
-        child = Child(self._loop, asked.work, WITHIN, lambda found: self._ended(holder[0], flow, asked.done, found))
+        child = Child(
+            self._loop,
+            queued.work,
+            WITHIN,
+            lambda child_result: self._process_result(holder[0], flow, queued.done, child_result),
+        )
         holder.append(child)
         self._children[child] = not flow
-        self._come_soon()
+        self._schedule_fork()
 
-    def _ended(self, child: Child, flow: str, done: Done, found: ChildResult) -> None:
-        """Charge the CPU time of a child, and pass on its result."""
+    def _process_result(self, child: Child, flow: str, done: ForkedWorkCallback, child_result: ChildResult) -> None:
+        """Charge the CPU time of a child process to its user, and report its result."""
         del self._children[child]
-        self._waiting.charge(flow, found.cpu_seconds + _FORK)
-        self._post(partial(done, found.sent))
-        self._come_soon()
+        self._queue.charge(flow, child_result.cpu_seconds + _FORK_SECONDS)
+        self._post(partial(done, child_result.sent))
+        self._schedule_fork()

@@ -1,4 +1,4 @@
-"""Request parser of a connection, on httptools: heads and bodies, with size limits."""
+"""HTTP request parser of a connection, based on httptools: heads and bodies, with size limits."""
 
 import re
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from batchyard.apiserver.request import (
 )
 from batchyard.server.http.flow_control import too_many
 
-#: Maximum bytes of a request line with headers, and of a body.
+#: Maximum bytes of a request head (request line and headers), and of a request body.
 HEAD_MAX: Final = 64 * 1024
 BODY_MAX: Final = 3 * 1024 * 1024
-_BAD: Final = (400, "Invalid HTTP request received.")
-_LARGE: Final = (431, "Request Header Fields Too Large")
+_INVALID_REQUEST: Final = (400, "Invalid HTTP request received.")
+_HEAD_TOO_LARGE: Final = (431, "Request Header Fields Too Large")
 #: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
-_BAD_HOST: Final = "400 Bad Request: {}"
-_HOST: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+_INVALID_HOST: Final = "400 Bad Request: {}"
+_HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class ParsedRequest(NamedTuple):
-    """A complete request, or the reason to reject it."""
+    """A completely received request, and the error if its body is rejected."""
 
     request: ApiRequest
     is_last: bool
@@ -35,107 +35,107 @@ class ParsedRequest(NamedTuple):
 
 
 class RequestSink(Protocol):
-    """The receiver of parsed requests."""
+    """The connection that receives parsed requests."""
 
     def known(self, request: ApiRequest) -> ApiRequest:
-        """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
+        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
 
-    def take(self, whole: ParsedRequest) -> None:
+    def take(self, parsed: ParsedRequest) -> None:
         """Receive a complete request; requests are answered in order."""
 
-    def refuse(self, code: int, why: str) -> None:
-        """Handle invalid input. Nothing more is parsed."""
+    def refuse(self, code: int, message: str) -> None:
+        """Respond to invalid input with an error; the parser has stopped."""
 
     def hold(self, length: int) -> bool:
-        """Count bytes of a body until its request is answered. Return False if too many are in memory."""
+        """Count bytes of a request body in memory until its request is answered. Return False above the limit."""
 
     def invite(self) -> None:
         """Handle a client that waits for 100 Continue."""
 
 
 class RequestParser:
-    """The parser of a connection, and the request that is being received."""
+    """A parser of the requests of one connection, and the request that is being received."""
 
-    def __init__(self, taker: RequestSink) -> None:
+    def __init__(self, sink: RequestSink) -> None:
         #: The receiver of requests and httptools' parser; None after `end`.
-        self._taker: Any = taker
+        self._sink: Any = sink
         #: The IP address of the client.
         self.source = ""
         self._parser: Any = httptools.HttpRequestParser(self)
-        #: Whether the current head must be parsed again without its Upgrade header.
-        self._is_read_again = False
+        #: Whether the current head must be parsed again, without its Upgrade header.
+        self._must_parse_again = False
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
         #: The request whose body is being received; None before its head is complete, or if the body is discarded.
-        self._coming: ApiRequest | None = None
+        self._current_request: ApiRequest | None = None
         self._body = bytearray()
         self.is_in_body = False
-        #: Whether nothing more is parsed.
+        #: Whether parsing has stopped.
         self.is_over = False
         #: The bytes that follow an upgrade request.
-        self.rest = b""
+        self.unparsed = b""
         self._is_upgrade = False
         #: The number of requests that have begun.
         self.number = 0
 
     @property
     def is_in_head(self) -> bool:
-        """Whether a head is incomplete."""
+        """Whether a part of a request head has been received, but not all of it."""
         return self._head_bytes > 0
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes, and enforce the size limit of the head."""
+        """Parse received bytes, and reject a request head above the size limit."""
         if self.is_over:
-            self._keep_rest(data)
+            self._keep_remaining(data)
             return
         if not self.is_in_body:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._is_read_again:
-                self._read_again(data[upgrade.args[0] :])
+            if self._must_parse_again:
+                self._parse_again(data[upgrade.args[0] :])
                 return
             self.is_over = self._is_upgrade = True
-            self._keep_rest(data[upgrade.args[0] :])
+            self._keep_remaining(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._refuse(*_BAD)
+            self._refuse(*_INVALID_REQUEST)
         if not self.is_in_body and self._head_bytes > HEAD_MAX:
-            self._refuse(*_LARGE)
+            self._refuse(*_HEAD_TOO_LARGE)
 
     def end(self) -> None:
         """Stop parsing, and break the reference cycles with the parser and the receiver."""
         self.is_over = True
-        self._parser = self._taker = None
+        self._parser = self._sink = None
 
-    def _keep_rest(self, data: bytes) -> None:
-        """Keep the bytes that a client sends between its upgrade request and the response, up to HEAD_MAX."""
+    def _keep_remaining(self, data: bytes) -> None:
+        """Keep the bytes that the client sends after its upgrade request and before the response, up to HEAD_MAX."""
         if self._is_upgrade:
-            self.rest += data
-            if len(self.rest) > HEAD_MAX:
+            self.unparsed += data
+            if len(self.unparsed) > HEAD_MAX:
                 self._is_upgrade = False
-                self._taker.refuse(*_BAD)
+                self._sink.refuse(*_INVALID_REQUEST)
 
-    def _read_again(self, rest: bytes) -> None:
-        """Parse a head again without its Upgrade header: httptools does not parse the body of an upgrade request."""
+    def _parse_again(self, remaining: bytes) -> None:
+        """Parse a head again without its Upgrade header, because httptools ignores the body of an upgrade request."""
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
             lines += [f"{name}: {value}" for value in values.split(SEPARATOR) if name != "upgrade"]
-        self._parser, self._is_read_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
-        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
+        self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
+        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining)
 
-    def end_late(self, refused: StatusError) -> bool:
-        """Stop waiting for a body that timed out. Return whether the client gets a response."""
-        request, self._coming, self.is_over = self._coming, None, True
+    def end_late(self, error: StatusError) -> bool:
+        """Reject the request whose body timed out. Return whether such a request exists."""
+        request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
-            self._take(request, refused)
+            self._pass_request(request, error)
         return request is not None
 
     # --- callbacks of httptools ---
 
     def on_message_begin(self) -> None:
-        """Start a request."""
+        """Start to parse a request."""
         self.number += 1
         self._url, self._headers = b"", {}
 
@@ -152,78 +152,78 @@ class RequestParser:
         headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
 
     def on_headers_complete(self) -> None:
-        """Handle a complete head. If authentication fails, the body is not read."""
+        """Process a complete request head: check it and authenticate the request before its body is read."""
         if self.is_over:
             return
         self.is_in_body, self._head_bytes = True, 0
         if "upgrade" in self._headers and self._parser.should_upgrade() and _has_body(self._headers):
-            self._is_read_again = True
+            self._must_parse_again = True
             return
         if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
-            self._refuse(*_LARGE)
+            self._refuse(*_HEAD_TOO_LARGE)
             return
         if problem := self._host_problem():
-            self._refuse(400, _BAD_HOST.format(problem))
+            self._refuse(400, _INVALID_HOST.format(problem))
             return
         request = self._request()
         if request is None:
-            self._refuse(*_BAD)
+            self._refuse(*_INVALID_REQUEST)
             return
         try:
-            self._coming = self._taker.known(request)
+            self._current_request = self._sink.known(request)
         except StatusError:
-            self._take(request)  # the dispatcher rejects it again and audits it
+            self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
-            self._taker.invite()
+            self._sink.invite()
 
-    def on_body(self, part: bytes) -> None:
-        """Append a part of the body."""
-        if self._coming is None or self.is_over:
+    def on_body(self, body_part: bytes) -> None:
+        """Append a part of the request body; reject the request above a limit."""
+        if self._current_request is None or self.is_over:
             return
-        self._body += part
+        self._body += body_part
         if len(self._body) > BODY_MAX:
             message = f"Request entity too large: limit is {BODY_MAX}"
             self._refuse_body(StatusError(413, "RequestEntityTooLarge", message))
-        elif not self._taker.hold(len(part)):
+        elif not self._sink.hold(len(body_part)):
             self._refuse_body(too_many())
 
     def on_message_complete(self) -> None:
-        """Pass on a complete request."""
+        """Pass a complete request to the connection."""
         self.is_in_body = False
-        if self._is_read_again:
+        if self._must_parse_again:
             return
-        if self._coming is not None and not self.is_over:
-            request, self._coming = self._coming, None
+        if self._current_request is not None and not self.is_over:
+            request, self._current_request = self._current_request, None
             if self._body:
                 request, self._body = request.with_body(bytes(self._body)), bytearray()
-            self._take(request)
+            self._pass_request(request)
 
-    # --- results ---
+    # --- results for the connection ---
 
-    def _refuse_body(self, refused: StatusError) -> None:
-        request, self._coming, self._body = self._coming, None, bytearray()
-        assert request is not None, "a body belongs to a request"
-        self._take(request, refused)
+    def _refuse_body(self, error: StatusError) -> None:
+        request, self._current_request, self._body = self._current_request, None, bytearray()
+        assert request is not None, "a body is received only while a request is in progress"
+        self._pass_request(request, error)
 
-    def _take(self, request: ApiRequest, refused: StatusError | None = None) -> None:
+    def _pass_request(self, request: ApiRequest, error: StatusError | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
-        self._taker.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, refused))
+        self._sink.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, error))
 
-    def _refuse(self, code: int, why: str) -> None:
+    def _refuse(self, code: int, message: str) -> None:
         if not self.is_over:
             self.is_over = True
-            self._taker.refuse(code, why)
+            self._sink.refuse(code, message)
 
     def _host_problem(self) -> str:
-        """Return the fault of the Host header, which HTTP/1.1 requires; '' if it is valid."""
+        """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if it is valid."""
         host = self._headers.get("host")
         if host is None:
-            is_needed = self._parser.get_http_version() == "1.1"
-            return "missing required Host header" if is_needed else ""
+            is_required = self._parser.get_http_version() == "1.1"
+            return "missing required Host header" if is_required else ""
         if SEPARATOR in host:
             return "too many Host headers"
-        return "" if _HOST.fullmatch(host) else "malformed Host header"
+        return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
 
     def _request(self) -> ApiRequest | None:
         """Return the request without its body; None if its URL is invalid."""
@@ -247,6 +247,6 @@ def _has_body(headers: Mapping[str, str]) -> bool:
 
 
 def _authority(host: str, port: int | None) -> str:
-    """Format a host and port as a Host header."""
-    named = f"[{host}]" if ":" in host else host
-    return named if port is None else f"{named}:{port}"
+    """Format a host and a port as the value of a Host header."""
+    host_part = f"[{host}]" if ":" in host else host
+    return host_part if port is None else f"{host_part}:{port}"

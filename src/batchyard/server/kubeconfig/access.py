@@ -1,4 +1,7 @@
-"""Address and credentials of an API server, separate from the kubeconfig loader, whose libraries load slowly."""
+"""Address and credentials of an API server, and the owner's access to a local platform.
+
+This module is separate from the kubeconfig loader, because importing the loader's libraries is slow.
+"""
 
 import base64
 import ssl
@@ -15,11 +18,11 @@ _RESTART_HINT: Final = "restart the platform to write a new one"
 
 
 class KubeconfigError(Exception):
-    """The kubeconfig cannot be used. The message says why and what to do."""
+    """The kubeconfig cannot be used. The message contains the reason and the remedy."""
 
 
 class KubeconfigSource(NamedTuple):
-    """A kubeconfig, or several as in the variable KUBECONFIG, and a context; '' for the defaults."""
+    """The kubeconfig files (a path list like $KUBECONFIG) and the context to use; '' for the defaults."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -33,21 +36,21 @@ class ApiServerAccess(NamedTuple):
     #: The Authorization header; '' for a client certificate.
     authorization: str
     proxy: str | None
-    #: The expected name in the server's certificate; '' for that of its address.
+    #: The expected name in the server's certificate; '' for the host of the URL.
     server_name: str
     namespace: str
-    #: Further headers, which may repeat: for impersonation.
+    #: Additional request headers for impersonation; a name may occur more than once.
     headers: Sequence[tuple[str, str]] = ()
 
 
 def access_of_owner(running: PlatformProcess, folder: Path) -> ApiServerAccess:
-    """Return the owner's access to the platform of a data directory."""
+    """Return the owner's access to a running platform, with the kubeconfig in its data directory."""
     tls = tls_of_owner(folder) if running.url.startswith("https:") else True
     return ApiServerAccess(running.url, tls, "", None, "", "default")
 
 
 def tls_of_owner(folder: Path) -> ssl.SSLContext:
-    """Return a TLS context with the credentials of a data directory's kubeconfig. KubeconfigError if it is damaged."""
+    """Return a TLS context with the credentials in a data directory's kubeconfig. Raises KubeconfigError."""
     path = folder / KUBECONFIG
     try:
         config = yaml.safe_load(path.read_text("utf-8"))

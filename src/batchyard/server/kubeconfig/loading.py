@@ -1,7 +1,7 @@
-"""Loads a kubeconfig, or the in-cluster configuration of a pod.
+"""Loading of kubeconfig files, or of the in-cluster configuration of a pod.
 
-This module merges kubeconfig files, runs credential plugins and reads token files; kubernetes-asyncio turns the result
-into credentials (certificates, OIDC). It is called again when the server rejects the credentials.
+This module merges kubeconfig files, runs credential plugins and reads token files. The library kubernetes-asyncio turns
+the result into credentials (certificates, OIDC). The files are loaded again when the server rejects the credentials.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a plugin, and return its credentials as fields of a kubeconfig user. ValueError or OSError if it fails."""
+    """Run a credential plugin, and return its output as fields of a kubeconfig user. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
-        raise ValueError("the exec of its user needs an apiVersion and a command")
+        raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(each) for each in (plugin["command"], *(plugin.get("args") or ()))]
     asked = {each["name"]: str(each.get("value") or "") for each in plugin.get("env") or ()}
     asked["KUBERNETES_EXEC_INFO"] = json.dumps(_asked(plugin, cluster))
@@ -50,7 +50,7 @@ async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[s
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **asked}, stdin=stdin, stdout=PIPE)
     except FileNotFoundError as error:
         hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
-        raise ValueError(f"exec: {command[0]} is not on this machine{hint}") from error
+        raise ValueError(f"exec: {command[0]} was not found on this machine{hint}") from error
     try:
         answer, _ = await process.communicate()
     finally:
@@ -58,17 +58,17 @@ async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[s
             process.kill()
             await process.wait()
     if process.returncode:
-        raise ValueError(f"exec: {command[0]} returned {process.returncode}")
+        raise ValueError(f"exec: {command[0]} failed with exit code {process.returncode}")
     return _credentials(answer, plugin["apiVersion"], command[0])
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
-    """Whether the plugin may prompt the user, and there is a terminal to do so."""
+    """Report whether the credential plugin may prompt the user and standard input is a terminal."""
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 
 def _asked(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the ExecCredential that is the plugin's input."""
+    """Return the ExecCredential object that the credential plugin gets as input."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
         info = {field: cluster[field] for field in _OF_CLUSTER if cluster.get(field)}
@@ -88,14 +88,18 @@ def _credentials(answer: bytes, version: str, command: str) -> Mapping[str, str]
     if not isinstance(found, dict) or found.get("kind") != "ExecCredential":
         raise ValueError(f"exec: {command} did not print an ExecCredential")
     if found.get("apiVersion") != version:
-        raise ValueError(f"exec: {command} answered with apiVersion {found.get('apiVersion')} instead of {version}")
+        raise ValueError(
+            f"exec: {command} printed an ExecCredential of apiVersion {found.get('apiVersion')} instead of {version}"
+        )
     status = found.get("status")
     given_status = status if isinstance(status, dict) else {}
     token, certificate, key = (given_status.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
     if bool(certificate) != bool(key):
-        raise ValueError(f"exec: {command} gave only one of certificate and key")
+        raise ValueError(
+            f"exec: {command} printed only one of clientCertificateData and clientKeyData; both are required together"
+        )
     if not token and not certificate:
-        raise ValueError(f"exec: {command} gave neither a token nor a certificate")
+        raise ValueError(f"exec: {command} printed neither a token nor a client certificate")
     given = {"token": token, "client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
     return {field: str(value) for field, value in given.items() if value}
 
@@ -108,21 +112,21 @@ def _encoded(text: Any) -> str:
 #
 # Merging of several kubeconfigs, and the cluster and user of a context.
 #
-# The first file that defines a name counts; missing or empty files are ignored. A path is relative to the folder of its
-# file. Source: client-go, tools/clientcmd/loader.go.
+# If several files define a name, the first one is used. Missing or empty files are ignored. Paths are relative to the
+# folder of their file. Source: client-go, tools/clientcmd/loader.go.
 
 
-#: The field that holds the value of an entry, by list.
+#: The field that holds the value of an entry, by the list that the entry is in.
 _HOLDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class KubeconfigFaultError(ValueError):
-    """A kubeconfig is invalid."""
+    """The content of a kubeconfig is invalid."""
 
 
 class KubeconfigContext(NamedTuple):
-    """The cluster and user of a context, and its namespace."""
+    """The cluster entry, the user entry and the namespace of a kubeconfig context."""
 
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
@@ -130,7 +134,7 @@ class KubeconfigContext(NamedTuple):
 
 
 def chosen(files: str, context: str) -> KubeconfigContext:
-    """Return the cluster and user of a context ('' for the current one). FaultError if the files lack them."""
+    """Return the cluster and user of a context ('' for the current context). Raises KubeconfigFaultError."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _HOLDS}
     present = ""
     for path in _existing(files):
@@ -141,16 +145,16 @@ def chosen(files: str, context: str) -> KubeconfigContext:
                 found[kind].setdefault(name, _absolute(value, path))
     name = context or present
     if not name:
-        raise KubeconfigFaultError("it sets no current-context")
+        raise KubeconfigFaultError("it does not set current-context")
     named = found["contexts"].get(name)
     if named is None:
         known = ", ".join(map(repr, found["contexts"])) or "none"
-        raise KubeconfigFaultError(f"it has no context {name!r}; it has {known}")
+        raise KubeconfigFaultError(f"it does not define the context {name!r}; it defines {known}")
     cluster, user = named.get("cluster") or "", named.get("user") or ""
     if cluster not in found["clusters"]:
-        raise KubeconfigFaultError(f"its context {name!r} refers to a missing cluster: {cluster!r}")
+        raise KubeconfigFaultError(f"its context {name!r} refers to a cluster that it does not define: {cluster!r}")
     if user and user not in found["users"]:
-        raise KubeconfigFaultError(f"its context {name!r} refers to a missing user: {user!r}")
+        raise KubeconfigFaultError(f"its context {name!r} refers to a user that it does not define: {user!r}")
     namespace: str = named.get("namespace") or "default"
     return KubeconfigContext(found["clusters"][cluster], found["users"].get(user) or {}, namespace)
 
@@ -168,23 +172,23 @@ def _read(path: Path) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, dict) or not isinstance(config.get("current-context") or "", str):
-        raise KubeconfigFaultError(f"{path} is not a kubeconfig")
+        raise KubeconfigFaultError(f"{path} is not a valid kubeconfig")
     return config
 
 
 def _entries(config: Mapping[str, Any], kind: str, held: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     entries = config.get(kind) or []
     if not isinstance(entries, list):
-        raise KubeconfigFaultError(f"its {kind} are not a list")
+        raise KubeconfigFaultError(f"its field {kind} must be a list")
     for entry in entries:
         value = (entry.get(held) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
-            raise KubeconfigFaultError(f"its {kind} need a name and a {held} each")
+            raise KubeconfigFaultError(f"each entry of its field {kind} must have a name and a {held}")
         yield str(entry["name"]), value
 
 
 def _absolute(value: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return an entry with absolute paths. A plugin command is resolved only if it contains a slash."""
+    """Return an entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
     named = {field: str(folder / value[field]) for field in _PATHS if value.get(field)}
     plugin = value.get("exec")
@@ -202,7 +206,7 @@ _TOKEN: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load the kubeconfig, and run its plugin. KubeconfigError if that gives no access."""
+    """Load the kubeconfig, run its credential plugin, and return the access. Raises KubeconfigError."""
     configuration = Configuration()
     try:
         namespace, impersonated = await _load(source, configuration)
@@ -210,12 +214,12 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
         raise KubeconfigError(
-            f"{place}: {_error_message(error)}; name another with --kubeconfig, or a context with --context"
+            f"{place}: {_error_message(error)}; select another file with --kubeconfig or another context with --context"
         ) from error
 
 
 async def _load(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Fill the configuration. Return the namespace, and the headers for impersonation."""
+    """Load credentials into the library's configuration. Return the namespace and the impersonation headers."""
     if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_IN_CLUSTER / "namespace").read_text("utf-8").strip(), ()
@@ -232,12 +236,12 @@ async def _load(source: KubeconfigSource, configuration: Configuration) -> tuple
 
 
 def _filled(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an entry without empty fields, which count as missing."""
+    """Return a kubeconfig entry without its empty fields, which count as missing."""
     return {field: value for field, value in entry.items() if value not in ("", None)}
 
 
 def _server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the server URL with its scheme in lower case. ValueError if that or the proxy URL is invalid."""
+    """Return the `server` field of a cluster with its scheme in lowercase. Raises ValueError for invalid URLs."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SPOKEN or not urlsplit(url).hostname:
         raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
@@ -248,7 +252,7 @@ def _server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a user with the current credentials of its plugin or token file, which override a token."""
+    """Return a kubeconfig user with the credentials of its plugin or token file, which override its token."""
     if "exec" in user:
         given = await credentials_from(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **given}
@@ -258,7 +262,7 @@ async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any])
 
 
 def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the headers for impersonation. Source: client-go, transport/round_trippers.go."""
+    """Yield the impersonation headers of a kubeconfig user. Source: client-go, transport/round_trippers.go."""
     if user.get("as"):
         yield "Impersonate-User", user["as"]
     if user.get("as-uid"):
@@ -273,14 +277,14 @@ def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _access(found: Configuration, namespace: str) -> ApiServerAccess:
     authorization: str = (found.api_key or {}).get(_TOKEN, "").strip()
     if not authorization.isprintable():
-        raise ValueError("its token has characters that are invalid in a header")
+        raise ValueError("its token contains characters that are invalid in an HTTP header")
     url: str = found.host or ""
     tls = _context(found) if url.startswith("https") else True
     return ApiServerAccess(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
 
 
 def _error_message(error: Exception) -> str:
-    """Return the message for an invalid kubeconfig. Values of a wrong type raise errors in the library."""
+    """Return a message for an error of loading a kubeconfig, including errors that the library raises."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"

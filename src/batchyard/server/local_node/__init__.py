@@ -1,1 +1,4 @@
-"""The platform's side of a local node: this machine, whose node programs are in `shim`."""
+"""The local node, in which this machine runs pods: its container runtime, network, sessions and usage.
+
+The programs that start and supervise the containers are in `batchyard.shim`.
+"""

@@ -1,7 +1,7 @@
-"""Access to the containers of this machine's pods: logs, exec, attach, port-forward and usage.
+"""Access to the containers of the local node's pods: logs, exec, attach, port-forward and usage.
 
-Logs have the CRI format `TIME stdout|stderr F|P TEXT`, where P marks a partial line. They are rotated: the newest part
-is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
+Logs have the CRI format `TIME stdout|stderr F|P TEXT`, where P marks a partial line. They are rotated: the newest file
+is `N.log`, older files are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
 """
 
 import asyncio
@@ -35,19 +35,22 @@ from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
 from batchyard.server.local_node.sessions import SESSIONS, FailedSession, HostConnection, LocalAttachment, LocalCommand
 from batchyard.server.local_node.usage import LocalUsage
 
-# --- ports ---
+# --- port-forward ---
 #
-# Connections to ports of this machine's pods, from within their network namespaces.
+# Connections to ports of the local node's pods, made within their network namespaces.
 
 
 _CONNECTED_WITHIN: Final = 10  # seconds
-#: How long a port may stay silent after its client has ended its input.
+#: How long the connection waits for data of the port after the client has closed its input.
 _ANSWERS_WITHIN: Final = 60  # seconds
 _LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
 class LocalPort(asyncio.Protocol):
-    """A connection to a loopback port in a run's network namespace; `run` is its path in the node's folder."""
+    """A port-forward connection to a loopback port in the network namespace of a pod.
+
+    `run` is the folder of a container run in the pod, relative to the node's folder.
+    """
 
     def __init__(self, node: Path, run: Path, network: str, port: int, talker: SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +72,7 @@ class LocalPort(asyncio.Protocol):
             self._loop.call_soon(self._fail, str(error.strerror))
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes to the port, or buffer them until the connection is established."""
         if self._transport is not None:
             self._transport.write(data)
         elif not self._is_closed:
@@ -77,21 +80,21 @@ class LocalPort(asyncio.Protocol):
             self._talker.wants_more(wants=False)
 
     def end_input(self) -> None:
-        """End the input: half-close the connection."""
+        """Half-close the connection: the client sends no more data."""
         self._is_ending = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
             self._await_answer()
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading from the port."""
         if listens != self._listens:
             self._listens = listens
             if self._transport is not None and not self._transport.is_closing():
                 (self._transport.resume_reading if listens else self._transport.pause_reading)()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection without notifying the client."""
         self._is_closed = True
         self._host.close()
         if self._timer is not None:
@@ -101,10 +104,10 @@ class LocalPort(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- callbacks of the event loop ---
+    # --- callbacks of asyncio ---
 
     def connection_made(self, transport: Any) -> None:
-        """Send the early data on the established connection."""
+        """Send the buffered data on the established connection."""
         self._transport = transport
         if self._is_closed:
             transport.abort()
@@ -120,28 +123,28 @@ class LocalPort(asyncio.Protocol):
             self.end_input()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on received bytes."""
+        """Pass bytes from the port to the client."""
         if not self._is_closed:
             self._talker.received("stdout", data)
             if self._is_ending:
                 self._await_answer()
 
     def pause_writing(self) -> None:
-        """Notify that the port does not accept more data."""
+        """Notify the client that the port does not accept more data."""
         self._talker.wants_more(wants=False)
 
     def resume_writing(self) -> None:
-        """Notify that the port accepts data again."""
+        """Notify the client that the port accepts data again."""
         self._talker.wants_more(wants=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session: the connection is lost."""
+        """End the session after the port has closed the connection."""
         self._end(SessionEnd())
 
     # --- establishing the connection ---
 
     def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Take the sockets that the host created in the pod's network namespace."""
+        """Receive the sockets that the host process created in the pod's network namespace, and connect them."""
         self._host.close()
         if "error" in message:
             for file in files:
@@ -151,13 +154,13 @@ class LocalPort(asyncio.Protocol):
             self._connect([socket.socket(fileno=file) for file in files])
 
     def _lost(self) -> None:
-        self._fail("its host was lost")
+        self._fail("the connection to the host process in the pod was lost")
 
     def _connect(self, sockets: Sequence[socket.socket]) -> None:
         self._task = self._loop.create_task(self._try(sockets))
 
     async def _try(self, sockets: Sequence[socket.socket]) -> None:
-        """Connect over IPv4, or else over IPv6."""
+        """Connect to the port over IPv4, or over IPv6 if that fails."""
         failures = []
         try:
             for opened, (version, address, shown) in zip(sockets, _LOOPBACK, strict=True):
@@ -186,7 +189,7 @@ class LocalPort(asyncio.Protocol):
             self._talker.ended(ending)
 
     def _await_answer(self) -> None:
-        """Close the connection if the port stays silent."""
+        """Close the connection if the port sends no data for a while after the end of the input."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_ANSWERS_WITHIN, self._transport.abort)
@@ -194,9 +197,9 @@ class LocalPort(asyncio.Protocol):
 
 #: How often a followed log is checked for new lines.
 _LOOKS_EVERY: Final = 0.1  # seconds
-#: Bytes of a log that are read at once. The cost is highest for short lines.
+#: Maximum bytes of a log that are read at once.
 _PIECE: Final = 64 * 1024
-#: After a piece, reading of any log pauses for this multiple of the time it took, so that the thread does other work.
+#: After reading, a log pauses for this multiple of the time that reading took, so that the thread does other work.
 _RESTS: Final = 2
 #: The limits of the search for the last lines from the end of a log: lines, and bytes.
 _LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
@@ -206,7 +209,7 @@ _ENDED_LINE: Final = re.compile(rb"\n\S+ \S+ F")
 
 
 class LocalContainers:
-    """The containers of the local node, and the logs that are open."""
+    """Access to the containers of the local node's pods: open logs, sessions, forwarded ports and usage."""
 
     def __init__(
         self, machine: ContainerRuntime, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
@@ -220,7 +223,7 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return the log of the container's current or last run; with `previous`, of the run before."""
+        """Return the log of the container's current or last run; with `previous`, that of the run before."""
         uid = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
         run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
@@ -232,28 +235,28 @@ class LocalContainers:
         return log
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
-        """Return the usage of each container of a pod; None before it is known."""
+        """Return the measured usage of each container of a pod; None before it is known."""
         return self._usage.of_pod(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the usage of the machine."""
+        """Return the measured usage of this machine; None before it is known."""
         return self._usage.of_node()
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return '': local containers have processes."""
+        """Return '': containers of the local node always have processes."""
         return ""
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
-        """Run a command in a container."""
+        """Start a command in a running container, and return the session with it."""
         run = self._running(pod, container)
         if run is None:
             return FailedSession(self._loop, talker, _not_found(container))
         return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
-        """Attach to the process of a container. Its spec decides whether it has a terminal, not the client."""
+        """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
         run = self._running(pod, container)
         if run is None:
             return FailedSession(self._loop, talker, _not_found(container))
@@ -264,7 +267,7 @@ class LocalContainers:
         return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
-        """Connect to a port of the pod."""
+        """Connect to a port of a pod, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
@@ -272,17 +275,17 @@ class LocalContainers:
         return LocalPort(self._folders.node, self._folders.path(key), network, port, talker)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Ignore changes of objects: logs do not depend on them."""
+        """Ignore changes of objects: access to local containers does not depend on them."""
 
     def end(self) -> None:
-        """End all logs, including those opened later."""
+        """End all open logs, and all logs that are opened later, at shutdown."""
         self._is_ending = True
         self._usage.close()
         for log in list(self._open):
             log.close()
 
     def _running(self, pod: Obj, container: str) -> ObservedRun | None:
-        """Return the running run of a container, or None."""
+        """Return the current run of a container if it is running, else None."""
         runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
 
@@ -292,7 +295,7 @@ class LocalContainers:
 
 
 class LocalLog:
-    """The log of one run, read as it grows."""
+    """The log of one container run, which is read while it grows."""
 
     def __init__(
         self,
@@ -314,12 +317,12 @@ class LocalLog:
         among[self] = None
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines, if they are found within the limits."""
+        """Skip to the last `lines` lines, if they begin within the limits of lines and bytes."""
         if lines <= _LAST_LINES_MAX:
             self._parts.skip_to_last(lines)
 
     def read(self) -> Sequence[LogLine]:
-        """Return the next new lines; none while reading pauses for other work."""
+        """Return the new lines of the log; none while reading pauses for other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
         has_ended = self._has_ended()  # checked before reading, so that no final line is missed
@@ -337,7 +340,7 @@ class LocalLog:
         return [line._replace(at=self._times.here(line.at)) for line in lines]
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the log, and notify its reader."""
         was_over = self.is_over
         self._end()
         if not was_over:
@@ -356,7 +359,7 @@ class LocalLog:
         self._parts.close()
 
     def _look(self) -> None:
-        """Report new lines, or check again later."""
+        """Notify the reader if there are new lines, or check again later."""
         self._timer = None
         if self._has_ended() or self._parts.has_more():
             self.on_news()
@@ -365,22 +368,22 @@ class LocalLog:
 
 
 class _Parts:
-    """The parts of a rotated log, read from the oldest."""
+    """The files of a rotated log, read from the oldest to the newest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        #: The partial lines read of an incomplete line.
+        #: The partial lines (tag P) that were read of an incomplete line.
         self._begun: list[_LogLine] = []
         self._rest = b""
 
     def read(self) -> Sequence[LogLine]:
-        """Return the complete lines of the next piece."""
+        """Read the next piece of the log, and return its complete lines."""
         *whole, self._rest = (self._rest + self._next_piece()).split(b"\n")
         return [line for raw in whole if (line := self._joined(raw)) is not None]
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines."""
+        """Skip to the last `lines` lines of the log, searching from its end."""
         found, seen = 0, 0
         for part in [self._path, *map(self._part, self._numbers())]:
             try:
@@ -402,24 +405,24 @@ class _Parts:
                 return
 
     def rest(self) -> Sequence[LogLine]:
-        """Return the last line, if it was never completed."""
+        """Return the last line of an ended log if it is incomplete, else nothing."""
         parts, self._begun = self._begun, []
         return [_together(parts, is_whole=False)] if parts else []
 
     def has_more(self) -> bool:
-        """Whether there are unread bytes."""
+        """Report whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the open file of the log."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _next_piece(self) -> bytes:
-        """Read the next piece, at first of the oldest part."""
+        """Read the next piece of the log, beginning with the oldest file."""
         if self._file is None:
             numbers = self._numbers()
             self._open(self._part(numbers[-1]) if numbers else self._path)
@@ -434,8 +437,8 @@ class _Parts:
         return text
 
     def _open_next_part(self) -> None:
-        """Open the part after the current one, which may be renamed meanwhile."""
-        assert self._file is not None, "a part is open"
+        """Open the file after the current one, and retry if a rotation renames files at the same time."""
+        assert self._file is not None, "a file of the log is open"
         with self._file as before:
             ours = os.fstat(before.fileno()).st_ino
             for _ in range(_RENAMED_MAX):
@@ -453,15 +456,15 @@ class _Parts:
             return
 
     def _is_rotated(self) -> bool:
-        """Whether the open part is no longer the newest."""
-        assert self._file is not None, "a part is open"
+        """Report whether the open file is no longer the newest file of the log."""
+        assert self._file is not None, "a file of the log is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
         except FileNotFoundError:
             return False
 
     def _part_after(self, ours: int) -> Path:
-        """Return the part after the one with an inode; the oldest part if that one was removed meanwhile."""
+        """Return the file after the file with this inode; the oldest file if that file was removed."""
         after = self._path
         for number in self._numbers():
             part = self._part(number)
@@ -469,19 +472,19 @@ class _Parts:
                 if part.stat().st_ino == ours:
                     return after
             except FileNotFoundError:
-                continue  # the oldest part was removed
+                continue  # the oldest file was removed
             after = part
         return after
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of the older parts, newest first."""
+        """Return the numbers of the older files of the log, newest first."""
         return sorted(int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*"))
 
     def _part(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _joined(self, raw: bytes) -> LogLine | None:
-        """Return a complete line of the container; None for a partial or malformed one."""
+        """Combine a raw line with the partial lines before it; return None if it is partial or malformed."""
         line = _line(raw)
         if line is None:
             return None
@@ -493,7 +496,7 @@ class _Parts:
 
 
 class _LogLine(NamedTuple):
-    """A parsed line of a log file."""
+    """A parsed line of a CRI log file: its time, whether it is partial, and its text."""
 
     time: str
     is_part: bool
@@ -505,7 +508,7 @@ def _together(parts: Sequence[_LogLine], *, is_whole: bool) -> LogLine:
 
 
 def _line(raw: bytes) -> _LogLine | None:
-    """Parse a line of a log file; None if it is malformed."""
+    """Parse a line of a CRI log file; return None if it is malformed."""
     time, _, rest = raw.decode(errors="replace").partition(" ")
     _, _, rest = rest.partition(" ")
     tag, space, text = rest.partition(" ")
@@ -522,7 +525,7 @@ def _not_found(container: str) -> str:
 
 
 class BothContainers:
-    """The containers of simulated pods, and of pods on the local node."""
+    """Access to the containers of simulated pods and of the local node's pods, chosen by the pod's node."""
 
     def __init__(self, simulated: Containers, local: Containers, node: str) -> None:
         self._simulated = simulated
@@ -530,11 +533,11 @@ class BothContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return the log of the container's current or last run; with `previous`, of the run before."""
+        """Return the log of the container's current or last run; with `previous`, that of the run before."""
         return self._of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
-        """Return the usage of each container of a running pod, by name; None before it is known."""
+        """Return the measured usage of each container of a running pod, by name; None before it is known."""
         return self._of(pod).usage(pod)
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
@@ -542,21 +545,21 @@ class BothContainers:
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return why the pod has no accessible process; '' if it has one."""
+        """Return why the pod has no process for exec, attach and port-forward; '' if it has one."""
         return self._of(pod).why_no_process(pod)
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
-        """Run a command in a container."""
+        """Start a command in a running container, and return the session with it."""
         return self._of(pod).execute(pod, container, command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
-        """Attach to the process of a container."""
+        """Attach to the main process of a container, and return the session with it."""
         return self._of(pod).attach(pod, container, streams, talker)
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
-        """Connect to a port of the pod."""
+        """Connect to a port of a pod, and return the byte stream."""
         return self._of(pod).connect(pod, port, talker)
 
     def _of(self, pod: Obj) -> Containers:

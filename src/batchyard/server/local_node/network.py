@@ -1,4 +1,4 @@
-"""The pod network of this machine: sockets in it, from the switch process that holds it, and pod addresses."""
+"""The pod network of the local node: sockets in its network namespace, pod addresses, and the DNS server of pods."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _ANSWER_MAX = 16
 
 
 class PodsNetwork:
-    """A connection to the switch of the pod network. OSError if it is not running."""
+    """A connection to the switch process, which owns the pod network. Raises OSError if it is not running."""
 
     def __init__(self, node: Path) -> None:
         opened = state_dir.open_folder(str(node))
@@ -30,7 +30,7 @@ class PodsNetwork:
         finally:
             os.close(opened)
         if held is None:
-            raise ConnectionError("the switch of the pod network is not running")
+            raise ConnectionError("the switch process of the pod network is not running")
         for file in (held.user_namespace, held.network):
             if file is not None:
                 os.close(file)
@@ -46,18 +46,18 @@ class PodsNetwork:
         self._connection.close()
 
     def datagrams(self) -> socket.socket:
-        """Return a new UDP socket in the pod network."""
+        """Return a new UDP socket in the network namespace of the pod network."""
         return self._given(b"udp")
 
     def streams(self) -> socket.socket:
-        """Return a new TCP socket in the pod network."""
+        """Return a new TCP socket in the network namespace of the pod network."""
         return self._given(b"tcp")
 
     def _given(self, kind: bytes) -> socket.socket:
         self._connection.send(kind)
         _, files, _, _ = socket.recv_fds(self._connection, _ANSWER_MAX, 1)
         if not files:
-            raise ConnectionError("the switch of the pod network returned no socket")
+            raise ConnectionError("the switch process of the pod network returned no socket")
         return socket.socket(fileno=files[0])
 
 
@@ -70,7 +70,7 @@ _PODS: Final = IPv4Network("10.77.0.0/16")
 
 
 class PodAddresses:
-    """The allocated addresses, by pod uid, as `10.77.0.5/16`."""
+    """The IP addresses allocated to pods, by pod uid, with their prefix length, such as `10.77.0.5/16`."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
@@ -79,11 +79,11 @@ class PodAddresses:
 
     @property
     def gateway(self) -> str:
-        """The address of the bridge."""
+        """The address of the pod network's bridge, which is the pods' gateway."""
         return str(_PODS[1])
 
     def take(self, uid: str) -> str:
-        """Allocate a free address. Round-robin delays the reuse of addresses."""
+        """Allocate a free address to a pod, round-robin, so that addresses are reused as late as possible."""
         last = _PODS.num_addresses - 2
         for _ in range(last):
             number, self._next = self._next, self._next % last + 1
@@ -94,23 +94,23 @@ class PodAddresses:
         return address
 
     def keep(self, uid: str, address: str | None) -> None:
-        """Record the address of a pod that was started earlier."""
+        """Record the address of a pod that an earlier process started; None if it has no address."""
         if address is not None:
             self.give_back(uid)
             self._given[uid] = address
             self._taken.add(address)
 
     def give_back(self, uid: str) -> None:
-        """Release the address of a deleted pod."""
+        """Release the address of a deleted pod for reuse."""
         self._taken.discard(self._given.pop(uid, ""))
 
 
 # --- dns ---
 #
-# DNS server of the pods: the wire format, as far as resolvers of programs need it, and the server.
+# DNS messages of the pods' name server, as far as common resolvers need them.
 #
-# It answers one question per message, with A or PTR records; other types get an empty answer. Sources: RFC 1035;
-# RFC 6891, by which what follows a question may be ignored.
+# A message has one question, which is answered with A or PTR records; other types get an empty answer. Sources: RFC
+# 1035; RFC 6891, which allows to ignore the additional records of a question.
 
 
 _HEADER: Final = struct.Struct("!6H")
@@ -133,14 +133,14 @@ DATAGRAM_MAX: Final = 512
 
 
 class DnsType(IntEnum):
-    """The supported record types."""
+    """The supported DNS record types."""
 
     A = 1
     PTR = 12
 
 
 class DnsCode(IntEnum):
-    """Response codes."""
+    """DNS response codes."""
 
     OK = 0
     MALFORMED = 1
@@ -149,22 +149,22 @@ class DnsCode(IntEnum):
 
 
 class DnsQuestion(NamedTuple):
-    """A question: a name in lower case without the final dot, and a record type."""
+    """A DNS question: a name in lowercase without the final dot, and a record type."""
 
     name: str
     type: int
 
 
 class DnsMessageError(Exception):
-    """A malformed question."""
+    """The question of a DNS message is malformed."""
 
 
 Look: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
-"""Returns the records of a question (addresses or names); None if the name does not exist."""
+"""Returns the record values for a question (addresses or names); None if the name does not exist."""
 
 
 def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
-    """Return the response to a message; None if it is not a query. A response above `length_max` is truncated (TC)."""
+    """Return the DNS response to a query, truncated to `length_max` bytes; None if `message` is not a query."""
     if len(message) < _HEADER.size:
         return None
     number, flags, questions, *_ = _HEADER.unpack_from(message)
@@ -192,7 +192,7 @@ def _flags(asked: int, code: DnsCode) -> int:
 
 
 def _question(message: bytes) -> tuple[DnsQuestion, int]:
-    """Parse the question. Return it and the offset of its end."""
+    """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
     place = _HEADER.size
     while place < len(message) and (length := message[place]):
@@ -220,9 +220,10 @@ def _name(name: str) -> bytes:
 
 # --- name server ---
 #
-# The DNS server in the network of this machine's pods, at the address of the bridge.
+# The DNS server in the pod network, at the address of the bridge.
 #
-# It serves UDP, and TCP for responses that are too long for a datagram. TCP connections are limited in number and time.
+# It serves UDP, and TCP for responses that are too long for a datagram. TCP connections are limited in number and
+# duration.
 
 
 PORT: Final = 53
@@ -232,7 +233,7 @@ _ASKS_WITHIN: Final = 10.0  # seconds
 
 
 class NameServer:
-    """The UDP and TCP sockets of the server, and the objects it answers from."""
+    """The DNS server of the pods, which answers over UDP and TCP from the stored objects."""
 
     def __init__(self, reader: Reader, domain: str) -> None:
         self._reader = reader
@@ -242,7 +243,7 @@ class NameServer:
         self._connections = 0
 
     async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
-        """Serve on these unbound sockets of the pod network."""
+        """Bind these sockets of the pod network to the DNS port, and start to serve."""
         for each in (datagrams, streams):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("0.0.0.0", PORT))  # noqa: S104 - in the pod network's namespace
@@ -252,7 +253,7 @@ class NameServer:
         self._server = await asyncio.start_server(self._stream, sock=streams)
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets of the server."""
         if self._datagrams is not None:
             asyncio.get_running_loop().remove_reader(self._datagrams)
             self._datagrams.close()
@@ -260,7 +261,7 @@ class NameServer:
             self._server.close()
 
     def answer(self, message: bytes, length_max: int) -> bytes | None:
-        """Return the response to a message; None if it is not a query."""
+        """Return the DNS response to a query; None if `message` is not a query."""
         return answer(message, self._look, length_max)
 
     def _look(self, question: DnsQuestion) -> Sequence[str] | None:
@@ -270,7 +271,7 @@ class NameServer:
         return found if question.type == DnsType.A or found is None else ()
 
     def _datagram(self, asked: socket.socket) -> None:
-        """Answer the next datagram. If sending fails, the client retries."""
+        """Answer the next UDP query. If sending fails, the client retries."""
         with suppress(OSError):
             message, sender = asked.recvfrom(_LENGTH_MAX)
             response = self.answer(message, DATAGRAM_MAX)

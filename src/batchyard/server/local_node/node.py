@@ -1,4 +1,4 @@
-"""The local node: this machine as a node of the cluster, with the runtime, kubelet, DNS and GPUs of its pods."""
+"""The local node: this machine as a node of the cluster, with its capacity, GPUs, runtime, kubelet and DNS server."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _RESERVED: Final = {"memory": "256Mi"}
 
 
 def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return the properties of this machine, with the settings of `spec.local`; `folder` holds its data."""
+    """Return the properties of this machine as a node, with the settings of `spec.local` of the Cluster."""
     name = local.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     own = {"hostname": name, "arch": architecture, "os": "linux"}
@@ -79,7 +79,7 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _less(amount: str, reserved: str | None) -> str:
-    """Return the quantity that is left after a reservation."""
+    """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
     if reserved is None:
         return amount
     left = max(0, meta.parse(amount) - meta.parse(reserved))
@@ -92,7 +92,7 @@ def _memory() -> int:
 
 
 def _address() -> str:
-    """Return the address by which other machines reach this one. No packet is sent."""
+    """Return the IP address by which other machines reach this one, without sending a packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             asked.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
@@ -102,7 +102,7 @@ def _address() -> str:
 
 
 def _info(architecture: str) -> Mapping[str, Any]:
-    """Return the `nodeInfo` of the machine."""
+    """Return the `nodeInfo` of this machine for the status of its Node."""
     return {
         "architecture": architecture,
         "bootID": _line("/proc/sys/kernel/random/boot_id"),
@@ -135,8 +135,8 @@ def _line(path: str) -> str:
 #
 # GPUs of this machine, by NVIDIA's management library (NVML): their properties and utilization.
 #
-# Without the library or a GPU there are none. GPUs partitioned into instances (MIG) are skipped, because the local node
-# does not allocate instances.
+# Without the library or a GPU, the node has no GPUs. GPUs partitioned into instances (MIG) are skipped, because the
+# local node does not allocate instances.
 
 
 #: Device files shared by all GPUs of a machine.
@@ -145,11 +145,11 @@ _CUT: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 class GpuUse(NamedTuple):
-    """The utilization of a GPU."""
+    """The current utilization of a GPU, as NVML reports it."""
 
     memory_bytes: int
     free_bytes: int
-    #: In percent, over NVML's last sample period.
+    #: Utilization in percent, over NVML's last sample period.
     busy_percent: int
     memory_busy_percent: int
     celsius: int
@@ -161,7 +161,7 @@ class Gpus:
     """The GPUs of this machine, with their NVML handles."""
 
     def __init__(self) -> None:
-        #: Why there are no GPUs; '' if there are some.
+        #: Why no GPUs are available; '' without an error.
         self.failure = ""
         self._handles: dict[str, Any] = {}
         self.found: Sequence[Gpu] = ()
@@ -172,7 +172,7 @@ class Gpus:
             self.failure = str(error)
 
     def use(self, gpu: Gpu) -> GpuUse | None:
-        """Return the utilization of a GPU; None if it does not report it."""
+        """Return the current utilization of a GPU; None if the GPU does not report it."""
         handle = self._handles[gpu.uuid]
         try:
             memory, rates = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -223,9 +223,9 @@ API_PORT: Final = 443
 
 
 class LocalNodeParts:
-    """The components of the local node; `local` is `spec.local` of the Cluster.
+    """The local node and its components; `local` is `spec.local` of the Cluster.
 
-    Create it within the event loop that runs it.
+    It must be created within the asyncio loop that runs it.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class LocalNodeParts:
 
     @property
     def pods_denial(self) -> str:
-        """Why only the owner may start pods; '' if pods are isolated from the machine."""
+        """The reason why only the owner may start pods; '' if pods are isolated from the machine."""
         features = self.machine.features
         if features.get("isolated"):
             return ""
@@ -258,7 +258,7 @@ class LocalNodeParts:
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {lacks or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
-        """Return why a seccomp profile, below `seccomp` in the node's folder, cannot be loaded; '' if it can."""
+        """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""
         try:
             seccomp.filter_of_file(str(self._folder / seccomp.FOLDER / name))
         except ValueError as error:
@@ -266,7 +266,7 @@ class LocalNodeParts:
         return ""
 
     def status(self) -> Mapping[str, Any]:
-        """Return the node's part of the status document: isolation features, missing programs, pods and GPUs."""
+        """Return the local node's part of the status document: isolation, missing programs, pods and GPUs."""
         features, runs = self.machine.features, self.machine.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")
@@ -288,7 +288,7 @@ class LocalNodeParts:
         }
 
     def gpu_states(self) -> list[GpuState]:
-        """Return the utilization and the holder of each GPU."""
+        """Return the utilization of each GPU, and the container that uses it."""
         return [self._state_of(gpu) for gpu in self._gpus.found]
 
     def _state_of(self, gpu: Gpu) -> GpuState:
@@ -314,7 +314,7 @@ class LocalNodeParts:
         return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
-        """Return a GPU's entry of the status document."""
+        """Return the entry of a GPU in the status document."""
         use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
@@ -326,7 +326,7 @@ class LocalNodeParts:
         }
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Return the address and listening socket of the API within the pod network; None without a pod network."""
+        """Return an address and a bound socket for the API in the pod network; None without a pod network."""
         if not self.machine.features.get("podNetwork"):
             return None
         try:
@@ -335,29 +335,31 @@ class LocalNodeParts:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
-            _LOG.warning("pods cannot reach the API: %s", error)
+            _LOG.warning(
+                "pods cannot reach the API, because its socket in the pod network could not be created: %s", error
+            )
             return None
         return self.machine.gateway, listener
 
     def close(self) -> None:
-        """Stop managing the node. Running containers keep running."""
+        """Stop the components of the node. Running containers keep running."""
         self._serving.cancel()
         self._names.close()
         self.machine.close()
 
     async def _serve_names(self, node: Path) -> None:
-        """Run the DNS server, if pods have their own network."""
+        """Start the DNS server of the pods, if they have their own network."""
         if not self.machine.features.get("podNetwork"):
             return
         try:
             with PodsNetwork(node) as network:
                 await self._names.serve(network.datagrams(), network.streams())
         except OSError as error:
-            _LOG.warning("no DNS for pods: %s", error)
+            _LOG.warning("the DNS server of the pods could not be started: %s", error)
 
 
 def local_of(cluster: Obj | None) -> Mapping[str, Any] | None:
-    """Return the settings of this machine as a node in a Cluster; None if it is not a node."""
+    """Return `spec.local` of a Cluster, the settings of this machine as a node; None if it is not a node."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
     local: Mapping[str, Any] = cluster["spec"]["local"] or {}

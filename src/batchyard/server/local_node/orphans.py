@@ -1,4 +1,4 @@
-"""Pods of this machine that keep running after their platform has exited, and their termination on request."""
+"""Termination of the local node's pods that keep running after their platform has exited."""
 
 import os
 import select
@@ -18,23 +18,23 @@ from batchyard.server.local_node.spawner_client import is_kept, is_locked
 
 #: The grace period of containers. Source: the default of a pod's own grace period.
 GRACE: Final = 30  # seconds
-#: Additional time for their shims.
+#: Additional time after the grace period, for the shims of the containers.
 _MORE: Final = 10  # seconds
 
 
 class OrphanedPods:
-    """The running pods of a data directory, with or without a platform."""
+    """The running pods of a data directory, whether or not its platform runs."""
 
     def __init__(self, data: Path) -> None:
         self._node = data / FOLDER
         self._folders = RunFolders(self._node) if self._node.is_dir() else None
 
     def pods(self) -> Sequence[str]:
-        """Return the uids of the running pods."""
+        """Return the uids of the running pods, sorted."""
         return sorted({run["metadata"]["namespace"] for run in self._alive()})
 
     def end(self) -> bool:
-        """Stop all containers, then the sandboxes, then the spawner. Return whether all have ended."""
+        """Stop all containers, then all sandboxes, then the spawner. Return whether all containers have ended."""
         for is_sandbox in (False, True):
             keepers = [self._stop(run) for run in self._alive() if (key_of(run).name == SANDBOX) is is_sandbox]
             for keeper in keepers:
@@ -46,7 +46,7 @@ class OrphanedPods:
         return True
 
     def _end_spawner(self) -> None:
-        """Terminate the spawner, which runs as long as any container does."""
+        """Terminate the spawner process, which runs as long as containers run."""
         lock = self._node / "spawner.lock"
         if not is_locked(lock):
             return
@@ -67,8 +67,8 @@ class OrphanedPods:
         ]
 
     def _stop(self, run: Obj) -> int:
-        """Stop a run. Return a pidfd of its shim."""
-        assert self._folders is not None, "the node's folder exists"
+        """Request the stop of a run. Return a pidfd of its shim, the process that supervises it."""
+        assert self._folders is not None, "the folder of the node must exist"
         grace = 0 if key_of(run).name == SANDBOX else GRACE
         keeper = os.pidfd_open(run["status"]["keeper"])
         self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace, "why": "the platform ends"}})
@@ -77,5 +77,5 @@ class OrphanedPods:
         return keeper
 
     def _path(self, key: Key) -> Path:
-        assert self._folders is not None, "the node's folder exists"
+        assert self._folders is not None, "the folder of the node must exist"
         return self._node / self._folders.path(key)

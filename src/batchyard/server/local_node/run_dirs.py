@@ -1,6 +1,7 @@
-"""Run folders, shared with the programs of the node: the platform writes specs there and reads states.
+"""Folders of container runs: the platform writes specs there, and the node's programs write states.
 
-Layout (below the node's folder): `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
+A run is one start of a container, the sandbox of a pod, or an image pull (batchyard.interfaces.containers). Layout
+below the node's folder: `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
 `pods/UID/logs/CONTAINER/N.log`.
 """
 
@@ -29,7 +30,7 @@ CLAIMED: Final = "claimed"
 
 
 class RunFolders:
-    """The folders of all runs of a node."""
+    """The folders of all container runs of the local node."""
 
     def __init__(self, node: Path) -> None:
         self._node = self.node = node
@@ -44,20 +45,20 @@ class RunFolders:
         return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
 
     def key(self, path: Path) -> Key:
-        """Return the key of the run with a relative path."""
+        """Return the key of a run by the path of its folder, relative to the node's folder."""
         parts = path.parts
         return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
 
     def log(self, key: Key) -> Path:
-        """Return the path of the log of a container's run."""
+        """Return the path of the log file of a container run."""
         return self._node / _PODS / key.namespace / _LOGS / f"{key.name}.log"
 
     def pod(self, uid: str) -> Path:
-        """Return the folder of a pod."""
+        """Return the folder of a pod, by its uid."""
         return self._node / _PODS / uid
 
     def found(self) -> Iterator[Obj]:
-        """Yield all runs from their folders; for each pod the sandbox first, then the runs by number."""
+        """Read and yield all runs; for each pod first the sandbox, then the other runs by number."""
         for pod in sorted((self._node / _PODS).iterdir()):
             below = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
             runs = sorted(below, key=lambda path: (path.parent, int(path.name)))
@@ -66,7 +67,7 @@ class RunFolders:
                     yield self.read(self.key(path.relative_to(self._node)))
 
     def read(self, key: Key) -> Obj:
-        """Read a run from its folder."""
+        """Read a run object from the run's folder: its spec, state and stop request."""
         path = self._node / self.path(key)
         run: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -79,15 +80,15 @@ class RunFolders:
         return {**run, "stop": stop} if stop else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Whether a shim has claimed a run. It held the lock of the run at that time."""
+        """Report whether a shim has claimed a run, given the path of its folder."""
         return (self._node / path / CLAIMED).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
-        """Read the state of a run; empty before a shim has written one."""
+        """Read the state of a run; it is empty until the run's shim has written it."""
         return _read(self._node / self.path(key) / STATE)
 
     def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
-        """Create the folder of a new run, and write its spec."""
+        """Create the folder of a new run, and write its spec into it."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
         if path.name != SANDBOX and not _is_image(key_of(run)):
@@ -95,11 +96,11 @@ class RunFolders:
         write_private(path / SPEC, json.dumps(spec).encode())
 
     def stop(self, run: Obj) -> None:
-        """Write that a run must stop."""
+        """Write the stop request of a run into its folder, for its shim."""
         write_private(self._node / self.path(key_of(run)) / STOP, json.dumps(run["stop"]).encode())
 
     def throw_away(self, key: Key) -> Path:
-        """Move a run's folder to the trash and delete its logs; for a sandbox move the whole pod. Return the path."""
+        """Move a run's folder to the trash and delete its logs; for a sandbox, move the pod. Return the new path."""
         if key.name == SANDBOX:
             return self._trashed(self.pod(key.namespace))
         log = self.log(key)
@@ -108,7 +109,7 @@ class RunFolders:
         return self._trashed(self._node / self.path(key))
 
     def throw_away_sandbox(self, key: Key) -> Path:
-        """Move only a sandbox's folder to the trash. Return the new path."""
+        """Move the folder of a sandbox to the trash, without the rest of its pod. Return the new path."""
         return self._trashed(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:
@@ -128,7 +129,7 @@ def _is_image(key: Key) -> bool:
 
 
 def empty(path: Path) -> None:
-    """Delete a folder of the trash."""
+    """Delete a folder and its content, ignoring errors."""
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -140,9 +141,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     return found
 
 
-# --- times ---
+# --- time conversion ---
 #
-# Conversion between the platform's time and the machine's time, which the programs of the node use.
+# Conversion between the platform's time and the machine's time, which the node's programs use.
 #
 # The platform's time may be ahead: it does not go back when the machine's clock is set back, or after it was
 # accelerated.
@@ -150,13 +151,13 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 #: The tolerated difference of the clocks.
 _DIFFERS: Final = 2 * SECOND
-#: Maximum remembered conversions, so that a time keeps its converted value when a clock is set.
+#: Maximum cached conversions, so that a time keeps its converted value after a clock is set.
 _REMEMBERED_MAX: Final = 65_536
 _TIMES: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
-    """The difference of both clocks, and the converted times. `clock` returns the platform's time."""
+    """Converts between machine time and platform time, which `clock` returns."""
 
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock
@@ -179,12 +180,12 @@ class NodeTimes:
         return {**state, "exceeded": {**exceeded, "at": self._remembered(exceeded["at"])}} if exceeded else state
 
     def run(self, recorded: Obj) -> Obj:
-        """Convert the times of a run to platform time: those of its state and of its stop."""
+        """Convert the times in a run's state and stop request to platform time."""
         run = {**recorded, "status": self.state(recorded["status"])}
         return {**run, "stop": {**run["stop"], "at": self._remembered(run["stop"]["at"])}} if "stop" in run else run
 
     def stopped_there(self, run: Obj) -> Obj:
-        """Convert the time of a run's stop to machine time."""
+        """Convert the time of a run's stop request to machine time."""
         return {**run, "stop": {**run["stop"], "at": self.there(run["stop"]["at"])}}
 
     def _platform_is_ahead(self) -> Duration:

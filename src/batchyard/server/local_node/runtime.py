@@ -1,8 +1,8 @@
-"""Container runtime of the local node: keeps run objects in step with their folders and shims.
+"""Container runtime of the local node: synchronizes run objects with their folders and shims, and creates volumes.
 
-Folders hold the spec and state of each run, and programs of the node act on them. Those programs outlive the platform,
-so a restarted platform finds the folders and adopts the running containers. Changes are delivered as events of run
-objects (batchyard.interfaces.containers), each as external work of the kernel.
+A folder holds the spec and state of each run. The spawner and a shim for each run are processes that act on these
+folders. They outlive the platform, so a restarted platform adopts the running containers. Changes are delivered as
+events of run objects (batchyard.interfaces.containers), as external work of the event loop.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from batchyard.shim.isolation import nesting
 #
 # Volumes of pods in their folders, updated atomically: a reader sees either the old or the new files.
 #
-#     ..data                       -> ..2026_01_01_00_00_00.ab12cd34, in which the files are
-#     name                         -> ..data/name, for each file or folder at the top
+#     ..data                       -> ..2026_01_01_00_00_00.ab12cd34, the folder that holds the files
+#     name                         -> ..data/name, for each top-level file or folder
 #
 # A volume is updated by renaming `..data`. A container that mounts a single file (subPath) holds that file itself and
 # sees no update. The next update removes the leftovers of an interrupted one. There is only one writer.
@@ -55,9 +55,9 @@ _VOLUME_MODE: Final = 0o777
 
 
 def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
-    """Create or update a volume in its folder. Return whether that changed its files.
+    """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
 
-    VolumeError if it cannot be created. For an emptyDir in memory only the folder is created; the sandbox mounts it.
+    For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
     """
     try:
         match plan:
@@ -72,11 +72,11 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
     return False
 
 
-# --- files ---
+# --- files of volumes ---
 
 
 def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
-    """Make a folder hold exactly these files. Return whether that changed it. OSError if it fails."""
+    """Atomically replace the files of a volume by the planned files. Return whether they have changed."""
     is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
@@ -96,7 +96,7 @@ def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
 
 
 def _current(folder: Path) -> Path | None:
-    """Return the folder that holds the current files; None if there is none."""
+    """Return the folder that holds the current files of a volume; None if there is none."""
     try:
         current = folder / (folder / DATA).readlink()
     except OSError:
@@ -109,7 +109,7 @@ def _contents(current: Path) -> dict[str, bytes]:
 
 
 def _written(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
-    """Write the files to a new folder that is not visible yet."""
+    """Write the files of a volume to a new folder, which is not linked yet; return its path."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
     new.chmod(_FOLDER_MODE)
@@ -126,7 +126,7 @@ def _written(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
 
 
 def _link_names(folder: Path, files: Mapping[str, VolumeFile]) -> None:
-    """Create the missing links for top-level names."""
+    """Create the missing links for the top-level names of a volume's files."""
     for name in _names_at_top(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA}/{name}")
@@ -137,7 +137,7 @@ def _names_at_top(files: Mapping[str, VolumeFile]) -> list[str]:
 
 
 def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
-    """Remove dangling names, old folders, and leftovers of interrupted updates."""
+    """Remove obsolete links, old folders, and leftovers of interrupted updates from a volume."""
     kept = {DATA, str((folder / DATA).readlink()), *_names_at_top(files)}
     for path in sorted(folder.iterdir()):
         if path.name in kept:
@@ -148,11 +148,11 @@ def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
             shutil.rmtree(path)
 
 
-# --- folders ---
+# --- folders and host paths ---
 
 
 def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
-    """Create the missing folders of a path in a volume, with this mode regardless of the umask."""
+    """Create the missing folders of a path in a volume, with this mode and regardless of the umask."""
     missing: list[Path] = []
     folder = wanted
     while not folder.exists() and folder != volume.parent:
@@ -164,11 +164,11 @@ def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
 
 
 def _check_host_path(name: str, plan: HostPathPlan) -> None:
-    """Create the path if its type requires it, and check its type and location. Raises VolumeError."""
+    """Check the location and type of a hostPath, and create it if its type allows that. Raises VolumeError."""
     path = Path(plan.path)
     real = os.path.realpath(path)
     if not _is_allowed(real, plan):
-        raise VolumeError(name, f"hostPath {path} leads to {real}, which is not allowed here")
+        raise VolumeError(name, f"hostPath {path} leads to {real}, which is outside the allowed host paths")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
         os.close(nesting.make_directories(path.anchor, real, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
@@ -179,12 +179,12 @@ def _check_host_path(name: str, plan: HostPathPlan) -> None:
 
 
 def _is_allowed(real: str, plan: HostPathPlan) -> bool:
-    """Whether pods may use a path, which must not contain links."""
+    """Report whether pods may use a host path, which must not contain symbolic links."""
     return lies_below(real, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
-    """Return the expected file type if the path does not have it; else ''."""
+    """Return the file type that a hostPath type requires if the path does not have it; else ''."""
     mode = path.stat().st_mode if path.exists() else 0
     match kind:
         case "Directory" | "DirectoryOrCreate":
@@ -204,17 +204,17 @@ def _type_fault(path: Path, kind: str) -> str:
 
 
 def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
-    """Return the source of a mount for the spec of a run. A missing folder is created.
+    """Return the source path of a mount for the spec of a run, and create a missing folder.
 
-    ContainerError if it would lie outside of its volume or of the allowed paths. Containers can create links, and can
-    replace folders by links at any time. Therefore no link is followed when a folder is created, nor when the result is
-    mounted (batchyard.shim.launch).
+    Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders
+    by symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
+    (batchyard.shim.launch).
     """
     if isinstance(plan, EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
     if isinstance(plan, HostPathPlan) and not _is_allowed(str(volume), plan):
-        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside of the allowed paths")
+        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, HostPathPlan) else mount.source
     wanted = Path(os.path.realpath(volume / mount.sub_path))
@@ -236,7 +236,7 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
 
 
 def _sub_path_error(what: str, mount: Mount) -> ContainerError:
-    """Return an error without details, which could disclose facts about the machine."""
+    """Return an error about a subPath, without details that could disclose information about the machine."""
     whose = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
     return ContainerError(CONFIG, f"failed to {what} {whose}")
 
@@ -250,7 +250,10 @@ _CANNOT_START: Final = 128
 
 
 class LocalMachine:
-    """The runs of this machine, and the shims that supervise them. `node` is the node's folder."""
+    """The container runtime of the local node: its runs, and the shims that supervise them.
+
+    `node` is the node's folder.
+    """
 
     def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, times: NodeTimes) -> None:
         self._kernel = kernel
@@ -263,7 +266,7 @@ class LocalMachine:
         self._events: list[WatchEvent] = []
         #: Runs by pod uid, then by name.
         self._runs: dict[str, dict[str, Obj]] = {}
-        #: A pidfd of each run's shim.
+        #: The pidfd of each run's shim.
         self._keepers: dict[Key, int] = {}
         self._socket = _bound(node / "events")
         self._spawner = SpawnerClient(node, loop, self._ask_again)
@@ -273,11 +276,11 @@ class LocalMachine:
         self._find()
 
     def run(self, key: Key) -> Obj | None:
-        """Return a run as last observed, or None."""
+        """Return the run object with this key as last observed, or None."""
         return self._runs.get(key.namespace, {}).get(key.name)
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of a pod."""
+        """Return all run objects, or those of the pod with this uid."""
         if uid is not None:
             return [*self._runs.get(uid, {}).values()]
         return [run for runs in self._runs.values() for run in runs.values()]
@@ -288,11 +291,11 @@ class LocalMachine:
         return self._addresses.gateway
 
     def subscribe(self, listener: Listener) -> None:
-        """Deliver all further changes to a listener."""
+        """Call the listener with every later change of run objects."""
         self._listeners.append(listener)
 
     def do(self, write: Write) -> Obj:
-        """Create, stop, refresh or delete a run."""
+        """Execute a write of a run object: start, stop or delete the run, or refresh its volumes."""
         if isinstance(write, Delete):
             return self._forget(write.key)
         if isinstance(write, Create):
@@ -300,7 +303,7 @@ class LocalMachine:
         return self._refresh(write.obj) if "volumes" in write.obj else self._stop(write.obj)
 
     def close(self) -> None:
-        """Stop observing. Running containers keep running."""
+        """Stop to observe the runs. Running containers keep running."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for key in list(self._keepers):
@@ -328,7 +331,7 @@ class LocalMachine:
         return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
 
     def _sandbox_spec(self, wanted: Obj) -> Mapping[str, Any]:
-        """Return the spec of a sandbox for the programs of the node, and create the pod's volumes."""
+        """Create the volumes of a pod, and return the spec of its sandbox for the node's programs."""
         uid: str = wanted["metadata"]["namespace"]
         for name, plan in wanted["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
@@ -348,7 +351,7 @@ class LocalMachine:
         }
 
     def _refresh(self, wanted: Obj) -> Obj:
-        """Update the files of a pod's volumes. A volume that cannot be written keeps its content."""
+        """Update the files of a pod's volumes; a volume that cannot be written keeps its content."""
         run = self.run(key_of(wanted))
         if run is None:
             return wanted
@@ -371,7 +374,7 @@ class LocalMachine:
         return after
 
     def _hurry(self, key: Key) -> None:
-        """Signal the shim of a run to read its folder."""
+        """Signal the shim of a run to read the stop request in its folder."""
         keeper = self._keepers.get(key)
         if keeper is not None:
             try:
@@ -409,9 +412,9 @@ class LocalMachine:
         self._ask_again()
 
     def _ask_again(self) -> None:
-        """Request again the runs without a state: the requests may have been lost with a spawner.
+        """Repeat the start requests of runs without a state, because a spawner that exited may have lost them.
 
-        A claimed run is never started by another shim. If its shim died before it wrote a state, the run is lost.
+        A claimed run is not started by another shim. If its shim exited before it wrote a state, the run is lost.
         """
         for run in self.runs():
             path = self.folders.path(key_of(run))
@@ -423,7 +426,7 @@ class LocalMachine:
                 self._spawner.ask(path)
 
     def _hear(self) -> None:
-        """Read the folders that have changed."""
+        """Receive the paths of changed folders from the shims, and update these runs."""
         changed: dict[bytes, None] = {}
         for _ in range(_TAKEN_AT_ONCE):
             try:
@@ -434,7 +437,7 @@ class LocalMachine:
             self._look(self.folders.key(Path(os.fsdecode(path))))
 
     def _look(self, key: Key) -> None:
-        """Update a run from its folder."""
+        """Update a run object from its folder, and start or stop to watch its shim."""
         run = self._take_in(key)
         if run is None or not run["status"]:
             return
@@ -444,7 +447,7 @@ class LocalMachine:
             self._watch(key, run)
 
     def _take_in(self, key: Key) -> Obj | None:
-        """Read the state of a run from its folder. Return the run, or None."""
+        """Read the state of a run from its folder. Return the updated run object; None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
@@ -463,10 +466,10 @@ class LocalMachine:
         if not is_kept(self._node / self.folders.path(key)):
             self._keeper_ended(key)  # the pid was reused by another process
         elif "stop" in run:
-            self._hurry(key)  # the stop may precede the watch of the shim
+            self._hurry(key)  # the stop may have been requested before the shim was watched
 
     def _keeper_ended(self, key: Key) -> None:
-        """Handle the exit of a shim. If the run did not end before, its outcome is unknown."""
+        """Process the exit of a shim. If its run had not ended before, mark the run as lost."""
         self._close_pidfd(key)
         run = self._take_in(key)
         if run is None or not _is_alive(run):
@@ -490,7 +493,7 @@ class LocalMachine:
         self._loop.run_in_executor(None, empty, gone)
 
     def _queue_event(self, event: WatchEvent) -> None:
-        """Queue an event, to be delivered together with others of this loop iteration."""
+        """Queue an event for delivery to the listeners, together with later events of this loop iteration."""
         self._events.append(event)
         if len(self._events) == 1:
             self._kernel.post(self._deliver)
@@ -502,7 +505,7 @@ class LocalMachine:
 
 
 def _bound(path: Path) -> socket.socket:
-    """Bind the datagram socket at which shims report changed folders."""
+    """Bind the datagram socket on which shims report changed folders, and return it."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -511,7 +514,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def at_folder(path: Path, use: Callable[[str], None]) -> None:
-    """Call `use` with a short socket address, since the path may exceed the limit of Unix sockets."""
+    """Call `use` with a short form of a socket path, because the path may exceed the limit of Unix sockets."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         use(f"/proc/self/fd/{folder}/{path.name}")
@@ -520,7 +523,7 @@ def at_folder(path: Path, use: Callable[[str], None]) -> None:
 
 
 def _other_spec(folders: RunFolders, wanted: Obj) -> Mapping[str, Any]:
-    """Return the spec of a container or image run for the programs of the node, with resolved mount sources."""
+    """Return the spec of a container or image run for the node's programs, with resolved mount sources."""
     spec: Mapping[str, Any] = wanted["spec"]
     if "mounts" not in wanted:
         return spec
@@ -533,7 +536,7 @@ def _other_spec(folders: RunFolders, wanted: Obj) -> Mapping[str, Any]:
 
 
 def _not_started(why: str, now: Instant) -> Mapping[str, Any]:
-    """Return the state of a run that could not be requested."""
+    """Return the final state of a run that could not be started, with the reason."""
     ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": now}
     return {"phase": EXITED, **ended}
 

@@ -1,4 +1,4 @@
-"""Exec and attach sessions with processes of this machine's pods."""
+"""Exec and attach sessions with processes of the local node's pods, over pipes, terminals and a host process."""
 
 import asyncio
 import fcntl
@@ -18,10 +18,10 @@ from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
 
 # --- pipes ---
 #
-# Non-blocking reads and writes of pipes, terminals and sockets on the event loop.
+# Non-blocking reads and writes of pipes, terminals and sockets on the asyncio loop.
 
 
-#: Bytes read at once.
+#: Maximum bytes read at once.
 _PART: Final = 64 * 1024
 #: Watermarks in bytes: above the high one the producer must pause, at the low one it may resume.
 _HIGH: Final = 256 * 1024
@@ -29,7 +29,7 @@ _LOW: Final = 64 * 1024
 
 
 class PipeReader:
-    """Reads a file until its end while enabled, then closes it."""
+    """Reads a file descriptor until its end, and passes the data on; reading can be paused."""
 
     def __init__(
         self, file: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None], over: Callable[[], None]
@@ -54,7 +54,7 @@ class PipeReader:
             self._loop.remove_reader(self._file)
 
     def close(self) -> None:
-        """Stop reading, and close the file."""
+        """Stop reading, and close the file descriptor."""
         self.listen(listens=False)
         if self._is_open:
             self._is_open = False
@@ -75,7 +75,10 @@ class PipeReader:
 
 
 class PipeWriter:
-    """A buffered writer to a file. `wants_more` gets False when the buffer is full and True when it has room again."""
+    """A buffered writer to a file descriptor.
+
+    `wants_more` is called with False when the buffer is full, and with True when it has room again.
+    """
 
     def __init__(self, file: int, loop: asyncio.AbstractEventLoop, wants_more: Callable[[bool], None]) -> None:
         self._file = file
@@ -89,7 +92,7 @@ class PipeWriter:
         os.set_blocking(file, False)
 
     def write(self, data: bytes) -> None:
-        """Write data as soon as possible. It is dropped once the reader has closed."""
+        """Write data, or buffer it until it can be written. Data is dropped if the reader has closed."""
         if not self._is_open or self._is_ending or not data:
             return
         self._waiting.append(data)
@@ -101,13 +104,13 @@ class PipeWriter:
             self._wants_more(False)
 
     def end(self) -> None:
-        """Close the file once everything is written."""
+        """Close the file descriptor once all buffered data is written."""
         self._is_ending = True
         if not self._waiting:
             self.close()
 
     def close(self) -> None:
-        """Close the file, and drop buffered data."""
+        """Close the file descriptor, and drop all buffered data."""
         if self._is_open:
             self._is_open = False
             self._loop.remove_writer(self._file)
@@ -117,7 +120,7 @@ class PipeWriter:
             self._report_room()
 
     def _write(self) -> None:
-        """Write as much as possible now."""
+        """Write as much buffered data as possible without blocking."""
         try:
             while self._waiting:
                 data = self._waiting[0]
@@ -151,10 +154,10 @@ class PipeWriter:
 
 # --- session host ---
 #
-# Connection to the host process of a session: a process that the spawner forks for exec, or the shim for attach.
+# Connection to the host process of a session. For exec, the spawner forks it; for attach, it is the container's shim.
 
 
-#: A command line fits into the head of an HTTP request, but some characters take more bytes in JSON.
+#: The send buffer for a request: a command line fits into an HTTP head, but JSON may need more bytes for it.
 _REQUEST_BYTES: Final = 1 << 20
 _MESSAGE_BYTES: Final = 1 << 16
 _FILES_MAX: Final = 2
@@ -164,9 +167,9 @@ _TRIES: Final = 500
 
 
 class HostConnection:
-    """A connection to the socket of a host process.
+    """A connection to the host process of a session, over a Unix socket.
 
-    `hear` is called with each message of the host and its file descriptors, `lost` once when it disconnects.
+    `hear` is called with each message of the host and its file descriptors, `lost` once when the host disconnects.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class HostConnection:
         self._again: asyncio.TimerHandle | None = None
 
     def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Connect, and send a request with file descriptors. OSError if the host is unreachable."""
+        """Connect to the host, and send a request with file descriptors. Raises OSError if it is unreachable."""
         self._message = json.dumps(asked).encode()
         try:
             self._connect(files)
@@ -227,12 +230,12 @@ class HostConnection:
         self._loop.add_reader(self._socket, self._read)
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Send a further message, ignoring a lost host."""
+        """Send another message to the host; ignore errors if the host has disconnected."""
         with suppress(OSError):
             self._socket.send(json.dumps(message).encode())
 
     def close(self) -> None:
-        """Disconnect, which notifies the host."""
+        """Disconnect from the host, which ends the session there."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -267,7 +270,7 @@ _SIZE_MAX: Final = 65535
 
 
 class _LocalSession:
-    """A session: its pipes or terminal, and the connection to its host process, which reports the exit."""
+    """An exec or attach session: its pipes or terminal, and the connection to its host process."""
 
     def __init__(self, host: Path, streams: Streams, talker: SessionClient, failed: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -287,7 +290,7 @@ class _LocalSession:
         self._host = HostConnection(host, self._loop, self._hear, self._lost)
 
     def write(self, data: bytes) -> None:
-        """Write input of the process."""
+        """Write input to the process, or buffer it until the pipe or terminal is ready."""
         if self._outflow is not None:
             self._outflow.write(data)
         elif self._streams.stdin and not self._is_closed:
@@ -295,20 +298,20 @@ class _LocalSession:
             self._report_wants(False)
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading the outputs."""
+        """Resume or pause reading the outputs of the process."""
         self._listens = listens
         for inflow in self._inflows.values():
             inflow.listen(listens=listens)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the terminal size; sizes out of range are ignored."""
+        """Set the size of the terminal; ignore sizes out of range."""
         if 0 < columns <= _SIZE_MAX and 0 < rows <= _SIZE_MAX:
             self._size = (columns, rows)
             if self._terminal is not None:
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """Disconnect from the process."""
+        """Disconnect from the process without notifying the client."""
         self._is_closed = True
         self._host.close()
         for inflow in list(self._inflows.values()):
@@ -321,7 +324,7 @@ class _LocalSession:
             self._terminal = None
 
     def _ask(self, asked: Mapping[str, Any], given: Sequence[int]) -> None:
-        """Send a request with file descriptors to the host, and close them here."""
+        """Send a request with file descriptors to the host process, and close these descriptors in this process."""
         try:
             self._host.ask(asked, given)
         except OSError as error:
@@ -331,7 +334,7 @@ class _LocalSession:
                 os.close(file)
 
     def _output(self, name: str) -> int:
-        """Create a pipe for an output, and forward its data. Return the write end."""
+        """Create a pipe for an output of the process, and pass its data to the client. Return the write end."""
         reads, writes = os.pipe2(os.O_CLOEXEC)
         self._read_from(name, reads)
         return writes
@@ -348,7 +351,7 @@ class _LocalSession:
         self._talker.wants_more(wants=wants)
 
     def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Handle a message of the host."""
+        """Process a message of the host: a terminal, an error, or the exit code."""
         if files:
             self._take_terminal(files[0])
         if "error" in message:
@@ -365,19 +368,19 @@ class _LocalSession:
             self.resize(*self._size)
 
     def _write_early(self) -> None:
-        """Write the input received early."""
+        """Write the input that was received before the pipe or terminal was ready."""
         early, self._early = self._early, []
         for data in early:
             self.write(data)
         self._report_wants(True)
 
     def _lost(self) -> None:
-        """Handle the loss of the host."""
+        """End the session with an error after the host has disconnected."""
         if self._ending is None:
-            self._end_with(SessionEnd(failure=f"{self._failed}its host was lost"))
+            self._end_with(SessionEnd(failure=f"{self._failed}the connection to its host process was lost"))
 
     def _end_with(self, ending: SessionEnd) -> None:
-        """End the session once its outputs are read to their ends."""
+        """End the session once all outputs of the process have been read completely."""
         if self._ending is None:
             self._ending = ending
             self._loop.call_soon(self._end_if_over)
@@ -393,19 +396,19 @@ class _LocalSession:
 
 
 class LocalCommand(_LocalSession):
-    """A command in the container of a run, whose `path` is relative to the node's folder."""
+    """An exec session: a command in the container of a run, whose folder is `path` in the node's folder."""
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: SessionClient) -> None:
         super().__init__(node / SESSIONS, streams, talker, _FAILED)
         self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
 
     def end_input(self) -> None:
-        """Close the command's stdin. A terminal has no end of input."""
+        """Close the command's stdin, unless it is a terminal."""
         if self._outflow is not None and not self._streams.tty:
             self._outflow.end()
 
     def _pipes(self) -> list[int]:
-        """Create the command's stdio pipes. Return its ends. A terminal comes from the host instead."""
+        """Create pipes for the command's stdin, stdout and stderr. Return the command's ends."""
         if self._streams.stdin:
             stdin, writes = os.pipe2(os.O_CLOEXEC)
             self._write_to(writes)
@@ -421,9 +424,9 @@ class LocalCommand(_LocalSession):
 
 
 class LocalAttachment(_LocalSession):
-    """An attachment to the main process of a run, whose folder is `folder`.
+    """An attach session with the main process of a run, whose folder is `folder`.
 
-    `has_input`: the container has a stdin. `once`: it is closed after the first attach (stdinOnce).
+    `has_input`: the container has a stdin. `once`: its stdin is closed after the first session (stdinOnce).
     """
 
     def __init__(self, folder: Path, streams: Streams, talker: SessionClient, *, has_input: bool, once: bool) -> None:
@@ -436,12 +439,12 @@ class LocalAttachment(_LocalSession):
         self._ask({"outputs": names}, [self._output(name) for name in names])
 
     def write(self, data: bytes) -> None:
-        """Write input, if the container has a stdin, once the outputs are attached."""
+        """Write input to the container's stdin once the session is attached; drop it if there is no stdin."""
         if self._outflow is not None or not self._is_attached:
             super().write(data)
 
     def end_input(self) -> None:
-        """Close the container's stdin if it is read once. Otherwise a client that ends its input is detached."""
+        """Close the container's stdin with stdinOnce; otherwise detach the client."""
         self._has_more = False
         if not self._is_attached:
             return
@@ -457,13 +460,13 @@ class LocalAttachment(_LocalSession):
         self._host.say({"end_input": True})
 
     def close(self) -> None:
-        """Detach; with stdinOnce, close the container's stdin."""
+        """Detach from the process; with stdinOnce, close the container's stdin."""
         if self._once and not self._is_closed:
             self._host.say({"end_input": True})
         super().close()
 
     def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Start forwarding input once attached."""
+        """Start to forward input after the first message of the host, which confirms the attachment."""
         self._is_attached = True
         if self._pipe is not None and self._streams.stdin:
             with suppress(OSError):  # the container closed its stdin
@@ -474,28 +477,28 @@ class LocalAttachment(_LocalSession):
             self.end_input()
 
     def _lost(self) -> None:
-        """End the session: the container has exited."""
+        """End the session without an error, because the container has exited."""
         self._end_with(SessionEnd())
 
 
 class FailedSession:
-    """A session that fails immediately."""
+    """A session that could not be started: it only reports its failure to the client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, talker: SessionClient, why: str) -> None:
         self._end = loop.call_soon(talker.ended, SessionEnd(failure=why))
 
     def write(self, data: bytes) -> None:
-        """Do nothing."""
+        """Do nothing, because the session has failed."""
 
     def end_input(self) -> None:
-        """Do nothing."""
+        """Do nothing, because the session has failed."""
 
     def listen(self, *, listens: bool) -> None:
-        """Do nothing."""
+        """Do nothing, because the session has failed."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Do nothing."""
+        """Do nothing, because the session has failed."""
 
     def close(self) -> None:
-        """Cancel the report of the failure."""
+        """Cancel the pending report of the failure to the client."""
         self._end.cancel()

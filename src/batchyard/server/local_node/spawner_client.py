@@ -1,4 +1,4 @@
-"""Client of the node's spawner, the program that starts shims. It connects to a running spawner or starts one."""
+"""Client of the local node's spawner process, which starts a shim for each run. It starts a spawner if none runs."""
 
 import asyncio
 import fcntl
@@ -19,11 +19,11 @@ _MODULE: Final = "batchyard.shim.spawner"
 
 
 class SpawnerError(Exception):
-    """The spawner could not be started. The message says why."""
+    """The spawner process could not be started. The message names its log file."""
 
 
 class SpawnerClient:
-    """A connection to the spawner. `restarted` is called when another was started, which has no requests yet."""
+    """A connection to the spawner. `restarted` is called after a new spawner was started, which has no requests."""
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, restarted: Callable[[], None]) -> None:
         self._node = node
@@ -35,12 +35,12 @@ class SpawnerClient:
 
     @property
     def features(self) -> Mapping[str, Any]:
-        """The features of this machine."""
+        """The isolation features of this machine, as the spawner detected them."""
         found: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
         return found
 
     def ask(self, path: Path) -> None:
-        """Request a shim for a run. An unreachable spawner is killed; its successor gets all requests again."""
+        """Request a shim for the run with this folder. Kill an unreachable spawner, so that a new one is started."""
         try:
             self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._folder}/spawner")
         except (ConnectionRefusedError, FileNotFoundError):
@@ -48,7 +48,7 @@ class SpawnerClient:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self, *, is_needed: bool) -> None:
-        """Disconnect; terminate the spawner if no run needs it."""
+        """Disconnect from the spawner, and terminate it unless it is needed by a run."""
         self._loop.remove_reader(self._pidfd)
         if not is_needed:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -57,7 +57,7 @@ class SpawnerClient:
         self._socket.close()
 
     def _found(self) -> int:
-        """Return a pidfd of the spawner, which is started if it is not running."""
+        """Start the spawner if it is not running, and return a pidfd of its process."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
@@ -82,10 +82,10 @@ class SpawnerClient:
             except subprocess.TimeoutExpired:
                 continue
             break
-        raise SpawnerError(f"the spawner did not start; see {self._node / 'spawner.log'}")
+        raise SpawnerError(f"the spawner process did not become ready; see {self._node / 'spawner.log'}")
 
     def _ended(self) -> None:
-        """Start another spawner."""
+        """Start a new spawner after the exit of the previous one, and notify the runtime."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = self._found()
@@ -93,12 +93,12 @@ class SpawnerClient:
 
 
 def is_kept(run: Path) -> bool:
-    """Whether the run of a folder has a shim."""
+    """Report whether a shim supervises the run with this folder."""
     return is_locked(run / "lock")
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file."""
+    """Report whether a process holds the lock of a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

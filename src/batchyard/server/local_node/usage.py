@@ -1,6 +1,6 @@
-"""CPU and memory usage of this machine's containers, from periodic readings.
+"""CPU and memory usage of the local node's containers and of the machine, from periodic readings.
 
-As in metrics-server, a reading is taken every 15 seconds; a newer container is measured from its start. Source:
+As in metrics-server, usage is read every 15 seconds; a new container is measured from its start. Source:
 metrics-server's pkg/storage.
 """
 
@@ -28,7 +28,7 @@ _KIBI: Final = 1024
 
 
 class UsageReading(NamedTuple):
-    """Usage at an instant: cumulative CPU time in microseconds, and memory in bytes."""
+    """A reading of usage at an instant: cumulative CPU time in microseconds, and memory in bytes."""
 
     at: Instant
     cpu: int
@@ -36,7 +36,7 @@ class UsageReading(NamedTuple):
 
 
 def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> UsageReading:
-    """Read a container's usage. `group` maps cgroup controllers to paths; it is empty without cgroups."""
+    """Read the usage of a container by the pid of its shim and its cgroups (paths by cgroup controller; may be {})."""
     inside = _members(group.values()) if group else stop.below(keeper)
     cpu = _cpu_of_group(group)
     memory = _memory_of_group(group["memory"]) if "memory" in group else None
@@ -48,7 +48,7 @@ def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> UsageRe
 
 
 def of_machine(now: Instant) -> UsageReading:
-    """Read the usage of the machine."""
+    """Read the CPU time and memory usage of this machine."""
     ticks = [int(word) for word in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy = sum(ticks) - sum(ticks[3:5])  # without idle and iowait
     known = _rows(Path("/proc/meminfo"))
@@ -57,7 +57,7 @@ def of_machine(now: Instant) -> UsageReading:
 
 
 def _cpu_of_group(group: Mapping[str, str]) -> int | None:
-    """Return the CPU time of a cgroup in microseconds; None if it is not accounted."""
+    """Return the CPU time of a container's cgroup in microseconds; None if the cgroup does not account for it."""
     for path in map(Path, group.values()):
         if "usage_usec" in (rows := _rows(path / "cpu.stat")):
             return rows["usage_usec"]
@@ -67,7 +67,7 @@ def _cpu_of_group(group: Mapping[str, str]) -> int | None:
 
 
 def _memory_of_group(path: str) -> int | None:
-    """Return the working set of a cgroup in bytes; None if it does not exist."""
+    """Return the working set of a cgroup in bytes; None if the cgroup does not exist."""
     rows = _rows(Path(path, "memory.stat"))
     for file, inactive in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _text(Path(path, file)):
@@ -80,7 +80,7 @@ def _members(folders: Iterable[str]) -> list[int]:
 
 
 def _cpu_of_process(pid: int) -> int:
-    """Return the CPU time of a process and of its reaped children, in microseconds."""
+    """Return the CPU time of a process and its reaped children in microseconds."""
     fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) * SECOND // _TICK
 
@@ -91,13 +91,13 @@ def _memory_of_process(pid: int) -> int:
 
 
 def _rows(path: Path) -> dict[str, int]:
-    """Parse a file of names and numbers."""
+    """Parse a file whose lines are a name and a number, such as /proc/meminfo."""
     rows = (line.split() for line in _text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
 
 def _text(path: Path) -> str:
-    """Read a file; '' if it does not exist."""
+    """Read a file as text; return '' if it cannot be read."""
     with suppress(OSError):
         return path.read_text("ascii", "replace")
     return ""
@@ -112,7 +112,7 @@ _Readings: TypeAlias = tuple[UsageReading, UsageReading]
 
 
 class LocalUsage:
-    """The last two readings of each container and of the machine."""
+    """The usage of the local node's containers and of the machine: the last two readings of each."""
 
     def __init__(
         self, machine: ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
@@ -127,7 +127,7 @@ class LocalUsage:
         self._timer = loop.call_later(_EVERY, self._look)
 
     def of_pod(self, uid: str) -> MeasuredUsage | None:
-        """Return the usage of each container of a pod; None before it is known."""
+        """Return the usage of each running container of a pod; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
         rates = {run.container: _rate(self._readings(run)) for run in runs}
         if not rates or any(rate is None for rate in rates.values()):
@@ -146,13 +146,13 @@ class LocalUsage:
         return None if rate is None else MeasuredUsage({"": rate.usage}, rate.window)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the periodic readings."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
     def _readings(self, run: ObservedRun) -> _Readings:
-        """Return the last two readings of a run; for a new run, its start and a reading now."""
+        """Return the last two readings of a run; for a new run, zero usage at its start and a new reading."""
         key = key_of(run.obj)
         found = self._containers.get(key)
         if found is None or found[1].at - found[0].at < _LEAST:
@@ -161,7 +161,7 @@ class LocalUsage:
         return found
 
     def _asked(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
-        """Return what to read for a run: the pid of its shim, and its cgroups."""
+        """Return the pid of a run's shim, and the run's cgroups, as arguments for `of_container`."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(RUN, key.namespace, SANDBOX))
         groups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
@@ -174,7 +174,7 @@ class LocalUsage:
             self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
-        """Read all containers in a thread, since there may be many."""
+        """Read the usage of all running containers, in a thread because there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
         asked = {key_of(run.obj): self._asked(run) for run in runs}
         begun = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
@@ -187,7 +187,7 @@ class LocalUsage:
 
 
 class _Rate:
-    """Usage by resource (CPU in thousandths, memory in bytes), and the measured interval in microseconds."""
+    """The usage between two readings: CPU in thousandths of a core, memory in bytes, interval in microseconds."""
 
     def __init__(self, old: UsageReading, new: UsageReading) -> None:
         self.window = new.at - old.at

@@ -1,8 +1,7 @@
-"""The decision ledger in a SQLite file: entries are added and read, never changed; the oldest are deleted beyond a
-limit.
+"""The decision ledger: decisions of the controllers in a SQLite file, written in batches on a background thread.
 
-A damaged file is moved aside and replaced by an empty one: the ledger only explains decisions, and nothing depends on
-it. Entries survive the end of the process; a power loss may lose the last ones. One thread writes, another reads.
+Entries are only added; beyond a limit the oldest are deleted. A damaged file is renamed and replaced by an empty one,
+because the ledger only explains decisions. A power loss may lose the last entries.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from batchyard.metrics.registry import text_of
 from batchyard.server.platform.group_commit import BackgroundThread
 from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, journal_errors
 
-#: The number of entries that are kept.
+#: Maximum entries in the ledger.
 KEPT: Final = 1_000_000
 #: A query is aborted after this many thousand steps of SQLite, about half a second.
 _STEPS_MAX: Final = 20_000
@@ -49,13 +48,13 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LedgerFile:
-    """An open ledger: a connection for writing, one for reading, and the numbers of its entries."""
+    """An open ledger file: a SQLite connection for writing, and one for reading."""
 
     def __init__(self, path: Path, kept: int = KEPT) -> None:
-        """Open a file; create it if it does not exist. OSError or JournalError if that fails."""
+        """Open a ledger file, or create it; `kept` is the maximum number of entries. Raises OSError, JournalError."""
         self._path = path
         self._kept = kept
-        #: Whether a damaged file was moved aside.
+        #: Whether the file was damaged, and was therefore renamed and replaced.
         self.was_damaged = False
         try:
             self._file = _opened(path)
@@ -76,7 +75,7 @@ class LedgerFile:
         self.last = last
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add entries in one transaction; sqlite3.Error if that fails: then none is added."""
+        """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
         self._file.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
@@ -91,13 +90,13 @@ class LedgerFile:
         self._count = count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
-        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
+        """Insert entries, many with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             part = records[begin : begin + _ROWS_AT_ONCE]
             self._file.execute(_INSERT[len(part) - 1], _values(part))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching entries, in order; TooBroad if that takes too long, Unreadable if reading fails."""
+        """Return the entries that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         steps = iter(range(_STEPS_MAX))
         with self._read_errors():
@@ -111,13 +110,13 @@ class LedgerFile:
         return found[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry of that number, if it is still kept; Unreadable if the file cannot be read."""
+        """Return the entry with this number; None if it was deleted. Raises LedgerUnreadable."""
         with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record(row)
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close both SQLite connections."""
         self._reader.close()
         self._file.close()
 
@@ -126,7 +125,7 @@ class LedgerFile:
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
-        """Translate errors of reading into TooBroad and Unreadable."""
+        """Translate SQLite errors of the block into QueryTooBroad and LedgerUnreadable."""
         try:
             yield
         except (*DAMAGE, msgspec.DecodeError) as error:
@@ -148,7 +147,7 @@ class LedgerFile:
         return f"WHERE {where}" if where else "", [value for _, values in found for value in values]
 
     def _first_at(self, instant: Instant) -> int:
-        """Return the number of the first entry at or after an instant: instants increase with the numbers."""
+        """Return the number of the first entry at or after an instant, by binary search."""
         low, last = self._bounds()
         high = last + 1
         while low < high:
@@ -177,7 +176,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _bounds_in(file: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the first and the last entry; 0 if there is none."""
+    """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
     # One SELECT for both would make SQLite scan the whole table.
     (first,) = file.execute("SELECT min(number) FROM decisions").fetchone()
     (last,) = file.execute("SELECT max(number) FROM decisions").fetchone()
@@ -197,7 +196,7 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _values(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the values of rows; records of one decision share one details object, which is encoded once."""
+    """Return the column values of entries; details that consecutive entries share are encoded once."""
     values: list[Any] = []
     previous: Mapping[str, Any] = {}
     encoded: bytes | None = None
@@ -214,7 +213,7 @@ def _record(row: Sequence[Any]) -> DecisionRecord:
     return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)
 
 
-# --- ledger ---
+# --- live ledger ---
 #
 # Decision ledger of a running platform, with batched writes on a background thread.
 #
@@ -229,12 +228,14 @@ _WAITING_MAX: Final = 200_000
 
 
 class LiveLedger:
-    """The ledger file, and the entries that are not written yet."""
+    """The ledger of a running platform: its file, and the entries that are not written yet."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
-            _LOG.error("%s was damaged: it is renamed, and a new one is started", path)
+            _LOG.error(
+                "the decision ledger %s was damaged: it was renamed (.damaged) and replaced by an empty one", path
+            )
         #: The number of the last entry when the file was opened.
         self.last = self._file.last
         self._loop = loop
@@ -242,11 +243,11 @@ class LiveLedger:
         self._gathered: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
         self._is_due = False
-        #: The number of entries, and of those that were lost.
+        #: The number of added entries, and the number of lost entries.
         self._entries = self._lost = 0
 
     def keep(self, entry: DecisionRecord) -> None:
-        """Add an entry, whose number must be greater than all before."""
+        """Add an entry, whose number must be greater than the numbers of all earlier entries."""
         self._entries += 1
         self._gathered.append(entry)
         if not self._is_due and not self._writing:
@@ -254,13 +255,13 @@ class LiveLedger:
             self._loop.call_later(_GATHER, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching entries in order, including unwritten ones."""
+        """Return the entries that match a query, oldest first, including unwritten entries."""
         recent = [each for each in (*self._writing, *self._gathered) if _is_asked_for(each, query)]
         known = {each.number: each for each in (*self._file.find(query), *recent)}
         return [known[number] for number in sorted(known)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry with a number, or None if it is no longer kept."""
+        """Return the entry with this number, written or not; None if it was deleted."""
         waiting = (each for each in (*self._writing, *self._gathered) if each.number == number)
         return next(waiting, None) or self._file.get(number)
 
@@ -272,7 +273,7 @@ class LiveLedger:
             yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
-        """Write the remaining entries, and close the file."""
+        """Write the remaining entries, and close the ledger file."""
         self._writer.end()
         self._is_due = True  # nothing more is written later
         if self._gathered:
@@ -295,12 +296,12 @@ class LiveLedger:
             self._loop.call_later(_GATHER, self._write)
 
     def _append(self, records: Sequence[DecisionRecord]) -> None:
-        """Write entries. On errors they are lost and the error is logged."""
+        """Write entries to the file. If that fails, the entries are lost and the error is logged."""
         try:
             self._file.append(records)
         except sqlite3.Error as error:
             self._lost += len(records)
-            _LOG.error("%d entries of the decision ledger are lost: %s", len(records), error)
+            _LOG.error("%d entries of the decision ledger could not be written and are lost: %s", len(records), error)
 
 
 def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
@@ -317,7 +318,7 @@ def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _is_like(key: Key, asked: Key) -> bool:
-    """Whether a key matches the requested one, whose name may end with `?` wildcards of one character each."""
+    """Report whether a key matches the requested key, whose name may end with `?` wildcards for one character each."""
     if (key.kind, key.namespace) != (asked.kind, asked.namespace):
         return False
     known = asked.name.rstrip("?")

@@ -1,7 +1,8 @@
-"""Log output of a process: text lines, or JSON lines with structured fields.
+"""Logs of a process: formats of log lines, and the logs of scheduling cycles, decisions and audited requests.
 
+Levels of log lines:
 error     a defect in batchyard, or lost data
-warning   something is missing or fails
+warning   a missing feature, or a failed operation
 info      each decision, with its number in the decision ledger
 debug     each scheduling cycle
 """
@@ -52,7 +53,7 @@ class LogSettings(NamedTuple):
 
 
 def begin(settings: LogSettings) -> None:
-    """Configure logging to standard error."""
+    """Configure the process's logging to standard error, with a level and a format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
@@ -61,10 +62,10 @@ def begin(settings: LogSettings) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Text format: the bare message of warnings and errors; below that, also time and level."""
+    """The text format of log lines: only the message of warnings and errors; time, level and message of others."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as a line, followed by the traceback if it has one."""
+        """Format a log record as a text line, followed by its traceback if it has one."""
         text = super().format(record)
         if record.levelno >= logging.WARNING:
             return text
@@ -72,10 +73,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """JSON format: time, level, logger, message, and the fields of a record."""
+    """The JSON format of log lines: time, level, logger, message, and the structured fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as a line."""
+        """Format a log record as a JSON line."""
         text: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -93,7 +94,7 @@ def _time(record: logging.LogRecord) -> str:
     return format_micro_time(instant)
 
 
-# --- cycles ---
+# --- scheduling cycles ---
 #
 # Scheduling cycles: logged at level `debug`, and exported as traces.
 #
@@ -106,7 +107,7 @@ _SPAN_DIGITS: Final = 16
 
 
 class CycleLog:
-    """The times of the current cycle. A CycleWatch that delegates to another."""
+    """A CycleObserver that logs each scheduling cycle and exports it as a trace; it delegates to another observer."""
 
     def __init__(self, watch: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
         self._watch = watch
@@ -115,17 +116,17 @@ class CycleLog:
         self._decided: Instant = 0
 
     def begin(self) -> None:
-        """Record that a cycle with heads begins."""
+        """Record the start of a scheduling cycle."""
         self._began = wall_clock()
         self._watch.begin()
 
     def decide(self) -> None:
-        """Record that all decisions are made and will be applied."""
+        """Record that all decisions of the cycle are made, and that applying them starts."""
         self._watch.decide()
         self._decided = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Log and export the cycle."""
+        """Log the completed cycle, and export it as a trace."""
         self._watch.end(cycle, decisions)
         is_logged = _LOG.isEnabledFor(logging.DEBUG)
         if not is_logged and self._emit is None:
@@ -157,15 +158,15 @@ def _in_words(counters: Mapping[str, int]) -> str:
 #
 # Decision log: numbers, logs and stores the decisions of the controllers.
 #
-# A decision that is repeated for an object is recorded once. Each is a line in the log `batchyard.decisions` at level
-# `info`, with its number.
+# A decision that is repeated for an object is recorded once. Each decision is a line of the logger
+# `batchyard.decisions` at level `info`, with its number.
 
 
 _DECISION_LOG: Final = logging.getLogger("batchyard.decisions")
 
 
 class DecisionLog:
-    """The number of the last decision, and the last decision of each object. An EventSink that delegates to another."""
+    """An EventSink that numbers, logs and stores the decisions of controllers, and delegates to another sink."""
 
     def __init__(self, sink: EventSink, keep: Callable[[DecisionRecord], None], last: int = 0) -> None:
         self._sink = sink
@@ -174,7 +175,7 @@ class DecisionLog:
         self._recorded: LruCache[Key, tuple[str, str]] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Record a decision, and pass it on to the sink."""
+        """Pass an event record on to the other sink, and log and store it unless it repeats the object's last one."""
         self._sink(now, controller, record)
         regarding, type_, reason, message, details = record
         if self._recorded.recall(regarding) == (reason, message):
@@ -191,20 +192,20 @@ class DecisionLog:
 
 
 def keep_nothing(_entry: DecisionRecord) -> None:
-    """Discard the decision: there is no ledger."""
+    """Discard a decision, for a process without a decision ledger."""
 
 
 def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
-    """Return the structured fields of a log line."""
+    """Return the structured fields of a decision's log line."""
     kind, namespace, name = entry.regarding
     regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
     about = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
     return {**about, "regarding": regarding, "reason": entry.reason, "details": entry.details}
 
 
-# --- audit ---
+# --- audit log ---
 #
-# Audit log: a private file of JSON lines, rotated by size.
+# Audit log: a file of JSON lines that only its owner can read, rotated by size.
 
 
 #: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
@@ -214,7 +215,7 @@ _encode_audit = msgspec.json.Encoder().encode
 
 
 class AuditLog:
-    """The open file of the audit log."""
+    """The audit log: a file of JSON lines, one for each answered request, rotated by size."""
 
     def __init__(self, path: Path, size_max: int = SIZE_MAX) -> None:
         self._path = path
@@ -223,22 +224,22 @@ class AuditLog:
         self._file = _opened(path)
 
     def note(self, audited: AuditedRequest) -> None:
-        """Write the event of an answered request. On errors the event is lost and the error is logged."""
+        """Write the audit event of an answered request. If that fails, the event is lost and the error is logged."""
         if isinstance(audited.answer, DeferredResponse):
-            return  # noted once it has its answer
+            return  # it is written once the response is known
         self._count += 1
         line = _encode_audit(audit_event(audited, wall_clock(), self._count)) + b"\n"
         try:
             self._write(line)
         except OSError as error:
-            _AUDIT_LOG.error("a line of the audit log %s is lost: %s", self._path, error)
+            _AUDIT_LOG.error("an event could not be written to the audit log %s and is lost: %s", self._path, error)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the audit log."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
-        """Write a line completely or not at all."""
+        """Write a line to the audit log, completely or not at all."""
         end = self._file.tell()
         if end + len(line) > self._size_max:
             self._rotate()
@@ -248,7 +249,7 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Rotate the file. If that fails, the next line retries it."""
+        """Rename the full file and open a new one. If that fails, the next line retries it."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         file = _opened(self._path)
@@ -257,5 +258,5 @@ class AuditLog:
 
 
 def _opened(path: Path) -> FileIO:
-    """Open a file for appending. A new file is private to its owner."""
+    """Open the audit log for appending; only the owner can read a new file."""
     return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

@@ -1,7 +1,7 @@
-"""Trace export: sends spans in batches to a collector, as OTLP over HTTP in JSON.
+"""Trace export: sends trace spans in batches to a collector, as OTLP over HTTP in JSON.
 
-A failed batch is retried a few times and then dropped, so that nothing waits for the collector. The queue is bounded.
-Source: opentelemetry-proto, docs/specification.md (OTLP/HTTP) and its mapping to JSON, where ids are hexadecimal.
+A failed batch is retried a few times and then dropped, so that no other work waits for the collector. The queue is
+bounded. Source: opentelemetry-proto, docs/specification.md (OTLP/HTTP) and its JSON mapping, where ids are hexadecimal.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 
-#: Maximum queued spans. Beyond it the oldest are dropped.
+#: Maximum queued spans. If there are more, the oldest are dropped.
 WAITING_MAX: Final = 10_000
 _AT_ONCE: Final = 512
 _EVERY: Final = 1.0  # seconds
@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger("batchyard.traces")
 
 
 class SpanExport:
-    """The queue of spans, and the batch being sent. Create it within the event loop that runs it."""
+    """Exports queued trace spans to a collector. It must be created within the asyncio loop that runs it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
@@ -46,12 +46,12 @@ class SpanExport:
         #: The batch that is being sent.
         self._under_way: Sequence[TraceSpan] = ()
         self._sending: asyncio.Task[None] | None = None
-        #: The number of spans, and of those that were lost.
+        #: The number of queued spans so far, and the number of lost spans.
         self._emitted = 0
         self.lost = 0
 
     def emit(self, span: TraceSpan) -> None:
-        """Queue a span."""
+        """Queue a span for export; if the queue is full, the oldest span is dropped."""
         self._emitted += 1
         self.lost += len(self._waiting) == WAITING_MAX
         self._waiting.append(span)
@@ -59,12 +59,12 @@ class SpanExport:
             self._sending = self._loop.create_task(self._send_all())
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the export."""
+        """Yield the metrics of the trace export."""
         yield text_of(metric("batchyard_spans_total"), [((), self._emitted)])
         yield text_of(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
-        """Send the queued spans, as far as possible within _ENDS_WITHIN."""
+        """Send the queued spans, as far as possible within _ENDS_WITHIN seconds, and stop."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -88,12 +88,12 @@ class SpanExport:
             self._sending = None
 
     def _take(self) -> Sequence[TraceSpan]:
-        """Remove and return the next batch."""
+        """Remove the next batch of spans from the queue, and return it."""
         self._under_way = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
         return self._under_way
 
     async def _send(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
-        """Send a batch with retries. If all fail, it is lost."""
+        """Send a batch of spans, with retries. If all attempts fail, the batch is lost."""
         trouble: object = ""
         for pause in (*_AGAIN_AFTER, None):
             try:
@@ -117,7 +117,7 @@ class SpanExport:
 
     def _lose(self, count: int, why: object) -> None:
         self.lost += count
-        _LOG.warning("%d spans are lost: %s: %s", count, self._url, why)
+        _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, why)
 
 
 async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -130,7 +130,7 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def document_of(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
-    """Encode spans as an ExportTraceServiceRequest."""
+    """Convert spans to an OTLP ExportTraceServiceRequest document."""
     about = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": about["service.version"]}
     within = {"scope": scope, "spans": [_span_document(span) for span in spans]}

@@ -1,4 +1,4 @@
-"""HTTP transport to a remote API server, on aiohttp."""
+"""HTTP transport to a remote API server, based on aiohttp."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import sleep_for, ticks
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
 
-#: A watch without data for this long is restarted: bookmarks arrive about every minute.
+#: A watch that receives no data for this long is restarted, since bookmarks arrive about every minute.
 SILENCE_MAX: Final = 150  # seconds
 _CONNECTS_WITHIN: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
@@ -32,7 +32,7 @@ _DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
-    """A connection pool to one server. `renew` reads the credentials again when the server rejects them."""
+    """A pool of HTTP connections to one API server. `renew` loads the credentials again after a 401."""
 
     def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew
@@ -42,11 +42,11 @@ class HttpTransport:
         self._session = _session()
 
     def carrying_to(self, post: Callable[[Work], None]) -> "KernelTransport":
-        """Return a transport that delivers responses as work of a kernel."""
+        """Return a transport that delivers responses as external work of an event loop, through `post`."""
         return KernelTransport(self, post)
 
     async def close(self) -> None:
-        """Cancel all requests in progress."""
+        """Cancel all requests in progress, and close the connections."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -60,14 +60,14 @@ class HttpTransport:
         task.add_done_callback(self._ended)
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """Return the response to a request. After a 401, retry once with renewed credentials."""
+        """Send a request and return the response. After a 401, retry once with renewed credentials."""
         answer = await self._asked(request)
         if answer.code == _UNAUTHORIZED and await self._has_renewed():
             answer = await self._asked(request)
         return answer
 
     async def ask_patiently(self, request: HttpRequest) -> HttpAnswer:
-        """Return the response to a request. Retry an overloaded or unreachable server within the request's timeout."""
+        """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
         until = ticks() + request.within / SECOND
         while (answer := await self.ask(request)).code in _NOT_NOW:
             wait = answer.retry_after or _AGAIN_AFTER
@@ -79,7 +79,10 @@ class HttpTransport:
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
     ) -> HttpAnswer:
-        """Pass on the lines of a response, with `to_the_end` also an incomplete last one. Return how it ended."""
+        """Pass the lines of a response to `deliver` as they arrive; return its status when it ends.
+
+        With `to_the_end`, an incomplete last line is delivered too.
+        """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
         try:
             async with self._request(request, timeout) as response:
@@ -120,7 +123,7 @@ class HttpTransport:
         )
 
     async def _has_renewed(self) -> bool:
-        """Renew the credentials, once for all concurrent callers. Return whether they changed."""
+        """Load the credentials again, once for all concurrent callers. Return whether they have changed."""
         before = self._access
         if self._renewing is None:
             self._renewing = asyncio.ensure_future(self._read_again())
@@ -140,18 +143,20 @@ class HttpTransport:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "a defect", "exception": error})
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "unexpected exception in an HTTP request of the operator", "exception": error}
+            )
 
 
 class KernelTransport:
-    """A Transport (batchyard.client.transport) that shares the connections of an HttpTransport, for one kernel."""
+    """A Transport (batchyard.client.transport) over an HttpTransport, which delivers responses to one event loop."""
 
     def __init__(self, wire: HttpTransport, post: Callable[[Work], None]) -> None:
         self._wire = wire
         self._post = post
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request. `answered` is called once with the response."""
+        """Send a request, and call `answered` once with the response."""
         self._wire.start(self._send(request, answered))
 
     def watch(
@@ -160,7 +165,7 @@ class KernelTransport:
         deliver: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a streaming request. Pass on its lines as they arrive; call `ended` once at the end."""
+        """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
         self._wire.start(self._watch(request, deliver, ended))
 
     async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
@@ -191,7 +196,7 @@ async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
-    """Pass on complete lines. Return the incomplete rest."""
+    """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
     rest: list[bytes] = []
     async for chunk in response.content.iter_any():
         first, *others = chunk.split(b"\n")
@@ -209,7 +214,7 @@ def _seconds(text: str) -> Duration | None:
 
 
 def _instant(date: str) -> Instant:
-    """Parse a `Date` header; 0 if it is invalid."""
+    """Parse a `Date` header; return 0 if it is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
     except ValueError:
@@ -217,18 +222,18 @@ def _instant(date: str) -> Instant:
 
 
 def _broken(error: BaseException) -> HttpAnswer:
-    """Return the answer for a failed request. It was certainly not sent only if no connection was established."""
+    """Return a response with code 0 for a failed request, with the error and whether the request may have been sent."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
         message = f"{error.host}:{error.port}: {_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
-        message = "the connection broke within a response"
+        message = "the connection was closed before the response was complete"
     return HttpAnswer(0, trouble=message, was_sent=was_sent)
 
 
 def _reason(error: OSError) -> str:
-    """Return why a connection failed: the system's error text, since asyncio's names only the failed call."""
+    """Return why a connection failed, as the system's error text: asyncio's text names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,7 +1,7 @@
-"""Detects other controllers of the same objects: Kueue, JobSet's controller, or another batchyard.
+"""Detection of other controllers of the same objects (Kueue, JobSet's, batchyard), and Kueue's Configuration.
 
-They are recognized by the webhooks that they install, whatever the name of the configuration, and by the managers in
-the `managedFields` of objects. Both are checked before the operator starts, and continuously while it runs.
+Other controllers are recognized by the webhooks that they install, whatever the name of the configuration, and by the
+managers in the `managedFields` of objects. Both are checked before the operator starts, and while it runs.
 Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
 """
 
@@ -29,25 +29,25 @@ EVERY: Final = 5 * SECOND
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: A manager that wrote within this time is assumed to be running.
 _RECENT: Final = 10 * MINUTE
-#: The number of objects of a kind that are checked. A controller writes all of them.
+#: The number of objects of a kind that are checked. A running controller would have written all of them.
 _OBJECTS: Final = 50
 _LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
-#: The webhook of programs that admit Workloads (Kueue and batchyard); and that of JobSet's controller, which Kueue and
-#: batchyard have too.
+#: A webhook of programs that admit Workloads (Kueue, batchyard), and a webhook of programs that handle JobSets
+#: (JobSet's controller, Kueue, batchyard).
 _ADMITS, _RUNS_SETS = "vworkload.kb.io", "vjobset.kb.io"
 #: The webhook by which another batchyard installation is recognized, by controller group.
 _OURS_BY: Final = {ADMISSION: _ADMITS, JOBSET: "vpod.kb.io"}
 
 
 class Service(NamedTuple):
-    """The Service of webhooks."""
+    """The Service through which an API server calls webhooks."""
 
     namespace: str
     name: str
 
 
 class _Upstream(NamedTuple):
-    """An upstream program that does the work of a controller group."""
+    """An upstream program that does the same work as a controller group of batchyard."""
 
     name: str
     #: The names of its field managers (one exact, one prefix), and the kinds that it writes.
@@ -76,7 +76,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 
 
 async def startup_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
-    """Return why these controller groups must not start here; '' if nothing prevents it."""
+    """Return why these controller groups must not start on this cluster; '' if there is no conflict."""
     if why := await _run_by_platform(wire, groups):
         return why
     if why := await _seen_by_webhooks(wire, groups, own):
@@ -90,7 +90,7 @@ async def startup_conflict(wire: RequestSender, groups: Sequence[str], own: Serv
 
 
 async def watch_for_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
-    """Check the webhook configurations periodically. Return the reason to stop once a conflict appears."""
+    """Check the webhook configurations periodically until a conflict appears; return the reason to stop."""
     why = ""
     while not why:
         await sleep_for(EVERY)
@@ -99,7 +99,7 @@ async def watch_for_conflict(wire: RequestSender, groups: Sequence[str], own: Se
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
-    """Return why these groups must stop, if a change was made by a competing controller; else ''."""
+    """Return why these controller groups must stop if a competing controller made this change; else ''."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
@@ -113,7 +113,7 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
 
 
 async def _run_by_platform(wire: RequestSender, groups: Sequence[str]) -> str:
-    """Return why the groups must not start if the server is a batchyard platform that runs them itself; else ''."""
+    """Return why controller groups must not start, if the server is a platform that runs them itself; else ''."""
     if await is_foreign(wire):
         return ""
     report = await wire.ask(HttpRequest("GET", REPORT))
@@ -123,32 +123,32 @@ async def _run_by_platform(wire: RequestSender, groups: Sequence[str]) -> str:
         return ""
     without = ",".join(f"-{group}" for group in groups if group in runs)
     return (
-        f"this platform runs {both} itself: two would decide about the same objects. Start it with --controllers "
-        f"'*,{without}', or leave them out here; --beside-upstream skips this check"
+        f"this platform runs {both} itself: two controllers would decide about the same objects. Start it with "
+        f"--controllers '*,{without}', or leave them out here; --beside-upstream skips this check"
     )
 
 
 async def _seen_by_webhooks(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
-    """Return why the groups must not start, by the webhook configurations of other programs; else ''."""
+    """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
     found = list_in(await wire.ask(HttpRequest("GET", _CONFIGURATIONS)))
     others = [each for each in (found or {}).get("items") or () if not _is_at(each, own)]
     for group in groups:
         for each in others:
             name = _decider(each, group)
             if name:
-                return _conflict_message(group, name, [f"its webhooks are {each['metadata']['name']}"])
+                return _conflict_message(group, name, [f"its webhook configuration is {each['metadata']['name']}"])
     return ""
 
 
 def _conflict_message(group: str, name: str, signs: Sequence[str]) -> str:
     return (
-        f"{name} is on this cluster ({'; '.join(signs)}): two would decide about the same objects. "
+        f"{name} is active on this cluster ({'; '.join(signs)}): two controllers would decide about the same objects. "
         f"Remove it, or leave {group} out of --controllers; --beside-upstream skips this check"
     )
 
 
 def _decider(configuration: Obj, group: str) -> str:
-    """Return the program that does the work of a group, by its webhooks; else ''. Kueue has JobSet webhooks too."""
+    """Return the program whose webhooks show that it does the work of a controller group; '' if there is none."""
     hooks = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _OURS_BY.get(group) in hooks else ""
@@ -177,7 +177,8 @@ async def _recent_writes(wire: RequestSender, upstream: _Upstream) -> AsyncItera
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
-    """Return the time of the last write by these managers in `managedFields`; None without one.
+    """Return the time of the last write by these field managers, from `managedFields`; None without one.
+
 
     Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
     ClusterQueues under other names.
@@ -195,7 +196,7 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
 
 # --- kueue configuration ---
 #
-# Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts as a file.
+# Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts.
 #
 # Source: config/components/manager of Kueue, and the chart that is released with it.
 
@@ -222,7 +223,7 @@ OURS: Final = ConfigMapName("batchyard-system", "batchyard-operator-configuratio
 
 
 class ConfigurationResult(NamedTuple):
-    """A Configuration, or None, and a message about it for the user."""
+    """Kueue's Configuration, or None, and a message for the user about where it was read or why it was not."""
 
     configuration: Obj | None
     message: str
@@ -231,7 +232,7 @@ class ConfigurationResult(NamedTuple):
 
 
 async def configuration_of(wire: RequestSender, places: Sequence[ConfigMapName] = (KUEUE, OURS)) -> ConfigurationResult:
-    """Return the Configuration of the first of these ConfigMaps that exists."""
+    """Read Kueue's Configuration from the first of these ConfigMaps that exists."""
     for place in places:
         answer = await send_with_retries(wire, HttpRequest("GET", place.path))
         name = f"ConfigMap {place.name} of {place.namespace}"
@@ -245,15 +246,15 @@ async def configuration_of(wire: RequestSender, places: Sequence[ConfigMapName] 
 
 
 def unsupported_settings(configuration: Obj) -> Iterator[str]:
-    """Yield a message for each setting of a Configuration that batchyard does not support."""
+    """Yield a message for each setting of Kueue's Configuration that batchyard does not support."""
     for path, instead in unsupported_fields(configuration):
-        yield f"{path} of Kueue's Configuration is not supported; assumed instead: {instead}"
+        yield f"the setting {path} of Kueue's Configuration is not supported; used instead: {instead}"
 
 
 def _read(name: str, text: str | None) -> ConfigurationResult:
     if text is None:
         return ConfigurationResult(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
     try:
-        return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration is that of {name}")
+        return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration was read from {name}")
     except InvalidConfiguration as invalid:
         return ConfigurationResult(None, f"Kueue's Configuration cannot be read: {invalid}", is_lacking=True)

@@ -1,6 +1,7 @@
-"""The dashboard on an operator's port, for users with a token of its API server.
+"""HTTP endpoints of the operator and of the shadow: health, metrics, and the dashboard.
 
-Only the leader serves it, because other replicas have no objects in memory.
+The dashboard is for users with a token of the API server. Only the leader serves it, because other replicas have no
+objects in memory.
 """
 
 import asyncio
@@ -18,41 +19,41 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
 from batchyard.server.operator.token_review import TokenReviewer
 
-#: A model is computed again until all permissions that it depends on are known. Each round may need further ones.
+#: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
 _ROUNDS_MAX: Final = 8
-#: Seconds after which the token and permissions of a watching user are checked again.
+#: The interval in seconds at which the token and permissions of a watching user are checked again.
 _AGAIN: Final = 20.0
 _SCHEME: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
 
 class StreamHub:
-    """The open model streams, which are notified of changes."""
+    """The open streams of dashboard models, which are notified of changes."""
 
     def __init__(self) -> None:
         self._streams: dict[ModelStream, None] = {}
 
     def join(self, watch: ModelStream) -> None:
-        """Notify a stream of all further changes."""
+        """Add a stream, which is then notified of all changes."""
         self._streams[watch] = None
 
     def leave(self, watch: ModelStream) -> None:
-        """Stop notifying a stream."""
+        """Remove a stream, which is then no longer notified."""
         self._streams.pop(watch, None)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Pass changes to all streams."""
+        """Notify all streams of changes of objects."""
         for stream in list(self._streams):
             stream.feed(events)
 
     def touch(self) -> None:
-        """Refresh all streams after a change that no object shows."""
+        """Refresh all streams after a change that is not a change of an object."""
         for stream in list(self._streams):
             stream.touch()
 
 
 class OperatorPage:
-    """The routes of the dashboard. `models` returns None until the operator leads."""
+    """The HTTP handlers of the dashboard. `models` returns None until the operator leads."""
 
     def __init__(self, reviewed: TokenReviewer, models: Callable[[], tuple[ModelHandler, StreamHub] | None]) -> None:
         self._reviewed = reviewed
@@ -60,7 +61,7 @@ class OperatorPage:
         self._files = StaticFileHandler(asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """Return the routes."""
+        """Return the HTTP routes of the dashboard."""
         return [
             web.get(FILES, self._file),
             web.get(f"{FILES}/{{name:.*}}", self._file),
@@ -100,7 +101,7 @@ class OperatorPage:
             stream.end()
 
     async def _settled(self, models: ModelHandler, asked: ApiRequest) -> Response:
-        """Return the response once all permissions that it depends on are known."""
+        """Compute a model's response, repeatedly until all permissions that it depends on are known."""
         for _ in range(_ROUNDS_MAX):
             refused: StatusError | None = None
             try:
@@ -115,7 +116,7 @@ class OperatorPage:
         return answer
 
     async def _follow(self, request: web.Request, stream: ModelStream, token: str) -> web.StreamResponse:
-        """Stream the changes of a model while its user's token is valid."""
+        """Stream the changes of a model to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         news = asyncio.Event()
@@ -156,7 +157,7 @@ _ENDS_WITHIN: Final = 1.0  # seconds
 
 
 class HttpEndpoints:
-    """An HTTP server that runs while its context is entered. With port 0 it does not listen."""
+    """An HTTP server that runs while its context manager is entered; with port 0 it does not listen."""
 
     def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], report: Callable[[str], None]) -> None:
         self._routes = routes
@@ -172,7 +173,7 @@ class HttpEndpoints:
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
-            self._report(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
+            self._report(f"batchyard: health and metrics at http://{address}:{port}, dashboard at /ui/")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -181,7 +182,7 @@ class HttpEndpoints:
 
 
 def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
-    """Routes for /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, or '' when ready."""
+    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, '' when ready."""
 
     async def alive(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -191,7 +192,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
         return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
 
     async def metrics(request: web.Request) -> web.StreamResponse:
-        """Send the metrics in parts, so that the controllers run in between."""
+        """Respond with the metrics in parts, so that the controllers run in between."""
         try:
             parts = exposition.parts(request.query.getall(CHOICE, []))
         except ValueError as error:
@@ -207,7 +208,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
 
 
 async def _yield_to_loop() -> None:
-    """Yield to the event loop for one iteration."""
+    """Let the asyncio loop run one iteration."""
     turn = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(turn.set_result, None)
     await turn

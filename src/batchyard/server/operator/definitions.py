@@ -23,14 +23,14 @@ _THERE: Final = 409
 
 
 class DefinitionsClient(Protocol):
-    """A client of an API server."""
+    """Sends requests to an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """Return the response to a request."""
+        """Send a request and return the response."""
 
 
 async def install(wire: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the CustomResourceDefinitions of kinds that are not served. Return a message for each."""
+    """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
     missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
     return [await _install(wire, info) for info in missing]
 
@@ -43,7 +43,7 @@ def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 
 async def _is_served(wire: DefinitionsClient, info: ServedKind) -> bool:
-    """Whether the server serves the kind in any known version."""
+    """Report whether the server serves the kind in any known version."""
     for version in info.versions:
         answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
         if answer.code != 404:
@@ -57,32 +57,32 @@ async def _install(wire: DefinitionsClient, info: ServedKind) -> str:
     answer = await wire.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
     if answer.code not in {201, _THERE}:
         why = decoded(answer.body).get("message") or answer.trouble or answer.code
-        return f"batchyard: {name}: not installed: {why}"
+        return f"batchyard: CustomResourceDefinition {name} could not be installed: {why}"
     for _ in range(_LOOKS_MAX):
         found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
         if is_true(found, ESTABLISHED):
-            return f"batchyard: {name}: installed, version {info.storage_version}"
+            return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
         await sleep_for(_LOOKS_EVERY)
-    return f"batchyard: {name}: installed; the server does not serve it yet"
+    return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"
 
 
 # --- watch errors ---
 #
-# Reports errors of lists and watches: each error once while it lasts, and the recovery from all of them.
+# Reports errors of lists and watches: each error once while it lasts, and the recovery from all errors.
 #
 # A kind that is not served does not recover by itself. The other kinds work without it.
 
 
 class WatchErrorLog:
-    """The errors that were reported and may still last. `remedy` is appended if a kind is not served."""
+    """Reports errors of informers, each once. `remedy` is appended if the server does not serve a kind."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
-        #: The reported errors that may still last.
+        #: The errors that were reported and may still last.
         self._reported: dict[str, None] = {}
 
     def news(self, informer: Informer, all_of_them: Iterable[Informer]) -> str:
-        """Return the message to report after an informer got a response; '' if none."""
+        """Return the message to report after a response to an informer; '' if there is nothing new."""
         if informer.trouble:
             if informer.trouble in self._reported:
                 return ""
@@ -94,10 +94,10 @@ class WatchErrorLog:
         if any(lasting.values()) or self._reported.keys() == lasting.keys():
             return ""
         self._reported = dict.fromkeys(lasting)
-        return "recovered"
+        return "recovered: all lists and watches work again"
 
     def _in_words(self, informer: Informer) -> str:
         if informer.is_served:
             return informer.trouble
-        text = f"{informer.trouble}: treated as having no objects; retrying periodically"
+        text = f"{informer.trouble}; until it does, the kind counts as having no objects"
         return f"{text}; {self._remedy}" if self._remedy else text

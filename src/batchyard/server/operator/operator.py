@@ -1,7 +1,7 @@
 """The operator: batchyard's controllers in their own process, against a remote API server.
 
-It waits for leadership, syncs its informers, and then runs the controllers. Other replicas hold no objects and decide
-nothing. A replica that loses leadership exits, and its supervisor (such as the kubelet) restarts it. Controllers use
+It waits for leadership, syncs its informers, and then runs the controllers. Other replicas only wait and serve
+webhooks. A replica that loses leadership exits, and its supervisor (such as the kubelet) restarts it. Controllers use
 the server's time (`clocks/server.py`).
 """
 
@@ -58,12 +58,12 @@ _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and reque
 
 
 class OperatorError(Exception):
-    """The operator must stop. The message says why and what to do."""
+    """The operator must stop. The message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRateLimits:
-    """The client's rate limit: requests per second, and burst."""
+    """The rate limit of the operator's writes: requests per second, and burst."""
 
     qps: float
     burst: int
@@ -75,23 +75,26 @@ class OperatorConfig:
 
     source: KubeconfigSource
     settings: PlatformSettings
-    #: The terms of leader election; None leads at once, for a single replica.
+    #: The settings of leader election; with None the operator leads at once, for a single replica.
     terms: LeaseSettings | None
     limits: ClientRateLimits
     #: Whether missing CustomResourceDefinitions are installed first.
     installs: bool
-    #: The address and port of health and metrics; port 0 disables them.
+    #: The address and port for health, metrics and the dashboard; port 0 disables them.
     address: str
     port: int
     #: The URL of the collector that receives traces; '' for none.
     traces_to: str = ""
     webhooks: WebhookTerms = field(default_factory=WebhookTerms)
-    #: Whether to run although another controller decides about the same objects.
+    #: Whether to run even if another controller decides about the same objects.
     beside_upstream: bool = False
 
 
 class OperatorProcess:
-    """The client, controllers and leader election of an operator. Create it within the event loop that runs it."""
+    """A replica of the operator: its client, controllers and leader election.
+
+    It must be created within the asyncio loop that runs it.
+    """
 
     def __init__(self, wanted: OperatorConfig, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._wanted = wanted
@@ -110,18 +113,18 @@ class OperatorProcess:
         wiring = ClientDependencies(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
-        self.client.outbox.on_refused = lambda refusal: report(f"batchyard: refused: {refusal}; retrying")
+        self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
-        #: The permissions of dashboard users; and the models of the dashboard, once the operator leads.
+        #: The permissions of dashboard users, and the models of the dashboard (None until the operator leads).
         self.reviewed = TokenReviewer(wire, self.timers.now)
         self.models: tuple[ModelHandler, StreamHub] | None = None
         self.figures = ServerMetrics(STANDALONE if wanted.terms is None else LEADER)
         if self.spans is not None:
             self.figures.also.append(self.spans.texts)
         self.leads = False
-        #: Whether its webhooks are ready to be called.
+        #: Returns whether the webhooks are ready to be called.
         self.answers: Callable[[], bool] = lambda: True
-        #: The metrics of its webhooks.
+        #: Yields the metrics of the webhooks.
         self.asked: Texts = lambda: iter(())
         self._troubles = WatchErrorLog(_REMEDY)
 
@@ -134,11 +137,11 @@ class OperatorProcess:
         if self._leadership is None:
             self._lead()
         else:
-            self.report("batchyard: waiting to lead")
+            self.report("batchyard: waiting to lead; the leader is elected with a Lease")
             self._leadership.start()
 
     async def close(self) -> None:
-        """Stop the controllers, and release the lease."""
+        """Stop the controllers, and release the Lease."""
         self.kernel.stop()
         if self._leadership is not None:
             released = asyncio.Event()
@@ -149,7 +152,7 @@ class OperatorProcess:
             await self.spans.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the operator with an error."""
+        """End the operator process with an error."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -164,7 +167,7 @@ class OperatorProcess:
 
     def _lead(self) -> None:
         self.leads = True
-        self.report("batchyard: leads; listing objects")
+        self.report("batchyard: this replica leads; listing objects")
         self.client.start()
 
     def _lost(self) -> None:
@@ -172,12 +175,12 @@ class OperatorProcess:
         self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
     def _heard(self, informer: Informer) -> None:
-        """Report an error of an informer once, and start the controllers when all informers are synced."""
+        """Report news of an informer, and start the controllers when all informers are synced."""
         if news := self._troubles.news(informer, self.client.informers.values()):
             self.report(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._begun()
-            self.report(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
+            self.report(f"batchyard: this replica runs {', '.join(self._wanted.settings.controllers)}")
 
     def _begun(self) -> WiredPlatform:
         pace = DecisionThrottle(self.kernel.clock, self.clock.speed)
@@ -199,14 +202,14 @@ class OperatorProcess:
         return platform
 
     def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
-        """Stop if another controller has written the same objects."""
+        """Stop the operator if a change shows that another controller writes the same objects."""
         for event in events:
             if why := conflicting_write(event, self._wanted.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(why))
 
     def _shown(self, platform: WiredPlatform, found: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Return the dashboard's models of the platform, updated from now on."""
+        """Create the dashboard's models of a platform, which are updated on every change."""
         history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(found)
         self.client.subscribe(history.observe)
@@ -219,7 +222,7 @@ class OperatorProcess:
 
 
 async def operate(wanted: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
-    """Run an operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
+    """Run a replica of the operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
     access = await unless_ended(end, read_access(wanted.source))
     if access is None:
         return
@@ -248,7 +251,8 @@ async def operate(wanted: OperatorConfig, report: Callable[[str], None], end: as
 async def _without_conflicts(
     operator: OperatorProcess, wanted: OperatorConfig, own: Service, end: asyncio.Event
 ) -> AsyncIterator[None]:
-    """Wait until no other controller decides about the same objects; if one appears later, the operator ends.
+    """Wait until no other controller decides about the same objects; end the operator if one appears later.
+
 
     A replica with webhooks keeps answering them while it waits, so that objects can still be created.
     """
@@ -274,7 +278,7 @@ async def _without_conflicts(
 
 
 async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
-    """Wait until `end` is set. Raises the error that ended the operator, if any."""
+    """Wait until `end` is set or the operator has ended. Raises the error that ended it, if any."""
     ended.add_done_callback(lambda _: end.set())
     await end.wait()
     if ended.done():
@@ -305,7 +309,7 @@ def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], 
 def operator_endpoints(
     operator: OperatorProcess, place: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
-    """Return the HTTP server of an operator: health, metrics and the dashboard."""
+    """Return the HTTP server of an operator for health, metrics and the dashboard."""
     program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
     exposition = Exposition([*program, *operator.figures.sources()])
     page = OperatorPage(operator.reviewed, lambda: operator.models)
@@ -313,7 +317,7 @@ def operator_endpoints(
 
 
 def _missing(operator: OperatorProcess) -> str:
-    """Return what delays readiness: the webhook certificates, and on the leader also informers that are not synced."""
+    """Return what delays readiness: webhook certificates, or on the leader informers that are not synced; else ''."""
     if not operator.answers():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:

@@ -1,6 +1,7 @@
-"""The shadow: lists and watches Kueue's objects, reports what batchyard would decide, and writes nothing.
+"""The shadow: watches a cluster on which Kueue decides, and reports where batchyard would decide otherwise.
 
-Its transport rejects writes. It needs no leader election, so any number of shadows can run. It uses the local clock.
+It writes nothing: its transport rejects writes. So it needs no leader election, and any number of shadows can run. It
+uses the local clock.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
-# --- shadow page ---
+# --- shadow dashboard ---
 #
 # The dashboard of a cluster on which Kueue decides, with the same models as on a platform.
 
 
 class ShadowPage:
-    """The dashboard's models. Its index only holds queues and their Workloads; nothing is decided with it."""
+    """The dashboard models of a shadow, updated on every change; its index of queues is used only for display."""
 
     def __init__(
         self, client: RestClient, time: LoopTimers, reviewed: TokenReviewer, counts: Callable[[], ComparisonCounts]
@@ -56,7 +57,7 @@ class ShadowPage:
         self.models = ModelHandler(pages, reviewed, self._hub, time), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Update the models by changes, or by the existing objects."""
+        """Update the dashboard models after changes; existing objects are passed as ADDED events."""
         now = self._time.now()
         for event in events:
             self._index.observe(event, now)
@@ -65,7 +66,7 @@ class ShadowPage:
         self._hub.observe(events)
 
     def found(self, finding: Divergence) -> None:
-        """Add a divergence between Kueue and batchyard."""
+        """Add a divergence between the decisions of Kueue and batchyard to the dashboard."""
         since = finding.at if finding.since is None else finding.since
         identity = finding.divergence_type.value, finding.workload, finding.message
         self._comparison.partings.appendleft(
@@ -75,7 +76,7 @@ class ShadowPage:
 
 
 _ENDS_WITHIN: Final = 1.0  # seconds
-#: The rate limit (requests per second, burst): a shadow sends only lists and watches.
+#: The rate limit of the client: requests per second, and burst.
 _LIMIT: Final = 50.0, 100
 
 
@@ -86,18 +87,21 @@ class ShadowConfig:
     source: KubeconfigSource
     #: Settings of Kueue's Configuration; None reads them from the cluster.
     kueue: KueueSettings | None
-    #: Whether fair sharing is enabled in addition.
+    #: Whether fair sharing is enabled even if `kueue` does not enable it.
     fair_sharing: bool
     terms: ShadowSettings
     #: How long to run after all objects are read; None runs until it is stopped.
     lasts: Duration | None
-    #: The address and port of health and metrics; port 0 disables them.
+    #: The address and port for health, metrics and the dashboard; port 0 disables them.
     address: str
     port: int
 
 
 class Shadow:
-    """The client and the model of a shadow. Create it within the event loop that runs it."""
+    """A shadow: its client, and the comparison of Kueue's decisions with batchyard's.
+
+    It must be created within the asyncio loop that runs it.
+    """
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Shadow:
         #: Done when the run time has passed, or when an exception ends the shadow.
         self.ended: asyncio.Future[None] = loop.create_future()
         self._time = LoopTimers(loop)
-        #: The permissions of dashboard users; and the dashboard, once all objects are read.
+        #: The permissions of dashboard users, and the dashboard (None until all objects are read).
         self.reviewed = TokenReviewer(wire, self._time.now)
         self.page: ShadowPage | None = None
         transport = ReadOnlyTransport(wire.carrying_to(self._post))
@@ -129,21 +133,21 @@ class Shadow:
         self._troubles = WatchErrorLog()
 
     def start(self) -> None:
-        """Start the informers."""
+        """Start to list and watch objects."""
         self.client.start()
 
     def stop(self) -> None:
-        """Stop comparing."""
+        """Stop the comparison and all timers."""
         self._looking.is_over = True
         self._time.stop()
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The results so far."""
+        """The counts of equal and divergent decisions so far."""
         return self.followers.counts
 
     def _post(self, work: Work) -> None:
-        """Run external work on the event loop."""
+        """Schedule work on the asyncio loop, unless the shadow has ended by then."""
         self._loop.call_soon(self._guarded, work)
 
     def _guarded(self, work: Work) -> None:
@@ -164,7 +168,7 @@ class Shadow:
             if self._wanted.port:
                 self.page = ShadowPage(self.client, self._time, self.reviewed, lambda: self.counts)
                 self.page.observe(self.client.everything())
-            self._report("batchyard: comparing with Kueue; writes nothing")
+            self._report("batchyard: comparing with Kueue's decisions; no objects are written")
             if self._wanted.lasts is not None:
                 self._time.call_at(self._time.now() + self._wanted.lasts, self._end)
 
@@ -183,7 +187,7 @@ class Shadow:
 
 
 def shadow_endpoints(shadow: Shadow, place: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
-    """Return the HTTP server of a shadow: health, metrics and the dashboard."""
+    """Return the HTTP server of a shadow for health, metrics and the dashboard."""
     figures = ShadowMetrics(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
     routes = health_routes(
@@ -197,7 +201,7 @@ def shadow_endpoints(shadow: Shadow, place: tuple[str, int], report: Callable[[s
 async def compare_with_kueue(
     wanted: ShadowConfig, found: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
-    """Compare until `end` is set or the run time has passed. Return the results."""
+    """Run a shadow until `end` is set or its run time has passed. Return counts of equal and divergent decisions."""
     access = await unless_ended(end, read_access(wanted.source))
     if access is None:
         return ComparisonCounts()
@@ -224,7 +228,7 @@ async def compare_with_kueue(
 
 
 async def _kueue(wanted: ShadowConfig, wire: HttpTransport, report: Callable[[str], None]) -> KueueSettings:
-    """Return the settings by which Kueue decides."""
+    """Return the settings with which Kueue decides, read from the cluster unless they are given."""
     kueue = wanted.kueue
     if kueue is None:
         read = await configuration_of(wire, [KUEUE])
@@ -237,7 +241,7 @@ async def _kueue(wanted: ShadowConfig, wire: HttpTransport, report: Callable[[st
 
 
 def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
-    """Return the terms, with the settings of waitForPodsReady."""
+    """Return the settings of the shadow, extended by those of Kueue's waitForPodsReady."""
     waits = kueue.pods_ready
     if waits is None:
         return terms
@@ -255,5 +259,5 @@ def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, cont
 
 
 def _never() -> bool:
-    """Deny all writes."""
+    """Return False: a shadow may not write."""
     return False

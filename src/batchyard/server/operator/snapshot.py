@@ -1,9 +1,9 @@
-"""Reads a snapshot of a cluster's scheduling objects over HTTP, kind by kind and page by page.
+"""Snapshots of a cluster's scheduling objects, read over HTTP kind by kind and page by page.
 
 Every kind is listed at the same revision if the server supports it (`resourceVersionMatch=Exact`), so that the snapshot
-is consistent. The result names kinds that are listed at another revision, forbidden, or not served. Only one page is
-held in memory at a time. Source: Kubernetes API concepts, "Resource versions" and "Retrieving large results sets in
-chunks".
+is consistent. The result names the kinds that were listed at another revision, are forbidden, or are not served. Only
+one page is held in memory at a time. Source: Kubernetes API concepts, "Resource versions" and "Retrieving large results
+sets in chunks".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,21 +39,21 @@ _LATER: Final = frozenset({0, 429, 500, 502, 503})
 
 
 class SnapshotError(Exception):
-    """A cluster cannot be read. The message says why and what to do."""
+    """The cluster cannot be read. The message contains the server's error."""
 
 
 class RequestSender(Protocol):
-    """A client of an API server."""
+    """Sends requests to an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """Return the response to a request."""
+        """Send a request and return the response."""
 
 
 @dataclass(slots=True)
 class SnapshotResult:
-    """The results so far."""
+    """The result of reading a snapshot: its revision, object counts, and the kinds that could not be listed."""
 
-    #: The server's time if it reports one, else 0.
+    #: The server's time if it reports its time, else 0.
     at: Instant = 0
     #: The revision of all objects, except those of the kinds in `loose`.
     revision: int = 0
@@ -71,16 +71,16 @@ class SnapshotResult:
     configuration: Obj | None = None
     #: A message about that Configuration; '' if it is neither known nor expected.
     of_configuration: str = ""
-    #: Messages about its settings that batchyard does not support.
+    #: Messages about settings of that Configuration that batchyard does not support.
     beside: list[str] = field(default_factory=list)
 
 
 PageHandler = Callable[[str, Sequence[Obj]], None]
-"""Receives the objects of a kind, in their storage version, a page at a time."""
+"""Called with the kind and the objects of each page, in their storage version."""
 
 
 async def read_cluster(wire: RequestSender, kinds: Iterable[str], take: PageHandler) -> SnapshotResult:
-    """List these kinds, and pass their objects to `take`. Raises SnapshotError if the server does not answer."""
+    """List all objects of these kinds, and pass each page to `take`. Raises SnapshotError if a list fails."""
     first = await _first(wire)
     own = decoded(first.body) if first.code == 200 else {}
     reading = SnapshotResult(at=int(own.get("instant") or first.server_time), configuration=own.get("configuration"))
@@ -90,7 +90,7 @@ async def read_cluster(wire: RequestSender, kinds: Iterable[str], take: PageHand
 
 
 async def _first(wire: RequestSender) -> HttpAnswer:
-    """Return the platform's status document if the server is one. An unreachable server is not retried."""
+    """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
     request = HttpRequest("GET", REPORT)
     answer = await wire.ask(request)
     if not answer.code:
@@ -99,7 +99,7 @@ async def _first(wire: RequestSender) -> HttpAnswer:
 
 
 async def _read_kind(wire: RequestSender, info: ServedKind, take: PageHandler, reading: SnapshotResult) -> None:
-    """List a kind in the newest served version that the server can convert to."""
+    """List all objects of a kind, in the newest version that the server serves and can convert to."""
     unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
         path, exact = path_of_kind(info, version), ""
@@ -128,7 +128,7 @@ async def _read_kind(wire: RequestSender, info: ServedKind, take: PageHandler, r
 async def _take_pages(
     wire: RequestSender, of: tuple[ServedKind, str], answer: HttpAnswer, take: PageHandler, reading: SnapshotResult
 ) -> None:
-    """Pass on the first page and fetch the others. If the token expires, continue with the inconsistent one offered."""
+    """Pass all pages to `take`, given the first one. If the continue token expires, use the one in the error."""
     info, version = of
     path = path_of_kind(info, version)
     while True:
@@ -153,12 +153,12 @@ def _next(page: Mapping[str, Any]) -> str:
 
 
 async def _page(wire: RequestSender, path: str, query: str) -> HttpAnswer:
-    """Fetch a page."""
+    """Fetch one page of a list, with retries."""
     return await send_with_retries(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
 
 
 async def send_with_retries(wire: RequestSender, request: HttpRequest) -> HttpAnswer:
-    """Return the response to a request. Retry with exponential backoff while the server is overloaded."""
+    """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
     answer = await wire.ask(request)
     for tries in range(1, TRIES_MAX):
         if answer.code not in _LATER or _is_unconverted(answer):
@@ -169,5 +169,5 @@ async def send_with_retries(wire: RequestSender, request: HttpRequest) -> HttpAn
 
 
 def _is_unconverted(answer: HttpAnswer) -> bool:
-    """Whether a version fails because its conversion webhook is unavailable. The storage version does not need it."""
+    """Report whether a list failed because the conversion webhook of its API version is unavailable."""
     return answer.code == 500 and "conversion webhook" in failure_reason(answer)

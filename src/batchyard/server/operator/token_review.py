@@ -27,23 +27,26 @@ _AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _encode = msgspec.json.Encoder().encode
 
 _Question: TypeAlias = tuple[UserInfo, str, str, str]
-"""A user, and the group, plural and namespace of a list request."""
+"""A user, and the API group, plural resource name and namespace that the user wants to list."""
 
 
 class TokenReviewer:
-    """An Authorizer that decides from a cache. It denies unknown requests and records them; `settle` looks them up."""
+    """An Authorizer for dashboard users that decides from a cache of reviews by the API server.
+
+    It denies requests that are not in the cache, and records them; `settle` sends their reviews.
+    """
 
     def __init__(self, wire: HttpTransport, now: Callable[[], Instant]) -> None:
         self._wire = wire
         self._now = now
         self._users: dict[bytes, tuple[Instant, UserInfo | None]] = {}
         self._rights: dict[_Question, tuple[Instant, bool]] = {}
-        #: Requests that were decided without an answer, or with an expired one.
+        #: Requests that were decided without a cached review, or with an expired one.
         self._open: dict[_Question, None] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def user_of(self, token: str) -> UserInfo | None:
-        """Return the user of a token; None if the token is invalid."""
+        """Return the user that a bearer token authenticates; None if the token is invalid."""
         digest = hashlib.sha256(token.encode()).digest()
         asked_at, user = self._users.get(digest, (-GOOD_FOR, None))
         if self._now() - asked_at < GOOD_FOR:
@@ -56,7 +59,7 @@ class TokenReviewer:
         return user
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Decide from the cache, and record the request if its answer is missing or expired."""
+        """Decide about a request from the cache, and record it if its review is missing or expired."""
         question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         asked_at, allowed = self._rights.get(question, (-GOOD_FOR, False))
         if self._now() - asked_at >= GOOD_FOR:
@@ -64,7 +67,7 @@ class TokenReviewer:
         return Decision(allowed)
 
     async def settle(self) -> bool:
-        """Look up the recorded requests. Return whether any answer differs from the decision made."""
+        """Send reviews for the recorded requests. Return whether any result differs from the decision made before."""
         questions, self._open = list(self._open), {}
         return any(await asyncio.gather(*map(self._settle, questions)))
 
@@ -82,7 +85,7 @@ class TokenReviewer:
         return allowed is not before
 
     async def _review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Return the status of a review; an empty one on errors, which allows nothing."""
+        """Send a review to the API server and return its status; on errors an empty status, which allows nothing."""
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
         answer = await self._wire.ask(HttpRequest("POST", path, body))

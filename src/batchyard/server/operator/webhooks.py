@@ -1,4 +1,4 @@
-"""Webhook server of an operator: admission and conversion over HTTPS, on every replica."""
+"""Webhook server of an operator: admission and conversion over HTTPS on every replica, and certificate rotation."""
 
 import asyncio
 import base64
@@ -48,21 +48,12 @@ from batchyard.webhooks.hooks import (
 # A generation is a CA and the one certificate that it signed. The private key of the CA is discarded. Before a
 # certificate expires, the next generation is created and its CA is published in the `caBundle`. Later, when all API
 # servers have it, the new certificate is served. The previous CA stays published until it expires. So clients always
-# trust the CA of whatever certificate is served.
+# trust the CA of the served certificate.
 
 
 _BEGINS_BEFORE: Final = HOUR  # tolerates clock skew
-# --- webhook certificates ---
-#
-# Webhook certificates: rotates them in a Secret that all replicas share, and keeps `caBundle` fields up to date.
-#
-# Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
-# Optimistic concurrency resolves conflicts: a replica whose update is rejected by resourceVersion reads the Secret
-# again.
-
-
-#: The overlap, in which a CA is published before its certificate is served, is this fraction of the lifetime. The next
-#: generation is created this many overlaps before the current one expires.
+#: A CA is published before its certificate is served, for an overlap of 1/_SHARE of the lifetime. The next generation
+#: is created _BEFORE overlaps before the current one expires.
 _SHARE: Final = 12
 _BEFORE: Final = 3
 _END: Final = b"-----END CERTIFICATE-----\n"
@@ -70,14 +61,14 @@ _END: Final = b"-----END CERTIFICATE-----\n"
 
 @dataclass(frozen=True, slots=True)
 class CertificateTerms:
-    """The DNS names of the certificates, and their lifetime."""
+    """The required DNS names of webhook certificates, and their lifetime."""
 
     names: Sequence[str]
     lifetime: Duration
 
     @property
     def overlap(self) -> Duration:
-        """How long a CA is published before its certificate is served."""
+        """How long a CA is published before its certificate is served, in microseconds."""
         return self.lifetime // _SHARE
 
 
@@ -91,7 +82,7 @@ class CertificatePair:
 
 @dataclass(frozen=True, slots=True)
 class CertificateGenerations:
-    """The content of the Secret."""
+    """The certificate generations stored in the Secret: the served one, the next one, and the published CAs."""
 
     #: The certificate that is served.
     shown: CertificatePair = CertificatePair()
@@ -100,7 +91,7 @@ class CertificateGenerations:
     authorities: bytes = b""
 
     def data(self) -> dict[str, str]:
-        """Return the `data` of the Secret."""
+        """Return the generations as the `data` of a Secret."""
         found = {
             "tls.crt": self.shown.certificate,
             "tls.key": self.shown.key,
@@ -112,7 +103,7 @@ class CertificateGenerations:
 
 
 def generations_of(data: Mapping[str, str]) -> CertificateGenerations:
-    """Parse the `data` of a Secret."""
+    """Parse certificate generations from the `data` of a Secret."""
     found = {name: base64.b64decode(text) for name, text in data.items()}
     shown = CertificatePair(found.get("tls.crt", b""), found.get("tls.key", b""))
     following = CertificatePair(found.get("next.crt", b""), found.get("next.key", b""))
@@ -136,7 +127,7 @@ def next_generations(held: CertificateGenerations, now: Instant, terms: Certific
 
 
 def _is_good(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
-    """Whether a certificate can be served: it exists, has not expired, and has the required names."""
+    """Report whether a certificate can be served: it exists, has not expired, and has the required names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -148,7 +139,7 @@ def _is_good(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bo
 
 
 def _made(now: Instant, terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
-    """Create a generation: a certificate with its key, and its CA."""
+    """Create a certificate generation: a certificate with its key, and the certificate of its CA."""
     signing, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     authority = x509.Name(
@@ -199,9 +190,18 @@ def _end_of(certificate: bytes) -> Instant:
 
 
 def _lasting(bundle: bytes, now: Instant) -> bytes:
-    """Return the certificates of a bundle that have not expired."""
+    """Return a PEM bundle without its expired certificates."""
     parts = [part + _END for part in bundle.split(_END) if part.strip()]
     return b"".join(part for part in parts if _end_of(part) > now)
+
+
+# --- webhook certificates ---
+#
+# Rotates the webhook certificates in a Secret that all replicas share, and keeps `caBundle` fields up to date.
+#
+# Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
+# Optimistic concurrency resolves conflicts: a replica whose update is rejected by resourceVersion reads the Secret
+# again.
 
 
 #: The maximum interval between checks of the Secret, and the minimum number of checks within an overlap.
@@ -225,14 +225,17 @@ class CertificateTargets(NamedTuple):
 
 
 class CertificateKeeper:
-    """The certificate that is served, and the errors reported. `context` always serves the current certificate."""
+    """Rotates the webhook certificates in the Secret, and publishes their CAs in `caBundle` fields.
+
+    `context` is a TLS context that always serves the current certificate.
+    """
 
     def __init__(self, kept: CertificateTargets, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._kept = kept
         self._wire = wire
         self._report = report
         self._shown = CertificatePair()
-        #: The reported errors that may still last.
+        #: The errors that were reported and may still last.
         self._troubles: dict[str, None] = {}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -241,7 +244,7 @@ class CertificateKeeper:
 
     @contextlib.asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """Rotate the certificates while the context is entered, after a first check."""
+        """Check the certificates, then rotate them in the background while the context manager is entered."""
         await self._look()
         task = asyncio.create_task(self._go_on())
         try:
@@ -253,7 +256,7 @@ class CertificateKeeper:
 
     @property
     def every(self) -> Duration:
-        """The interval between checks."""
+        """The interval between checks of the Secret."""
         return min(_EVERY, self._kept.terms.overlap // _LOOKS_IN_OVERLAP)
 
     async def _go_on(self) -> None:
@@ -276,10 +279,10 @@ class CertificateKeeper:
         self.is_ready = all(published)
         if self.is_ready and self._troubles:
             self._troubles.clear()
-            self._report("batchyard: webhooks: certificates: recovered")
+            self._report("batchyard: webhook certificates: the checks succeed again")
 
     async def _settled(self) -> CertificateGenerations | None:
-        """Perform the next rotation step, and return the resulting generations; None on errors."""
+        """Perform the next rotation step in the Secret, and return the resulting generations; None on errors."""
         kept = self._kept
         place = f"/api/v1/namespaces/{kept.namespace}/secrets"
         answer = await self._wire.ask(HttpRequest("GET", f"{place}/{kept.secret}"))
@@ -309,7 +312,7 @@ class CertificateKeeper:
             yield f"{_DEFINITIONS}/{definition}"
 
     async def _inject(self, path: str, authorities: bytes) -> bool:
-        """Publish the CAs in an object. Return whether it has them; True if it does not exist, since it needs none."""
+        """Write the CA bundle into an object at a URL path. Return whether it has it, or does not exist."""
         answer = await self._wire.ask(HttpRequest("GET", path))
         if answer.code == 404:
             return True
@@ -332,11 +335,12 @@ class CertificateKeeper:
         trouble = failure_reason(answer)
         if trouble not in self._troubles:
             self._troubles[trouble] = None
-            self._report(f"batchyard: webhooks: certificates: {trouble}")
+            self._report(f"batchyard: webhook certificates cannot be checked or published: {trouble}")
 
 
 def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
-    """Return a webhook configuration, or a definition with a conversion webhook, with this CA bundle.
+    """Return a webhook configuration, or a CustomResourceDefinition with a conversion webhook, with this CA bundle.
+
 
     Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
@@ -353,7 +357,7 @@ def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, 
 
 
 def _trusting(client: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the client configuration of a webhook, with the bundle if it refers to the Service."""
+    """Return a webhook's `clientConfig`, with the CA bundle if it refers to this Service."""
     reached = client.get("service") or {}
     is_ours = all(reached.get(field) == value for field, value in service.items())
     return {**client, "caBundle": bundle} if is_ours else client
@@ -366,13 +370,16 @@ def _secret(found: Mapping[str, Any], kept: CertificateTargets, held: Certificat
 
 @contextlib.contextmanager
 def _file(content: bytes) -> Iterator[Path]:
-    """Yield the path of a file in memory: the root file system may be read-only, and keys must not be on disk."""
+    """Yield the path of an in-memory file with this content, so that private keys are not written to disk."""
     number = os.memfd_create("certificate")
     try:
         os.write(number, content)
         yield Path(f"/proc/self/fd/{number}")
     finally:
         os.close(number)
+
+
+# --- webhook server ---
 
 
 #: An object is at most 1.5 MiB. A review has two of them, and a conversion has a page of a list.
@@ -399,11 +406,11 @@ class WebhookTerms(NamedTuple):
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
-    """The API server did not return an object that the review depends on."""
+    """The API server did not return an object on which an admission review depends."""
 
 
 class Webhooks:
-    """The HTTPS server of the webhooks, which runs while its context is entered."""
+    """The HTTPS server of the webhooks, which runs while its context manager is entered."""
 
     def __init__(self, terms: WebhookTerms, groups: Sequence[str], wire: HttpTransport, place: tuple[str, str]) -> None:
         self._terms = terms
@@ -416,7 +423,7 @@ class Webhooks:
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
-        """Set the function that reports errors."""
+        """Set the function that reports errors; return this object."""
         self._report = report
         return self
 
@@ -426,7 +433,7 @@ class Webhooks:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the webhooks can be called: a certificate is served and its CA is published. True if disabled."""
+        """Whether the webhooks are disabled, or a certificate is served whose CA is published."""
         return self._keeper is None or self._keeper.is_ready
 
     async def __aenter__(self) -> Self:
@@ -482,10 +489,10 @@ class Webhooks:
             return web.Response(status=400, text=str(wrong))
         except LookupFailed as failed:
             return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
-        return web.Response(status=500, text="the review needs too many lookups")
+        return web.Response(status=500, text="the review depends on too many other objects")
 
     async def _looked_up(self, question: ObjectQuery) -> Sequence[Obj]:
-        """Look up objects by a list with a selector: every role that may watch a kind may also list it."""
+        """Look up objects by listing with a selector, because the operator's role always allows to list."""
         kind = scheme.POD if question.owner else question.key.kind
         info = kind_info(kind)
         selector = f"fieldSelector=metadata.name={question.key.name}"

@@ -1,1 +1,1 @@
-"""The embedded platform (`batchyard up`)."""
+"""The embedded platform (`batchyard up`): store, controllers and API server in one process, and its data directory."""

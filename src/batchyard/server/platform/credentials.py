@@ -1,7 +1,7 @@
 """Credentials of an embedded platform: its certificate authority, the certificates it signs, and kubeconfigs.
 
-The keys are created once for a data directory and only its owner can read them. The server certificate is issued at
-each start, for the addresses of that start.
+The keys are created once for a data directory, and only its owner can read them. The server certificate is issued at
+each start, for the addresses on which the platform then listens.
 """
 
 import base64
@@ -35,7 +35,7 @@ _RESTORE: Final = "put it back from a copy of the data directory"
 
 
 class CredentialsError(Exception):
-    """Keys or certificates are missing, damaged or do not match. The message says why and what to do."""
+    """Keys or certificates are missing, damaged or do not match. The message contains the reason and the remedy."""
 
 
 class SignedCertificate(NamedTuple):
@@ -46,16 +46,16 @@ class SignedCertificate(NamedTuple):
 
 
 class CertificateAuthority:
-    """A certificate authority whose key and certificate are in a folder. Missing ones are created.
+    """A certificate authority whose key and certificate are files in a folder, created at the first start.
 
     The key is written first. After a crash between both writes, the next start creates the certificate of that key.
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """CredentialsError if the stored key or certificate is missing, damaged, or does not match."""
+        """Load or create the CA. Raises CredentialsError if a file is damaged, or only the key is missing."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
-        remedy = f"or remove {key_file} and {AUTHORITY}: then all certificates signed by it become invalid"
+        remedy = f"or remove {key_file} and {AUTHORITY}: then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
                 raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_RESTORE}, {remedy}")
@@ -65,16 +65,16 @@ class CertificateAuthority:
             self._make_certificate()
         self._certificate = _loaded_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
-            fault = f"{self.certificate_file} is not that of {key_file}"
+            fault = f"{self.certificate_file} is not the certificate of {key_file}"
             raise CredentialsError(f"{fault}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
 
     def server(self, addresses: Sequence[str]) -> SignedCertificate:
-        """Issue the certificate of a server with these DNS names and addresses."""
+        """Issue a server certificate for these DNS names and IP addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
-        """Issue the client certificate of a user in these groups."""
+        """Issue a client certificate for a user in these groups."""
         return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def _make_certificate(self) -> None:
@@ -109,10 +109,10 @@ class CertificateAuthority:
 
 
 class SigningKey:
-    """The key in a folder that signs tokens of ServiceAccounts (ES256). It is created if it does not exist."""
+    """The key that signs ServiceAccount tokens (ES256), stored in a folder and created if it does not exist."""
 
     def __init__(self, folder: Path) -> None:
-        """CredentialsError if the stored key is damaged."""
+        """Load or create the key. Raises CredentialsError if the stored key is damaged."""
         path = folder / "tokens.key"
         if not path.exists():
             write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
@@ -125,12 +125,12 @@ class SigningKey:
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message: r and s, concatenated (RFC 7518, section 3.4)."""
+        """Sign a message; return the numbers r and s of the signature, concatenated (RFC 7518, section 3.4)."""
         numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_NUMBER_LENGTH, "big") for number in numbers)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether the signature is that of the message."""
+        """Report whether a signature is the valid signature of a message."""
         if len(signature) != 2 * _NUMBER_LENGTH:
             return False
         first, second = signature[:_NUMBER_LENGTH], signature[_NUMBER_LENGTH:]
@@ -143,7 +143,7 @@ class SigningKey:
 
 
 def kubeconfig(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
-    """Return a self-contained kubeconfig of a user for a server, with a default namespace if one is given."""
+    """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     secrets = {
         "client-certificate-data": _base64(signed.certificate),
@@ -181,7 +181,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
-    """Load the key of a file. Raises CredentialsError if it is not a P-256 private key."""
+    """Load a private key from a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -192,7 +192,7 @@ def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _loaded_certificate(path: Path) -> x509.Certificate:
-    """Load the certificate of a file. Raises CredentialsError if it is damaged."""
+    """Load a certificate from a file. Raises CredentialsError if it is damaged."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:

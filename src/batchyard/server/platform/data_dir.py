@@ -1,6 +1,6 @@
-"""The data directory of an embedded platform: its file names, its permissions, and the state file of the process.
+"""The data directory of an embedded platform (file names, permissions, state file), and the platform's options.
 
-`Place` holds the options of a platform. It is importable without loading the platform.
+This module is separate from the platform, so that a command-line client can import it quickly.
 """
 
 import json
@@ -18,12 +18,12 @@ from batchyard.store.journal_file import is_held, mark_of
 JOURNAL: Final = "journal.db"
 #: The ledger of scheduling decisions.
 LEDGER: Final = "decisions.db"
-#: The outcomes of forecasts.
+#: The calibration of forecasts.
 FORECASTS: Final = "forecasts.json"
 KUBECONFIG: Final = "kubeconfig"
 #: The state file, written once the platform listens.
 STATE: Final = "up.json"
-#: The output of a platform that runs in the background.
+#: The standard output and error of a platform that runs in the background.
 LOG: Final = "up.log"
 _OTHERS: Final = 0o077
 #: Key in the state file: the start time of the process.
@@ -33,48 +33,48 @@ _BEGINNING: Final = 19
 
 
 class DirectoryError(Exception):
-    """A folder cannot be a data directory. The message says why and what to do."""
+    """A folder cannot be used as data directory. The message contains the reason and the remedy."""
 
 
 class PlatformProcess(NamedTuple):
-    """The process of a listening platform."""
+    """The process of a platform that serves requests: its pid, its URL, and the pid of its watchdog."""
 
     pid: int
     url: str
-    #: The watchdog process that kills this one when its event loop is blocked; 0 if it has none.
+    #: The pid of the watchdog, which kills the platform if its event loop is blocked; 0 without a watchdog.
     guard: int = 0
 
 
 def prepare(folder: Path) -> None:
-    """Create a folder that only its owner can access, and set the umask so that all later files are private."""
+    """Create a data directory that only its owner can access, and set the umask for private files."""
     os.umask(_OTHERS)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & _OTHERS:
             _make_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
-        raise DirectoryError(f"{error.filename}: this is a file; name a folder with --data-dir") from error
+        raise DirectoryError(f"{error.filename}: this is a file, not a folder; set a folder with --data-dir") from error
     except OSError as error:
-        raise DirectoryError(f"{error.filename}: {error.strerror}; name a folder that you may write") from error
+        raise DirectoryError(f"{error.filename}: {error.strerror}; set a writable folder with --data-dir") from error
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder private. Raises DirectoryError if it holds files of other programs."""
+    """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
-        fault = "other users can read it, and it holds files of other programs"
-        raise DirectoryError(f"{folder}: {fault}; name a new folder with --data-dir, or run chmod 700 first")
+        fault = "other users can read this folder, and it contains files of other programs"
+        raise DirectoryError(f"{folder}: {fault}; set a new folder with --data-dir, or run chmod 700 on it first")
     folder.chmod(0o700)
 
 
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
-    """Write the URL of this process and the pid of its watchdog to the state file."""
+    """Write this process's pid, start time and URL, and its watchdog's pid, to the state file."""
     own = os.getpid()
     state = {**PlatformProcess(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
     write_private(folder / STATE, json.dumps(state).encode())
 
 
 def forget_state(folder: Path) -> None:
-    """Remove the state file, also that of an earlier process."""
+    """Remove the state file of this or an earlier process."""
     (folder / STATE).unlink(missing_ok=True)
 
 
@@ -88,7 +88,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def process_in(folder: Path) -> PlatformProcess | None:
-    """Return the platform process that listens in a data directory; None also if the state file is stale."""
+    """Return the running platform process of a data directory; None if there is none or the state file is stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
         found = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
@@ -102,7 +102,7 @@ def process_in(folder: Path) -> PlatformProcess | None:
 
 
 def beginning_of(pid: int) -> str:
-    """Return the start time of a process as the kernel counts it, to detect reused pids; '' if it is unknown."""
+    """Return the start time of a process in clock ticks since boot, to detect reused pids; '' if it is unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -118,18 +118,18 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class PlatformOptions:
-    """The options of an embedded platform: its data directory, its port (0: any free one), and its address."""
+    """The options of an embedded platform, such as its data directory, its address, and its port (0: any free port)."""
 
     folder: Path
     port: int = 0
-    #: Serve without TLS and credentials, to every process that can reach the loopback interface.
+    #: Whether to serve without TLS and credentials, to every process that can reach the loopback interface.
     is_insecure: bool = False
     #: The address to listen on; other machines can reach it unless it is the loopback.
     address: str = LOOPBACK
-    #: The file of the audit log: which user did what.
+    #: The file of the audit log; None for none.
     audit_log: Path | None = None
     sync: SyncMode = SyncMode.FULL
-    #: Start although the journal has lost acknowledged changes.
+    #: Whether to start even if the journal has lost acknowledged changes.
     accept_loss: bool = False
     #: The controller groups that run. An operator beside the platform may run the others.
     controllers: Sequence[str] = GROUPS
@@ -137,5 +137,5 @@ class PlatformOptions:
     traces_to: str = ""
     #: Kueue's Configuration, if one is given.
     configuration: Mapping[str, Any] | None = None
-    #: The run time of simulated pods without one of their own; None uses the Cluster's.
+    #: The run time of simulated pods that do not specify one; None uses that of the Cluster.
     runtime: Duration | None = None

@@ -1,7 +1,7 @@
-"""Throttle of scheduling decisions: after each decision the thread serves other work for at least as long.
+"""Throttle of scheduling decisions: a pause follows each decision, so that the thread can serve other work.
 
-One decision for many Workloads costs less than many decisions. While the thread is busy the pauses are much longer,
-and the changes that arrive meanwhile are decided together. A pause ends early once the thread is no longer busy.
+One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are much longer,
+and the next decision includes all changes that have arrived. A pause ends early once the thread is no longer busy.
 """
 
 import os
@@ -16,7 +16,7 @@ from batchyard.server.clocks.wall import own_cpu, wall_clock
 
 # --- CPU demand ---
 #
-# How busy a thread is: the time it ran plus the time it waited for a CPU.
+# The CPU demand of a thread: the time it ran plus the time it waited for a CPU.
 
 
 #: Nanoseconds on a CPU, nanoseconds waiting for one, and a count. Source: Linux's scheduler/sched-stats.rst.
@@ -25,7 +25,7 @@ _LENGTH_MAX: Final = 128
 
 
 def wanted_cpu() -> float:
-    """Return the seconds that the calling thread ran or waited for a CPU; without schedstat, only those it ran."""
+    """Return the seconds that the calling thread ran or waited for a CPU; without schedstat, only its CPU time."""
     try:
         file = os.open(_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -40,7 +40,7 @@ def wanted_cpu() -> float:
 #: A pause is this many times as long as the decision before it, up to `REST_MAX` of real time.
 _FACTOR: Final = 1
 REST_MAX: Final = 200 * MILLISECOND
-#: The thread is busy if it wants a CPU for more than this share of `_LOOKED_AT`. Then the longer pauses apply.
+#: The thread is busy if its CPU demand exceeds this fraction of a measurement interval. Then the pauses are longer.
 _BUSY: Final = 0.5
 _LOOKED_AT: Final = 20 * MILLISECOND
 _BUSY_FACTOR: Final = 40
@@ -48,17 +48,18 @@ BUSY_REST_MAX: Final = 1 * SECOND
 
 
 class DecisionThrottle:
-    """The pauses between decisions.
+    """Delays scheduling decisions by pauses, depending on their duration and on the load of the thread.
 
-    `clock` is the platform's, which may run faster than real time. While `waits` returns True, no pause is made.
+    `clock` returns the platform's time, which may run faster than real time. While `waits` returns True, there are no
+    pauses.
     """
 
     def __init__(self, clock: Callable[[], Instant], speed: float, waits: Callable[[], bool] = lambda: False) -> None:
         self._clock = clock
         self._speed = speed
         self._waits = waits
-        #: The end and the duration of the last decision; the number of decisions, their total duration and that of the
-        #: pauses, in real time.
+        #: In real time: the end and the duration of the last decision, the number of decisions, the total duration of
+        #: the decisions, and the total duration of the pauses.
         self._ended: Instant = 0
         self._took: Duration = 0
         self._turns = 0
@@ -70,7 +71,7 @@ class DecisionThrottle:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """Return 0 if the next decision may start now, else the instant at which to ask again."""
+        """Return 0 if the next decision may start now, else the instant at which the caller must ask again."""
         now = wall_clock()
         self._look(now)
         rested, rest = now - self._ended, self._rest()
@@ -80,7 +81,7 @@ class DecisionThrottle:
         return self._clock() + max(1, int(left * self._speed))
 
     def take(self, turn: Work) -> None:
-        """Run a decision and measure it."""
+        """Run a decision, and measure its duration."""
         began = wall_clock()
         self._rested += max(0, min(began - self._ended, self._rest()))
         turn()
@@ -90,12 +91,12 @@ class DecisionThrottle:
         self._worked += self._took
 
     def _rest(self) -> Duration:
-        """Return the length of the pause after the last decision, for the current load of the thread."""
+        """Return the length of the pause after the last decision, given the current load of the thread."""
         factor, most = (_BUSY_FACTOR, BUSY_REST_MAX) if self._is_busy else (_FACTOR, REST_MAX)
         return min(factor * self._took, most)
 
     def _look(self, now: Instant) -> None:
-        """Measure how busy the thread was, if the last measurement is old enough."""
+        """Measure the CPU demand of the thread since the last measurement, if that was long enough ago."""
         past = now - self._since
         if 0 <= past < _LOOKED_AT:
             return

@@ -1,7 +1,7 @@
 """Group commit: changes that arrive during a journal write are batched into the next transaction.
 
 A batch of `ENOUGH` changes is written without waiting for the transaction before it, because a larger batch is not
-cheaper. Otherwise the event loop would idle while all clients wait for their responses.
+cheaper, and the event loop would idle while all clients wait for their responses.
 
 Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
@@ -36,7 +36,7 @@ _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class BackgroundThread:
-    """A background thread with a queue of jobs, started by the first job."""
+    """A background thread that runs queued jobs in order; the first job starts it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -44,14 +44,14 @@ class BackgroundThread:
         self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
-        """Queue a job. Its result, or the exception it raised, is passed to `done` on the event loop."""
+        """Queue a job. `done` is called on the asyncio loop with its result, or with the exception that it raised."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
             self._worker.start()
         self._jobs.put((work, done))
 
     def end(self) -> None:
-        """Run the queued jobs, then stop the thread."""
+        """Wait until all queued jobs have run, and stop the thread."""
         if self._worker is not None:
             self._jobs.put(None)
             self._worker.join()
@@ -74,29 +74,29 @@ HISTORY: Final = 10_000
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
 ENOUGH: Final = 256
-#: At this many changes that are not durable, no further work starts: callers would wait longer and longer.
+#: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 BEHIND_MAX: Final = 2048
-#: After a commit, the notified callers run for this many loop iterations before the next batch is written.
+#: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
 TURNS: Final = 3
 
 _Written: TypeAlias = tuple[int, float]
-"""Of a transaction: the size of its objects in bytes, and its duration in seconds."""
+"""The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
 DurableCallback: TypeAlias = Callable[[JournalError | None], None]
-"""Called once a revision is durable (with None), or with the reason why it never will be."""
+"""Called with None once a revision is durable, or with the error because of which it never will be."""
 
 
 class DurableWatch(Protocol):
     """A watch or another consumer that receives changes once they are durable."""
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Receive changes."""
+        """Receive changes that have become durable."""
 
     def end(self) -> None:
-        """End: no further changes follow."""
+        """End the watch, because no further changes follow."""
 
 
 class GroupCommit:
-    """Uncommitted changes, the callers that wait for a revision, and the watches fed with durable changes."""
+    """Writes changes to the journal in batches, and notifies waiting callers and watches of durable changes."""
 
     def __init__(
         self, store: Store, journal: RevisionJournal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
@@ -109,57 +109,57 @@ class GroupCommit:
         self._gathered: list[WatchEvent] = []
         self._waiting: deque[tuple[int, DurableCallback]] = deque()
         self._watches: dict[DurableWatch, None] = {}
-        #: The transactions that the writer thread has not completed, and whether `_come` is scheduled.
+        #: The number of transactions that the writer thread has not completed, and whether a batch is scheduled.
         self._handed_over = 0
         self._is_due = False
-        #: Whether a write started and did not complete. Used by the writer thread only.
+        #: Whether a write has failed or is in progress. Used only by the writer thread.
         self._is_broken = False
-        #: The revision up to which the journal is compacted, or a compaction is requested.
+        #: The revision up to which a compaction of the journal was requested.
         self._floor = journal.floor
         self._settled: asyncio.Future[None] | None = None
         self._is_ending = False
-        #: The object bytes that each transaction of the history wrote, by its last revision, and their sum.
+        #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
         #: Called with the duration of each transaction in seconds.
         self.on_commit: Callable[[float], None] = _ignore_commit
-        #: Why the journal is no longer written; None while it is.
+        #: The error because of which the journal is no longer written; None while it is written.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
         self.durable = store.revision
         store.listen(self._gather)
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if they are compacted."""
+        """Return the durable changes after a revision. Raises Expired if the history no longer holds them."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if they are compacted."""
+        """Return all changes after a revision, durable or not. Raises Expired if the history no longer holds them."""
         return self._store.changes_since(revision)
 
     def join(self, watch: DurableWatch) -> None:
-        """Feed a watch with all changes that become durable."""
+        """Register a watch, which then receives all changes once they are durable."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
 
     def leave(self, watch: object) -> None:
-        """Stop feeding a watch."""
+        """Unregister a watch, which then receives no more changes."""
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, done: DurableCallback) -> None:
-        """Call `done` once a revision is durable, or once it is known that it never will be."""
+        """Call `done` with None once a revision is durable, or with the error if it cannot become durable."""
         if revision <= self.durable or self.failure is not None:
             done(None if revision <= self.durable else self.failure)
         else:
             self._waiting.append((revision, done))
 
     def is_behind(self) -> bool:
-        """Whether the journal is too far behind the state in memory."""
+        """Report whether more than BEHIND_MAX changes are not durable, so that the event loop must pause."""
         return self._store.revision - self.durable > BEHIND_MAX and self.failure is None
 
     def end_watches(self) -> None:
-        """End all watches, including those that join later."""
+        """End all watches, and all watches that are registered later, at shutdown."""
         self._is_ending = True
         for watch in list(self._watches):
             watch.end()
@@ -183,7 +183,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, turns: int) -> None:
-        """Write the gathered changes after this many loop iterations, unless a transaction is in progress by then."""
+        """Write the collected changes after this many loop iterations, unless a transaction is in progress by then."""
         if turns:
             self._loop.call_soon(self._write_batch_after, turns - 1)
             return
@@ -197,7 +197,7 @@ class GroupCommit:
         self._writer.do(partial(self._append, changes), partial(self._written, changes))
 
     def _written(self, changes: Sequence[WatchEvent], result: _Written | Exception) -> None:
-        """Record the result of a transaction. An exception of a callback does not stop the next batch."""
+        """Process the result of a transaction, and schedule the next batch even if a callback raises an exception."""
         self._handed_over -= 1
         try:
             if isinstance(result, Exception):
@@ -220,7 +220,7 @@ class GroupCommit:
             self._forget()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch, after the notified callers had time to run: their changes are written with it."""
+        """Schedule the next batch for after the notified callers have run, so that it includes their changes."""
         if self._handed_over:
             return
         if self._gathered:
@@ -231,20 +231,20 @@ class GroupCommit:
             self._settled.set_result(None)
 
     def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
-        """Feed all watches. An exception in one does not affect the others."""
+        """Pass changes to all watches. An exception in one watch does not affect the others."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, size: int) -> None:
-        """Record the size of the last transaction, and drop the sizes of revisions that left the history."""
+        """Record the size of the last transaction, and drop the sizes of transactions that left the history."""
         self._sizes.append((self.durable, size))
         self._bytes += size
         while self._sizes[0][0] <= self.durable - 2 * HISTORY:
             self._bytes -= self._sizes.popleft()[1]
 
     def _forget(self) -> None:
-        """Shorten the history to `HISTORY_BYTES`, because its objects are large."""
+        """Shorten the history of changes to HISTORY_BYTES bytes of objects."""
         revision = 0
         while self._bytes > HISTORY_BYTES:
             revision, size = self._sizes.popleft()
@@ -262,10 +262,10 @@ class GroupCommit:
             self._fail(result)
 
     def _fail(self, error: Exception) -> None:
-        """Stop writing to the journal, and report the error to all waiting callers."""
+        """Stop writing to the journal, and report the error to all waiting callers and to the platform."""
         if self.failure is not None:
             return
-        self.failure = error if isinstance(error, JournalError) else JournalError(f"a defect: {error!r}")
+        self.failure = error if isinstance(error, JournalError) else JournalError(f"an unexpected exception: {error!r}")
         self._gathered.clear()
         while self._waiting:
             self._waiting.popleft()[1](self.failure)
@@ -278,9 +278,9 @@ class GroupCommit:
         return self._in_order(partial(self._journal.append, changes)), ticks() - began
 
     def _in_order(self, work: Callable[[], _T]) -> _T:
-        """Run a write, unless an earlier one failed: the journal must not have gaps. Raises JournalError."""
+        """Run a journal write. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
-            raise JournalError("an earlier write failed")
+            raise JournalError("an earlier write to the journal failed")
         self._is_broken = True
         result = work()
         self._is_broken = False

@@ -94,25 +94,26 @@ from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platf
 #
 # Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
 #
-# They are stored like other objects, so that clients can list and watch them. A client takes over an object by creating
-# or applying one of that name. That does not change what the platform serves. A deleted object is created again.
+# They are stored like other objects, so that clients can list and watch them. A client can take over such an object by
+# creating or applying an object of the same name, which does not change the served kinds. Deleted objects are created
+# again.
 
 
-#: Stored definitions are compared with those of this release after the start.
+#: The delay after the start before stored definitions are compared with those of this release.
 _REFRESH_AFTER: Final = 5 * SECOND
 _KUEUE_ROLES: Final = "kueue-"
 _NATIVE: Final = ".k8s.io"
 
 
 class ProvidedObjectsClient(Reader, Protocol):
-    """Reads and writes objects."""
+    """A client that reads and writes objects."""
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Submit writes, in order."""
+        """Apply writes in order until one is rejected; `done` later gets the result."""
 
 
 class ProvidedObjects:
-    """Creates and updates the objects that the platform provides."""
+    """Creates and updates the definitions and APIServices that the platform provides."""
 
     def __init__(self, client: ProvidedObjectsClient, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
         self._client, self._kernel, self._served = client, kernel, served
@@ -120,7 +121,7 @@ class ProvidedObjects:
         self._is_due = False
 
     def begin(self) -> None:
-        """Create missing objects now, and later update those that an earlier release provided."""
+        """Create missing objects now, and schedule updates of objects that an earlier release provided."""
         self._synchronize_soon()
         for place, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
@@ -138,14 +139,14 @@ class ProvidedObjects:
             self._synchronize_soon()
 
     def _define(self, name: str) -> None:
-        """Store the definition of a kind as established, unless one exists."""
+        """Store the CustomResourceDefinition with this name as established, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         wanted = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(wanted, status_of(wanted, self._client, self._kernel.now()))))
 
     def _refresh(self, name: str) -> None:
-        """Update the schema of a stored definition that an earlier release provided."""
+        """Update a stored CustomResourceDefinition if an earlier release provided it."""
         stored = self._client.get(Key(DEFINITION, "", name))
         if stored is None or annotation(stored, well_known.PROVIDED) is None:
             return
@@ -175,7 +176,7 @@ class ProvidedObjects:
 
 
 def provided_role(role: Obj) -> Obj:
-    """Return a bootstrap role. Kueue's roles are marked as provided, since Kueue's manifests may take them over."""
+    """Return a bootstrap role; a role of Kueue is marked as provided, because Kueue's manifests may take it over."""
     if not role["metadata"]["name"].startswith(_KUEUE_ROLES):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
@@ -193,7 +194,7 @@ def _differences(wanted: Mapping[str, Obj], stored: Mapping[str, Obj], now: Inst
 
 
 def _defined_kinds() -> Iterator[ServedKind]:
-    """Yield the kinds that are served as custom resources: no file formats, and none of Kubernetes itself."""
+    """Yield the kinds that the platform serves as custom resources, such as Kueue's and JobSet's."""
     for info in KINDS:
         if "." in info.group and not info.group.endswith(_NATIVE) and info.constant not in FILES:
             yield info
@@ -204,7 +205,7 @@ def _is_update(event: WatchEvent) -> bool:
 
 
 def _ignore(_result: WriteResult) -> None:
-    """Ignore a conflict with another write: the next change triggers another update."""
+    """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
 # --- pod tokens ---
@@ -222,7 +223,7 @@ def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audi
 
 # --- clock control ---
 #
-# Clock control: the owner of a platform with accelerated time lets it run up to an instant, where it stops.
+# Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
 #
 # A client that must act at an instant of the platform's time can therefore be arbitrarily slow. `PUT` takes
 # `{"until": INSTANT}`, in microseconds since 1970; null lets time run freely. The responses to `PUT` and `GET` hold the
@@ -231,18 +232,20 @@ def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audi
 
 #: The URL path.
 PATH: Final = "/batchyard/clock"
-_INVALID: Final = StatusError(400, "BadRequest", 'the body is {"until": INSTANT}, in microseconds since 1970, or null')
+_INVALID: Final = StatusError(
+    400, "BadRequest", 'the body must be {"until": INSTANT}, with INSTANT in microseconds since 1970 or null'
+)
 
 
 class ClockControl:
-    """Handles the requests about the clock of a kernel."""
+    """Handles HTTP requests that read or control the clock of a platform's event loop."""
 
     def __init__(self, kernel: LiveKernel, revision: Callable[[], int]) -> None:
         self._kernel = kernel
         self._revision = revision
 
     def document(self) -> Mapping[str, Any]:
-        """Return the current instant, and whether time has stopped."""
+        """Return the response document: the current instant, and whether time has stopped."""
         kernel = self._kernel
         return {
             "instant": kernel.clock(),
@@ -252,7 +255,7 @@ class ClockControl:
         }
 
     def put(self, request: ApiRequest) -> Response:
-        """Let time run until the requested instant."""
+        """Handle a PUT request: let time run until the requested instant."""
         try:
             until = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):
@@ -270,7 +273,10 @@ _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class EmbeddedPlatform:
-    """The components of an embedded platform and their wiring. Create it within the event loop that runs it."""
+    """An embedded platform: creates and connects its components.
+
+    It must be created within the asyncio loop that runs it.
+    """
 
     def __init__(
         self,
@@ -303,7 +309,7 @@ class EmbeddedPlatform:
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claimed = InProcessFieldManager(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
-        self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
+        self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), assign_manager=claimed)
         self._store.listen(chain.observe)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
@@ -331,7 +337,7 @@ class EmbeddedPlatform:
         self._begin(cluster)
 
     def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
-        """Create the API server with subresources, forecasts, custom resources, and the other virtual resources."""
+        """Create the API server, and its authorization, with all built-in, custom and virtual resources."""
         client, now, index = self._client, self._kernel.now, self.platform.index
         served = with_subresources(built_in, client, self._containers(), index, now)
         if self._futures is not None:
@@ -354,11 +360,11 @@ class EmbeddedPlatform:
         return server, security
 
     def _pods_denial(self) -> str:
-        """Return why only the owner may start pods; '' if this machine isolates them or is not a node."""
+        """Return why only the owner may start pods; '' if this machine isolates pods or is not a node."""
         return "" if self._local is None else self._local.pods_denial
 
     def _serve_page(self, security: Security, timers: LoopTimers, speed: float) -> None:
-        """Serve the dashboard, and record its history from now on."""
+        """Serve the dashboard, and start to record its history."""
         index, clock = self.platform.index, self._kernel.clock
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
@@ -371,7 +377,7 @@ class EmbeddedPlatform:
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
     def _begin_time(self, timers: LoopTimers, speed: float) -> None:
-        """Follow the machine's clock, or serve the clock control if time runs faster."""
+        """Synchronize with the machine's clock, or serve the clock control if time is accelerated."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
@@ -380,7 +386,7 @@ class EmbeddedPlatform:
         self._server.add_put_handler(PATH, control.put)
 
     def answers(self, guard: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher that answers requests, watched by a watchdog."""
+        """Create the dispatcher of HTTP requests, supervised by a watchdog if one is given."""
         figures = self._figures
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         answers = RequestDispatcher(self._server, self._kernel, self._commit, revision, figures.requests, guard)
@@ -389,16 +395,16 @@ class EmbeddedPlatform:
 
     @property
     def failure(self) -> JournalError | None:
-        """Why the journal is no longer written; None while it is."""
+        """The error because of which the journal is no longer written; None while it is written."""
         return self._commit.failure
 
     def end_watches(self) -> None:
-        """End the watches, and stop the forked workers."""
+        """End all watches, and kill the child processes of large requests, at shutdown."""
         self._apart.close()
         self._commit.end_watches()
 
     async def close(self) -> None:
-        """Write the remaining changes, and close the journal."""
+        """Stop all components, write the remaining changes, and close the journal."""
         self._kernel.stop()
         self._apart.close()
         if self._futures is not None:
@@ -436,7 +442,7 @@ class EmbeddedPlatform:
         return build_platform(ports, settings)
 
     def _containers(self) -> Containers:
-        """Return access to the containers of all pods, for logs, exec and the like."""
+        """Return access to the containers of all pods, simulated and local, for logs, exec and port-forward."""
         simulated = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.join(simulated)
         if self._local is None:
@@ -445,7 +451,7 @@ class EmbeddedPlatform:
         return BothContainers(simulated, self._local.containers, self._local.name)
 
     def _begin(self, cluster: Obj | None) -> None:
-        """Replay the stored objects to the controllers, and create the missing objects."""
+        """Replay the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
         found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self._client.recall(events)
@@ -465,22 +471,22 @@ class EmbeddedPlatform:
         self._provided.begin()
 
     def _remember_local(self, cluster: Obj) -> None:
-        """Store the current `spec.local` of the Cluster. The next start uses it if no Cluster is given."""
+        """Store `spec.local` of the given Cluster, so that the next start uses it if no Cluster is given."""
         stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored is not None and stored["spec"].get("local") != local:
             self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Return the address at which pods with their own network reach the platform, and its listening socket."""
+        """Return the address and the bound socket at which pods with their own network reach the platform, or None."""
         return None if self._local is None else self._local.listener_among_pods()
 
     def reached_at(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
-        """Publish the address of the platform in the Service `kubernetes`, also for pods if they can reach it."""
+        """Publish the platform's address in the Service `kubernetes`, with the address for pods if there is one."""
         wanted = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
         self._kernel.post(lambda: self._put(wanted))
 
     def _put(self, wanted: Iterable[Obj]) -> None:
-        """Create or overwrite objects."""
+        """Create objects, or overwrite existing ones."""
         for obj in wanted:
             found = self._client.get(key_of(obj))
             write = Create(obj) if found is None else Update({**found, **obj, "metadata": found["metadata"]})
@@ -499,16 +505,16 @@ def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
 
 
 def _root_certificate(place: PlatformOptions, *, is_mounted: bool) -> str:
-    """Return the CA certificate of the server. Without TLS: a comment if it is mounted as a file, else ''."""
+    """Return the CA certificate of the server as PEM; without TLS a comment if pods mount it, else ''."""
     if place.is_insecure:
         return _NO_CERTIFICATE if is_mounted else ""
     return CertificateAuthority(place.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:
-    """Return the latest creation time of an object or renew time of a node's Lease. Accelerated time must not go back.
+    """Return the latest instant in the store, before which the platform's time must not start.
 
-    Other Leases do not count, because any client may write them.
+    It is a creation time of an object or a renew time of a node's Lease. Other Leases are written by any client.
     """
     born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
     renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
@@ -516,7 +522,7 @@ def _last_instant(store: Store) -> Instant:
 
 
 def _both(one: Auditor, other: Auditor) -> Auditor:
-    """Return an auditor that calls both."""
+    """Return an auditor that passes each audited request to both auditors."""
 
     def note(audited: AuditedRequest) -> None:
         one(audited)

@@ -1,4 +1,4 @@
-"""Serving an embedded platform: its listening sockets, TLS, signals, and graceful shutdown."""
+"""Serving of an embedded platform: sockets, TLS, watchdog, garbage collection, signals, and graceful shutdown."""
 
 import asyncio
 import errno
@@ -52,7 +52,7 @@ _NAMED_MAX: Final = 512
 
 
 class LoopWatchdog:
-    """A running watchdog process, and the memory shared with it."""
+    """The watchdog process of a platform, and the shared memory through which it gets heartbeats."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
@@ -82,13 +82,13 @@ class LoopWatchdog:
         return self._process.pid
 
     def begin(self, request: ApiRequest) -> None:
-        """Record the request in progress."""
+        """Record the request in progress in the shared memory."""
         named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
         began = ticks()
         self._note(began, began, named)
 
     def end(self) -> None:
-        """Record that no request is in progress."""
+        """Record in the shared memory that no request is in progress."""
         self._note(ticks(), 0.0, b"")
 
     def close(self) -> None:
@@ -110,18 +110,18 @@ class LoopWatchdog:
 
 
 def _form() -> str:
-    """Return the log format of this process."""
+    """Return the log format of this process, `json` or `text`, for the watchdog."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
 
 
 # --- gc tuning ---
 #
-# Garbage collection of a long-running platform: rare full collections that take less than a thousandth of the time.
+# Garbage collection of a long-running platform: full collections are rare and take less than a thousandth of the time.
 #
-# By default Python scans all recently created objects, which are the objects of the users, and stops everything
-# meanwhile. Under load that takes a tenth of the time, in pauses of seconds. No frequent operation here leaves
-# reference cycles, not even a closed connection.
+# By default, Python's collector scans all recently created objects, which include the users' objects, and pauses the
+# process. Under load this takes a tenth of the time, in pauses of seconds. Frequent operations of the platform leave no
+# reference cycles, so rare collections suffice.
 
 
 #: Seconds between collections; and the minimum interval, as a multiple of the duration of the last collection.
@@ -130,14 +130,14 @@ _TIMES: Final = 1000
 
 
 class _CollectionTimer:
-    """A timer that runs a full collection periodically until it is stopped."""
+    """A timer that runs a full garbage collection periodically until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer = loop.call_later(_EVERY, self._look)
 
     def stop(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer of garbage collections."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -149,7 +149,7 @@ class _CollectionTimer:
 
 @contextmanager
 def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Replace the automatic collections by rare ones, for the duration of the context."""
+    """Replace Python's automatic garbage collections by rare ones while the context manager is entered."""
     with no_collections():
         looks = _CollectionTimer(loop)
         try:
@@ -158,7 +158,7 @@ def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
             looks.stop()
 
 
-#: How long requests in flight may take to complete at shutdown.
+#: How long requests in progress may take to complete at shutdown.
 REQUESTS_END_WITHIN: Final = 2  # seconds
 #: The listen backlog: connections that wait to be accepted.
 _BACKLOG: Final = 2048
@@ -168,13 +168,13 @@ _SERVER: Final = "server.pem"
 _NAMES_AMONG_PODS: Final = tuple(
     f"kubernetes{rest}" for rest in ("", ".default", ".default.svc", ".default.svc.cluster.local")
 )
-#: The interpreter's switch interval in seconds. The journal thread waits at most this long for the GIL. It needs the
-#: GIL a dozen times for each transaction, for moments.
+#: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
+#: GIL shortly, a dozen times for each transaction.
 _TURN_WITHIN: Final = 0.0005
 
 
 class PortError(Exception):
-    """The platform cannot listen on the configured address or port. The message says why and what to do."""
+    """The platform cannot listen on the configured address or port. The message contains the reason and the remedy."""
 
 
 async def serve(
@@ -184,11 +184,11 @@ async def serve(
     ready: Callable[[str], None],
     foresight: ForecastFunctions | None = None,
 ) -> None:
-    """Run the embedded platform until it gets a signal. `ready` is called with its URL once it listens.
+    """Run an embedded platform until the process gets a signal. `ready` is called with its URL once it listens.
 
-    `foresight` computes forecasts; without it the platform serves none.
+    `foresight` computes forecasts; without it the platform serves no forecasts.
 
-    PortError if it cannot listen; JournalError if the journal cannot be opened or written.
+    Raises PortError if it cannot listen, and JournalError if the journal cannot be opened or written.
     """
     audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
@@ -227,7 +227,7 @@ async def _answer(
     guard: LoopWatchdog,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve requests until a signal, then complete those in flight."""
+    """Serve requests until the process gets a signal, then complete the requests in progress."""
     answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
     _shut_down_on_signal(ended, embedded)
     loop = asyncio.get_running_loop()
@@ -249,14 +249,14 @@ async def _answer(
 
 
 class _Sockets(NamedTuple):
-    """The listening sockets, and the TLS context of all of them."""
+    """The listening sockets of a platform, and their common TLS context (None without TLS)."""
 
     listeners: Sequence[socket.socket]
     context: ssl.SSLContext | None
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files to the hard limit: accepted connections need descriptors before they are served."""
+    """Raise the process's limit of open files to the hard limit, because each connection needs a file descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -268,14 +268,16 @@ def _listener(place: PlatformOptions) -> socket.socket:
         return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
-            raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
+            raise PortError(
+                f"{place.address} is not an address of this machine; set another address with --listen"
+            ) from error
         why = os.strerror(error.errno) if error.errno else str(error)
-        message = f"port {place.port} of {place.address}: {why}"
-        raise PortError(f"{message}; name another with --port, or omit it for any free port") from error
+        message = f"cannot listen on port {place.port} of {place.address}: {why}"
+        raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 
 def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> None:
-    """Shut down on a signal or a journal failure. A second Ctrl-C kills the process at once, like a crash."""
+    """Shut down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second Ctrl-C kills the process at once."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
@@ -292,13 +294,13 @@ def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> No
 
 
 def _url(place: PlatformOptions, port: int) -> str:
-    """Return the URL of the platform; the loopback's if it listens on all addresses."""
+    """Return the URL of the platform; it has the loopback address if the platform listens on all addresses."""
     host = LOOPBACK if place.address in _EVERYWHERE else place.address
     return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _secured(place: PlatformOptions, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
-    """Write a new server certificate and a new kubeconfig of the owner, and return the TLS context."""
+    """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
     authority = CertificateAuthority(place.folder, wall_clock())
     names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())

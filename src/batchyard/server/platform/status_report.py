@@ -1,4 +1,4 @@
-"""Status document of an embedded platform, for its owner."""
+"""Status document and metrics of an embedded platform."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ STATUS_REPORT_PATH: Final = "/batchyard/status"
 
 
 class StatusObjects(Protocol):
-    """The stored objects."""
+    """Read access to the stored objects, for the status document."""
 
     @property
     def revision(self) -> int:
@@ -45,7 +45,7 @@ class StatusObjects(Protocol):
 
 
 class StatusReport:
-    """The sources of the status document. `started` is in wall-clock time; `speed` is how much faster time runs."""
+    """Creates the status document. `started` is in wall-clock time; `speed` is how much faster platform time runs."""
 
     def __init__(self, objects: StatusObjects, place: PlatformOptions, started: Instant, speed: float) -> None:
         self._objects = objects
@@ -57,7 +57,7 @@ class StatusReport:
         self._configuration = place.configuration
 
     def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the document. `clock` is the platform's time, `local` the report of this machine if it is a node."""
+        """Return the status document. `clock` is the platform's time; `local` is the local node's status, or None."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -93,7 +93,7 @@ class StatusReport:
         return [(kind, self._objects.count(kind)) for kind in self._objects.kinds()]
 
     def journal_bytes(self) -> int:
-        """Return the size of the journal in bytes, including its WAL."""
+        """Return the size of the journal file in bytes, including its write-ahead log."""
         files = [self._journal, self._journal.with_name(f"{self._journal.name}-wal")]
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -125,7 +125,7 @@ class StoreStatistics(Protocol):
 
 
 class EmbeddedMetrics:
-    """The metric sources of an embedded platform."""
+    """The metrics of an embedded platform, which it serves at /metrics."""
 
     def __init__(self, kept: StoreStatistics, kernel: LiveKernel, speed: float) -> None:
         self._kept = kept
@@ -142,7 +142,7 @@ class EmbeddedMetrics:
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
     def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent], server: ApiServer) -> None:
-        """Observe the platform from now on, and serve its metrics."""
+        """Start to observe a platform, given its existing objects as ADDED events, and serve its metrics."""
         self.figures.begin(observed, found)
         sources = [
             *self.figures.sources(),
@@ -168,9 +168,9 @@ class EmbeddedMetrics:
         self._commits.observe((), seconds)
 
     def defect(self, error: Exception) -> None:
-        """Count and log a defect in a controller. The other controllers keep running."""
+        """Count and log an unexpected exception of a controller; the other controllers continue."""
         self.figures.defects += 1
-        _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
+        _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 
     def _of_gpus(self) -> Iterator[str]:
         objects = self.figures.objects

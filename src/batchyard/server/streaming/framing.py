@@ -1,6 +1,7 @@
-"""Framing of upgraded connections: SPDY/3.1, as far as Kubernetes uses it, and WebSockets.
+"""Framing of upgraded connections: encoding and parsing of SPDY/3.1 frames and WebSocket messages.
 
-Source: the draft SPDY Protocol 3.1. Streams have no flow control, as in moby/spdystream.
+SPDY is implemented as far as Kubernetes uses it. Its streams have no flow control, as in moby/spdystream. Source: the
+draft SPDY Protocol 3.1.
 """
 
 import base64
@@ -19,8 +20,7 @@ _CONTROL: Final = 0x80000000
 _VERSION: Final = 3
 _FIN: Final = 1
 _ID: Final = 0x7FFFFFFF
-#: Maximum bytes of a control frame, bytes of its decompressed headers, and number of headers: a short frame can
-#: decompress to many.
+#: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
 CONTROL_MAX: Final = 64 * 1024
 HEADERS_BYTES_MAX: Final = 8 * 1024
 HEADERS_MAX: Final = 64
@@ -52,7 +52,7 @@ class SpdyError(Exception):
 
 
 class SpdyStreamOpened(NamedTuple):
-    """A stream was opened. Header names are in lower case."""
+    """An event: the client opened a SPDY stream, with these headers (names in lowercase)."""
 
     stream: int
     headers: Mapping[str, str]
@@ -60,7 +60,7 @@ class SpdyStreamOpened(NamedTuple):
 
 
 class SpdyData(NamedTuple):
-    """A part of a stream's data."""
+    """An event: the client sent data on a SPDY stream."""
 
     stream: int
     data: bytes
@@ -68,13 +68,13 @@ class SpdyData(NamedTuple):
 
 
 class SpdyReset(NamedTuple):
-    """A stream was reset."""
+    """An event: the client reset a SPDY stream."""
 
     stream: int
 
 
 class SpdyPing(NamedTuple):
-    """A ping, to be answered with the same number."""
+    """An event: the client sent a ping, which is answered with the same number."""
 
     number: int
 
@@ -83,7 +83,7 @@ Event: TypeAlias = SpdyStreamOpened | SpdyData | SpdyReset | SpdyPing
 
 
 class SpdyFrames:
-    """The incoming and outgoing frames of a connection, with their compression state."""
+    """A parser and encoder of the SPDY frames of one connection, with its compression state."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -93,7 +93,7 @@ class SpdyFrames:
         self._deflate = zlib.compressobj(zdict=dictionary())
 
     def fed(self, data: bytes) -> Iterator[Event]:
-        """Parse received bytes, and yield the events. Raises SpdyError if they are not valid SPDY."""
+        """Parse received bytes, and yield the SPDY events in them. Raises SpdyError for invalid bytes."""
         self._buffer += data
         while True:
             if self._left:
@@ -122,7 +122,7 @@ class SpdyFrames:
                 yield event
 
     def accept(self, stream: int) -> bytes:
-        """Return the frame that accepts a stream."""
+        """Return a SYN_REPLY frame, which accepts a stream."""
         headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _framed(_SYN_REPLY, struct.pack(">I", stream) + headers)
 
@@ -162,27 +162,27 @@ class SpdyFrames:
 
 
 def data(stream: int, sent: bytes, *, is_last: bool = False) -> bytes:
-    """Return a data frame."""
+    """Return a SPDY data frame of a stream."""
     return struct.pack(">II", stream, (_FIN if is_last else 0) << 24 | len(sent)) + sent
 
 
 def reset(stream: int, status: int) -> bytes:
-    """Return a frame that resets a stream."""
+    """Return a RST_STREAM frame, which resets a stream with a status code."""
     return _framed(_RST_STREAM, struct.pack(">II", stream, status))
 
 
 def ping(number: int) -> bytes:
-    """Return a ping frame, or the answer to one."""
+    """Return a SPDY ping frame; the answer to a ping is a ping with the same number."""
     return _framed(_PING, struct.pack(">I", number))
 
 
 def go_away() -> bytes:
-    """Return a frame that rejects further streams."""
+    """Return a GOAWAY frame, which tells the client to open no more streams."""
     return _framed(_GOAWAY, struct.pack(">II", 0, 0))
 
 
 def dictionary() -> bytes:
-    """Return the initial compression dictionary of headers."""
+    """Return the compression dictionary for headers that the SPDY specification defines."""
     words = (word.replace("_", " ").encode() for word in _WORDS.split())
     return b"".join(struct.pack(">I", len(word)) + word for word in words) + _TEXT.encode()
 
@@ -192,7 +192,7 @@ def _framed(kind: int, body: bytes) -> bytes:
 
 
 def _counted(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return the bytes after a length prefix, and the offset after them."""
+    """Return the length-prefixed bytes at an offset, and the offset after them. Raises SpdyError."""
     (length,) = struct.unpack_from(">I", text, at)
     end = at + 4 + length
     if end > len(text):
@@ -211,23 +211,23 @@ _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
 class MessageHandler(Protocol):
-    """The receiver of messages, which arrive in parts."""
+    """A handler of WebSocket messages, which arrive in parts."""
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Handle a part of a message; `is_first` marks the beginning of a message."""
+        """Process a part of a message; `is_first` marks the first part of a message."""
 
     def may_write(self, *, may: bool) -> None:
-        """Handle that the write buffer became full or has room again."""
+        """Process that the write buffer is full (`may` is False) or has room again."""
 
     def ends(self) -> None:
-        """Handle the shutdown of the platform."""
+        """Process the shutdown of the platform."""
 
     def lost(self) -> None:
-        """Handle the loss of the connection."""
+        """Release all resources after the connection was lost or closed."""
 
 
 class WebSocket:
-    """A WebSocket on a connection, and the receiver of its messages."""
+    """The server side of a WebSocket: parses frames, and passes messages to a handler."""
 
     def __init__(self, wire: UpgradedTransport) -> None:
         self._wire = wire
@@ -239,20 +239,20 @@ class WebSocket:
         self._ping: bytes | None = None
 
     def set_handler(self, messages: MessageHandler) -> None:
-        """Set the receiver of messages."""
+        """Set the handler of messages."""
         self._messages = messages
 
     def send(self, data: bytes) -> None:
-        """Send a message."""
+        """Send a binary message to the client."""
         if not self._is_closed:
             self._wire.send(bytes(self._frames.send_data(data, fin=True)))
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading from the client."""
         self._wire.listen(listens=listens)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
-        """Send a close frame, and wait for the peer's."""
+        """Send a close frame, and close the connection after the client's close frame."""
         if not self._is_closed:
             self._is_closed = True
             self._wire.send(bytes(self._frames.close(code)))
@@ -261,7 +261,7 @@ class WebSocket:
     # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Parse received bytes."""
+        """Parse received bytes, and process the WebSocket frames in them."""
         self._frames.receive_bytes(data)
         try:
             for frame in self._frames.received_frames():
@@ -272,7 +272,7 @@ class WebSocket:
             self._wire.close(at_once=True)
 
     def may_write(self, *, may: bool) -> None:
-        """Notify the receiver. Of pings received while the write buffer was full, only the last is answered."""
+        """Notify the message handler that it may write or must pause, and answer a ping that waited for this."""
         self._may_write = may
         if may and self._ping is not None:
             ping, self._ping = self._ping, None
@@ -281,14 +281,14 @@ class WebSocket:
             self._messages.may_write(may=may)
 
     def ends(self) -> None:
-        """Notify the receiver, and close with GOING_AWAY."""
+        """Notify the message handler of the shutdown, and close the WebSocket with GOING_AWAY."""
         if self._messages is not None:
             self._messages.ends()
         self._gone()
         self.close(CloseReason.GOING_AWAY)
 
     def lost(self) -> None:
-        """Notify the receiver that the connection is lost."""
+        """Notify the message handler that the connection was lost."""
         self._is_closed = True
         self._gone()
 
@@ -312,16 +312,16 @@ class WebSocket:
             self._ping = payload
 
     def _gone(self) -> None:
-        """Detach and notify the receiver."""
+        """Remove the message handler, and notify it that the connection is lost."""
         messages, self._messages = self._messages, None
         if messages is not None:
             messages.lost()
 
 
 def _bytes(frame: Frame) -> bytes:
-    """Return the payload of a data frame; text as UTF-8."""
+    """Return the payload of a WebSocket data or ping frame as bytes; text is encoded as UTF-8."""
     payload = frame.payload
-    assert not isinstance(payload, tuple), "a close frame is not a data frame"
+    assert not isinstance(payload, tuple), "the payload of a data or ping frame is not a tuple"
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 

@@ -1,4 +1,4 @@
-"""Exec and attach over SPDY and WebSockets, and the choice of the protocol of an upgraded connection.
+"""Upgraded connections of pods: the 101 response, the choice of a handler, and exec and attach over SPDY or WebSocket.
 
 Source: k8s.io/cri-streaming pkg/streaming/remotecommand.
 """
@@ -42,7 +42,7 @@ SIZE_MAX: Final = 1024
 
 
 class ExecWebSocket:
-    """A command whose channels are multiplexed on a WebSocket."""
+    """An exec or attach session over a WebSocket, whose messages begin with a channel number."""
 
     def __init__(self, socket: WebSocket, command: ExecResponse) -> None:
         self._socket = socket
@@ -61,7 +61,7 @@ class ExecWebSocket:
     # --- callbacks of the WebSocket ---
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Handle a part of a message; `is_first` marks the beginning of a message."""
+        """Process a part of a message; `is_first` marks the first part of a message."""
         if is_first:
             self._channel, self._closing = None, b""
         if self._channel is None and data:
@@ -79,44 +79,44 @@ class ExecWebSocket:
                 self._session.end_input()
 
     def may_write(self, *, may: bool) -> None:
-        """Read the command's output only while the client accepts more."""
+        """Resume or pause reading the process's output, as the client accepts more data or not."""
         if self._session is not None:
             self._session.listen(listens=may)
 
     def ends(self) -> None:
-        """Do nothing: the WebSocket closes by itself."""
+        """Do nothing, because the WebSocket closes itself at shutdown."""
 
     def lost(self) -> None:
-        """Disconnect from the command."""
+        """Disconnect from the process, because the connection to the client is lost."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
-    # --- callbacks of the command ---
+    # --- callbacks of the process session ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Send output of the command."""
+        """Send output of the process to the client."""
         self._socket.send(bytes([_OUTPUTS[output]]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Read from the client only while the command accepts more input."""
+        """Resume or pause reading from the client, as the process accepts more input or not."""
         self._socket.listen(listens=wants)
 
     def ended(self, ending: SessionEnd) -> None:
-        """Send the exit status, and close."""
+        """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
         self._socket.close()
 
 
 class TerminalSizeParser:
-    """A parser of terminal sizes, which are a sequence of JSON objects."""
+    """A parser of terminal sizes, which the client sends as a sequence of JSON objects."""
 
     def __init__(self) -> None:
         self._text = b""
 
     def fed(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the complete sizes, as columns and rows."""
+        """Parse received bytes, and return the complete terminal sizes, as columns and rows."""
         *texts, self._text = (self._text + data).replace(b"}", b"}\n").split(b"\n")
         self._text = self._text[:SIZE_MAX]
         return [size for text in texts if (size := _size(text)) is not None]
@@ -135,7 +135,7 @@ _EXEC_SPDY_RESIZE: Final = "resize"
 
 
 class ExecSpdy:
-    """A command and its SPDY streams."""
+    """An exec or attach session over SPDY, with one stream each for input, outputs, errors and terminal size."""
 
     def __init__(self, sink: SpdyConnection, command: ExecResponse) -> None:
         self._sink = sink
@@ -154,7 +154,7 @@ class ExecSpdy:
     # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Parse received bytes, and process the SPDY events in them."""
         if self._is_over:
             return
         try:
@@ -166,35 +166,35 @@ class ExecSpdy:
             self._sink.close()
 
     def may_write(self, *, may: bool) -> None:
-        """Read the command's output only while the client accepts more."""
+        """Resume or pause reading the process's output, as the client accepts more data or not."""
         self._takes = may
         if self._session is not None:
             self._session.listen(listens=may)
 
     def ends(self) -> None:
-        """Disconnect from the command, and close the connection."""
+        """Disconnect from the process, and close the connection, at the shutdown of the platform."""
         self.lost()
         self._sink.send(framing.go_away())
         self._sink.close()
 
     def lost(self) -> None:
-        """Disconnect from the command."""
+        """Disconnect from the process, because the connection to the client is lost."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
-    # --- callbacks of the command ---
+    # --- callbacks of the process session ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Send output of the command."""
+        """Send output of the process to the client."""
         self._sink.send(framing.data(self._streams[output], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Read from the client only while the command accepts more input."""
+        """Resume or pause reading from the client, as the process accepts more input or not."""
         self._sink.listen(listens=wants)
 
     def ended(self, ending: SessionEnd) -> None:
-        """Send the exit status, and close."""
+        """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         status = msgspec.json.encode(self._command.status(ending))
         self._sink.send(framing.data(self._streams[_ERROR], status))
@@ -242,7 +242,7 @@ _SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection
 
 
 def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
-    """Return the head of the 101 response."""
+    """Return the 101 (Switching Protocols) response to an upgrade request."""
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
         key = accepted(request.headers["sec-websocket-key"])
@@ -255,7 +255,7 @@ def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes
 
 
 def serve_upgraded(answer: UpgradeResponse, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
-    """Serve an upgraded connection, from which `rest` was already read. `over` is called when it is lost."""
+    """Serve an upgraded connection; `rest` was already read from it. `over` is called when the connection is lost."""
     speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
     wire.speak(_NotifyingHandler(speaker, over), rest)
 
@@ -276,7 +276,7 @@ def _over_spdy(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHand
 
 
 class _NotifyingHandler:
-    """A handler of a connection that also calls a callback when the connection is lost."""
+    """A connection handler that delegates to another, and calls a callback when the connection is lost."""
 
     def __init__(self, speaker: UpgradeHandler, over: Callable[[], None]) -> None:
         self._over = over
@@ -286,6 +286,6 @@ class _NotifyingHandler:
         self._lost = speaker.lost
 
     def lost(self) -> None:
-        """Notify the handler, and call the callback."""
+        """Notify the other handler that the connection is lost, and call the callback."""
         self._lost()
         self._over()

@@ -1,4 +1,4 @@
-"""Port-forward over SPDY and WebSockets: for each connection a data stream and an error stream.
+"""Port-forward over SPDY and WebSockets; each forwarded connection has a data stream and an error stream.
 
 SPDY runs on the connection itself, or inside a WebSocket for newer clients. Source: k8s.io/cri-streaming
 pkg/streaming/portforward/httpstream.go.
@@ -25,40 +25,40 @@ from batchyard.server.streaming.framing import (
 
 #: Maximum open streams of a connection.
 STREAMS_MAX: Final = 2000
-TOO_MANY: Final = "too many connections to ports are open, try again later"
+TOO_MANY: Final = "too many port-forward connections are open, try again later"
 
 
 class SpdyConnection(Protocol):
-    """The connection that carries SPDY."""
+    """The connection or WebSocket that transports SPDY frames."""
 
     def send(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes to the client."""
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading from the client."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class Room(Protocol):
-    """The limit of forwarded connections of a user."""
+    """The limit of a user's port-forward connections."""
 
     def enter_port(self) -> bool:
-        """Reserve a connection. Return False if the limit is reached."""
+        """Reserve a port-forward connection. Return False if the limit is reached."""
 
     def leave_port(self) -> None:
-        """Release a connection."""
+        """Release a reserved port-forward connection."""
 
 
 class PortForwardSpdy:
-    """The pairs of streams on a connection."""
+    """Port-forward over SPDY: each forwarded connection is a pair of streams, for data and for errors."""
 
     def __init__(self, sink: SpdyConnection, forwarding: PortForwardResponse, room: Room) -> None:
         self.forwarding = forwarding
         self.sink = sink
         self.room = room
-        #: Whether the client takes more.
+        #: Whether the client accepts more data.
         self.takes = True
         self._frames = SpdyFrames()
         self._is_over = False
@@ -72,7 +72,7 @@ class PortForwardSpdy:
     # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Parse received bytes, and process the SPDY events in them."""
         if self._is_over:
             return
         try:
@@ -84,23 +84,23 @@ class PortForwardSpdy:
             self.sink.close()
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Handle bytes received over a WebSocket; message boundaries are irrelevant."""
+        """Process SPDY bytes received over a WebSocket, whose message boundaries are irrelevant."""
         self.fed(data)
 
     def may_write(self, *, may: bool) -> None:
-        """Read from the ports only while the client accepts more."""
+        """Resume or pause reading from all ports, as the client accepts more data or not."""
         self.takes = may
         for pair in dict.fromkeys(self._by_stream.values()):
             pair.listen(listens=may)
 
     def ends(self) -> None:
-        """Disconnect from the ports, and close the connection."""
+        """Disconnect from all ports, and close the connection, at the shutdown of the platform."""
         self.lost()
         self.sink.send(framing.go_away())
         self.sink.close()
 
     def lost(self) -> None:
-        """Disconnect from the ports."""
+        """Disconnect from all ports, because the connection to the client is lost."""
         for pair in dict.fromkeys((*self._by_stream.values(), *self._waiting.values())):
             pair.close()
         self._by_stream.clear()
@@ -109,12 +109,12 @@ class PortForwardSpdy:
     # --- callbacks of the pairs ---
 
     def wants_more(self, pair: "_StreamPair", *, wants: bool) -> None:
-        """Read from the client only while all ports accept more."""
+        """Record whether a port accepts more data; read from the client only while all ports do."""
         (self._full.discard if wants else self._full.add)(pair)
         self.sink.listen(listens=not self._full)
 
     def forget(self, pair: "_StreamPair") -> None:
-        """Remove a closed pair."""
+        """Remove a closed pair of streams."""
         for stream in pair.streams.values():
             self._by_stream.pop(stream, None)
         self._waiting = {request: waiting for request, waiting in self._waiting.items() if waiting is not pair}
@@ -154,7 +154,7 @@ class PortForwardSpdy:
 
 
 class _StreamPair:
-    """The two streams of one connection to a port."""
+    """The data stream and the error stream of one forwarded connection to a port."""
 
     def __init__(self, all_streams: PortForwardSpdy, port: int) -> None:
         self._all = all_streams
@@ -164,7 +164,7 @@ class _StreamPair:
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        """Connect to the port."""
+        """Connect to the port of the pod, unless the user's limit is reached."""
         if not self._all.room.enter_port():
             self.ended(SessionEnd(failure=TOO_MANY))
             return
@@ -173,14 +173,14 @@ class _StreamPair:
             self._session.listen(listens=False)
 
     def take(self, data: SpdyData) -> None:
-        """Pass on data of the client; ignore its error stream."""
+        """Pass data of the client's data stream to the port; ignore the error stream."""
         if self._session is not None and data.stream == self.streams["data"]:
             self._session.write(data.data)
             if data.is_last:
                 self._session.end_input()
 
     def reset(self, stream: int) -> None:
-        """Disconnect after the client reset the data stream, and end the error stream without an error."""
+        """Disconnect from the port if the client reset the data stream, and end the error stream without an error."""
         if stream == self.streams.get("data"):
             self.close()
             self._end(self.streams.get("error"))
@@ -200,15 +200,15 @@ class _StreamPair:
     # --- callbacks of the port ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Send data of the port."""
+        """Send data of the port to the client."""
         self._all.sink.send(framing.data(self.streams["data"], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Pause or resume reading from the client."""
+        """Resume or pause reading from the client, as the port accepts more data or not."""
         self._all.wants_more(self, wants=wants)
 
     def ended(self, ending: SessionEnd) -> None:
-        """Handle a port that is closed or unreachable."""
+        """Report the end of the connection to the port, or its failure, to the client."""
         self._leave()
         if ending.failure:
             error_text = self._all.forwarding.failure(self._port, ending).encode()
@@ -221,7 +221,7 @@ class _StreamPair:
         self._all.forget(self)
 
     def _leave(self) -> ByteStream | None:
-        """Drop the session, release its connection, and return it."""
+        """Detach and return the session with the port, and release its reserved connection."""
         session, self._session = self._session, None
         if session is not None:
             self._all.room.leave_port()
@@ -238,7 +238,7 @@ def _port(headers: Mapping[str, str]) -> int | None:
 
 
 class PortForwardWebSocket:
-    """The forwarded ports, multiplexed on a WebSocket."""
+    """Port-forward over a WebSocket, whose messages begin with a channel number; each port has two channels."""
 
     def __init__(self, socket: WebSocket, forwarding: PortForwardResponse, room: Room) -> None:
         self.socket = socket
@@ -261,7 +261,7 @@ class PortForwardWebSocket:
     # --- callbacks of the WebSocket ---
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Handle a part of a message; `is_first` marks the beginning of a message."""
+        """Process a part of a message; `is_first` marks the first part of a message."""
         if is_first:
             self._channel = None
         if self._channel is None and data:
@@ -271,15 +271,15 @@ class PortForwardWebSocket:
             port.session.write(data)
 
     def may_write(self, *, may: bool) -> None:
-        """Read from the ports only while the client accepts more."""
+        """Resume or pause reading from all ports, as the client accepts more data or not."""
         for port in self._open.values():
             port.session.listen(listens=may)
 
     def ends(self) -> None:
-        """Do nothing: the WebSocket closes by itself."""
+        """Do nothing, because the WebSocket closes itself at shutdown."""
 
     def lost(self) -> None:
-        """Disconnect from the ports."""
+        """Disconnect from all ports, because the connection to the client is lost."""
         for port in self._open.values():
             port.session.close()
             self._room.leave_port()
@@ -288,12 +288,12 @@ class PortForwardWebSocket:
     # --- callbacks of the ports ---
 
     def wants_more(self, channel: int, *, wants: bool) -> None:
-        """Read from the client only while all ports accept more."""
+        """Record whether a port accepts more data; read from the client only while all ports do."""
         (self._full.discard if wants else self._full.add)(channel)
         self.socket.listen(listens=not self._full)
 
     def forget(self, channel: int) -> None:
-        """Remove a closed port. Close the connection with the last one."""
+        """Remove a closed port; close the WebSocket after the last port."""
         if self._open.pop(channel, None) is not None:
             self._room.leave_port()
         if channel in self._full:
@@ -302,12 +302,12 @@ class PortForwardWebSocket:
             self.socket.close()
 
     def tell_failure(self, channel: int, port: int, ending: SessionEnd) -> None:
-        """Report an error of a port on its error channel."""
+        """Send the failure of a port to the client on the port's error channel."""
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, ending).encode())
 
 
 class _ForwardedPort:
-    """A forwarded port, with the number of its data channel."""
+    """A forwarded port, its session, and the number of its data channel."""
 
     def __init__(self, channels: PortForwardWebSocket, channel: int, port: int) -> None:
         self._channels = channels
@@ -316,15 +316,15 @@ class _ForwardedPort:
         self.session: ByteStream = channels.forwarding.connect(port, self)
 
     def received(self, output: str, data: bytes) -> None:
-        """Send data of the port."""
+        """Send data of the port to the client."""
         self._channels.socket.send(bytes([self._channel]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Pause or resume reading from the client."""
+        """Resume or pause reading from the client, as the port accepts more data or not."""
         self._channels.wants_more(self._channel, wants=wants)
 
     def ended(self, ending: SessionEnd) -> None:
-        """Handle a port that is closed or unreachable."""
+        """Report the end of the connection to the port, or its failure, to the client."""
         if ending.failure:
             self._channels.tell_failure(self._channel, self._port, ending)
         self._channels.forget(self._channel)

@@ -1,4 +1,4 @@
-"""Transport of an upgraded connection, with its keepalive and timeouts."""
+"""Transport of an upgraded connection (WebSocket or SPDY), with flow control, keepalive and timeouts."""
 
 import asyncio
 import socket
@@ -9,14 +9,14 @@ from batchyard.server.http.connections import Connections
 
 #: Seconds without traffic after which a connection is closed. Source: the idle timeout of a kubelet's streams.
 IDLE_WITHIN: Final = 4 * 3600
-#: Seconds that the peer has to close its side.
+#: Seconds that the client has to close its side of the connection.
 CLOSED_WITHIN: Final = 10
-#: Maximum bytes that are processed at once, that wait to be processed, and that the peer has not read yet.
+#: Maximum bytes that are processed at once, that wait to be processed, and that the client has not read yet.
 PART: Final = 16 * 1024
 WAITING_MAX: Final = 64 * 1024
 UNTAKEN_MAX: Final = 8 * 1024 * 1024
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
-"""Schedules a function after the pending work of other users."""
+"""Schedules a function call after the pending work of other users."""
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, and number of probes.
 _ALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
@@ -25,38 +25,38 @@ class UpgradeHandler(Protocol):
     """The protocol handler of an upgraded connection."""
 
     def fed(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Process received bytes."""
 
     def may_write(self, *, may: bool) -> None:
-        """Handle that the write buffer became full or has room again."""
+        """Process that the write buffer is full (`may` is False) or has room again."""
 
     def ends(self) -> None:
-        """Handle the shutdown of the platform: send a closing message."""
+        """Send a closing message, because the platform shuts down."""
 
     def lost(self) -> None:
-        """Handle the loss of the connection."""
+        """Release all resources after the connection was lost or closed."""
 
 
 class UpgradedTransport(Protocol):
-    """The connection, for its protocol handler."""
+    """The connection as its protocol handler uses it."""
 
     def send(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes to the client."""
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading from the client."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close once everything is sent and the peer has closed, or after CLOSED_WITHIN; or close at once."""
+        """Close the connection after the client has closed its side, or after CLOSED_WITHIN, or at once."""
 
 
 class UpgradedConnection(asyncio.Protocol):
-    """The transport of an upgraded connection, and its protocol handler."""
+    """An upgraded connection: passes received bytes to its protocol handler in turns, and enforces timeouts."""
 
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TakeTurn
     ) -> None:
-        """`holder` is the user, '' for the owner. `take_turn` schedules the processing of received bytes."""
+        """Take over a transport. `holder` is the user for limits, '' for the owner."""
         self._transport = transport
         self._connections = connections
         self._holder = holder
@@ -72,7 +72,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._listens = True
         self._last = self._loop.time()
         self._timer = self._loop.call_later(IDLE_WITHIN, self._end_if_idle)
-        #: The identity of the client by its certificate.
+        #: The client's identity by its certificate, for the limit of connections.
         self.peer = peer
         found = transport.get_extra_info("socket")
         if found is not None:
@@ -84,7 +84,7 @@ class UpgradedConnection(asyncio.Protocol):
         connections.enter(self)
 
     def speak(self, speaker: UpgradeHandler, rest: bytes) -> None:
-        """Set the protocol handler, and feed it the bytes that were already read."""
+        """Set the protocol handler, and pass it the bytes that were already received."""
         self._speaker = speaker
         self._came += rest
         self._go_on()
@@ -92,26 +92,26 @@ class UpgradedConnection(asyncio.Protocol):
     # --- forwarded connections ---
 
     def enter_port(self) -> bool:
-        """Reserve a forwarded connection. Return False, without reserving it, if the limit is reached."""
+        """Reserve a port-forward connection. Return False if the limit is reached."""
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
-        """Release a forwarded connection."""
+        """Release a reserved port-forward connection."""
         self._connections.leave_port(self._holder)
 
-    # --- callbacks of the event loop ---
+    # --- callbacks of asyncio ---
 
     def data_received(self, data: bytes) -> None:
-        """Pass on received bytes."""
+        """Buffer received bytes for the protocol handler."""
         self._last = self._loop.time()
         self._came += data
         self._go_on()
 
     def eof_received(self) -> None:
-        """Close now: a client that half-closes the connection gets no further data."""
+        """Close the connection at once: a client that half-closes it gets no further data."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the handler that the connection is lost."""
+        """Notify the protocol handler that the connection is lost."""
         self._timer.cancel()
         self._connections.leave(self)
         speaker, self._speaker = self._speaker, None
@@ -119,35 +119,37 @@ class UpgradedConnection(asyncio.Protocol):
             speaker.lost()
 
     def pause_writing(self) -> None:
-        """Notify the handler that the write buffer is full."""
+        """Notify the protocol handler that the write buffer is full."""
         if self._speaker is not None:
             self._speaker.may_write(may=False)
 
     def resume_writing(self) -> None:
-        """Notify the handler that the write buffer has room again."""
+        """Notify the protocol handler that the write buffer has room again."""
         if self._speaker is not None:
             self._speaker.may_write(may=True)
 
     # --- calls of the handler ---
 
     def send(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes to the client."""
         self._last = self._loop.time()
         if self._is_aborted:
             return
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNTAKEN_MAX:  # the client requests answers and does not read them
+        if (
+            self._transport.get_write_buffer_size() > UNTAKEN_MAX
+        ):  # the client does not read the responses to its requests
             self._is_aborted = True
             self._transport.abort()
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading from the client."""
         if listens != self._listens:
             self._listens = listens
             self._go_on()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close when the peer does, or after CLOSED_WITHIN. Closing with unread input would reset the connection."""
+        """Close the connection after the client has closed its side, or after CLOSED_WITHIN, or at once."""
         if at_once:
             self._transport.close()
         elif not self._is_closing:
@@ -159,7 +161,7 @@ class UpgradedConnection(asyncio.Protocol):
     # --- shutdown ---
 
     def end(self) -> None:
-        """Let the handler close the connection."""
+        """Notify the protocol handler of the shutdown, which closes the connection."""
         if self._speaker is not None:
             self._speaker.ends()
 
@@ -168,7 +170,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _go_on(self) -> None:
-        """Process received bytes in turns, and pause reading while too many of them wait."""
+        """Schedule the processing of received bytes, and pause reading while too many bytes wait."""
         if self._came and self._listens and self._speaker is not None and not self._has_turn:
             self._has_turn = True
             self._take_turn(self._feed)

@@ -55,7 +55,7 @@ def measure_offsets(first: Sequence[Duration], later: Sequence[Duration] = ()) -
 def test_clock_is_set_forwards_or_backwards_before_first_work() -> None:
     found, (reported,) = measure_offsets([HOUR, HOUR])
     assert found == [HOUR]
-    assert reported.endswith("m behind the server's: following the server's")
+    assert reported.endswith("m behind the API server's clock: it is set to the server's time")
     assert measure_offsets([-HOUR, -HOUR])[0] == [-HOUR]
 
 
@@ -68,4 +68,6 @@ def test_running_clock_is_only_set_forwards_and_warns_once_when_ahead() -> None:
     assert measure_offsets([0], [HOUR, HOUR])[0] == [0, 0, HOUR]
     found, (reported,) = measure_offsets([0], [-HOUR, -HOUR, -HOUR, -HOUR])
     assert found == [0] * 5
-    assert reported.endswith("m ahead of the server's: time does not go back before the next start")
+    assert reported.endswith(
+        "m ahead of the API server's clock: it is not set back until the next start of this process"
+    )

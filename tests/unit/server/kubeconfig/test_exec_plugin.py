@@ -42,11 +42,11 @@ def test_exec_plugin_returns_token_or_certificate(tmp_path: Path) -> None:
     [
         ("hello", "did not print an ExecCredential"),
         ("5", "did not print an ExecCredential"),
-        (answer(), "neither a token nor a certificate"),
-        (answer(token=None), "neither a token nor a certificate"),
-        (answer(clientCertificateData="c"), "only one of certificate and key"),
+        (answer(), "neither a token nor a client certificate"),
+        (answer(token=None), "neither a token nor a client certificate"),
+        (answer(clientCertificateData="c"), "only one of clientCertificateData and clientKeyData"),
         (answer(token="x").replace("/v1", "/v1beta1"), "instead of"),
-        (answer().replace("{}", "null"), "neither a token nor a certificate"),
+        (answer().replace("{}", "null"), "neither a token nor a client certificate"),
     ],
 )
 def test_invalid_exec_credential_is_rejected(tmp_path: Path, printed: str, reported: str) -> None:
@@ -72,7 +72,7 @@ def test_exec_plugin_receives_cluster_info_on_request(tmp_path: Path) -> None:
 
 
 def test_missing_exec_plugin_is_reported_with_install_hint() -> None:
-    with pytest.raises(ValueError, match=r"none is not on this machine\. Get it"):
+    with pytest.raises(ValueError, match=r"none was not found on this machine\. Get it"):
         run_plugin({"apiVersion": VERSION, "command": "/none", "installHint": "Get it"})
 
 

@@ -223,7 +223,7 @@ def test_host_path_of_wrong_type_is_rejected(tmp_path: Path, name: str, kind: st
 def test_host_path_symlink_outside_allowed_paths_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "out").symlink_to("/etc")
-    with pytest.raises(VolumeError, match="leads to /etc/hosts, which is not allowed here"):
+    with pytest.raises(VolumeError, match="leads to /etc/hosts, which is outside the allowed host paths"):
         make_volume(tmp_path, "v", HostPathPlan(f"{tmp_path}/data/out/hosts", "", (f"{tmp_path}/data",)), make.NOW)
 
 
@@ -245,7 +245,7 @@ def test_host_path_replaced_by_symlink_outside_allowed_paths_is_rejected(tmp_pat
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
     (tmp_path / "data/x").rename(tmp_path / "data/y")
     (tmp_path / "data/x").symlink_to(tmp_path)
-    with pytest.raises(ContainerError, match="leads outside of the allowed paths"):
+    with pytest.raises(ContainerError, match="leads outside the allowed host paths"):
         mount_source(tmp_path, mount(disk.path, sub_path), disk)
     assert not (tmp_path / "below").exists()
 

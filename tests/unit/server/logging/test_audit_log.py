@@ -53,7 +53,7 @@ def test_audit_log_continues_when_rotation_fails(tmp_path: Path, caplog: pytest.
     log = AuditLog(path, size_max=1000)
     for _ in range(5):
         log.note(api.audited[-1])
-    assert f"a line of the audit log {path} is lost: " in caplog.text
+    assert f"an event could not be written to the audit log {path} and is lost: " in caplog.text
     aside.rmdir()
     log.note(api.audited[-1])
     log.close()

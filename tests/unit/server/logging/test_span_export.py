@@ -96,7 +96,7 @@ def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCapt
         reported = asyncio.run(lost())
     assert "\nbatchyard_spans_total 1\n" in reported
     assert "\nbatchyard_spans_lost_total 1\n" in reported
-    assert "1 spans are lost" in caplog.text
+    assert "1 trace spans are lost" in caplog.text
 
 
 def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

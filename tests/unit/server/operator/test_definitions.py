@@ -32,12 +32,12 @@ def test_only_missing_definitions_are_installed() -> None:
     server = Server()
     reported = asyncio.run(install(server, KINDS))
     assert server.sent == ["jobsets.jobset.x-k8s.io"]
-    assert reported == ["batchyard: jobsets.jobset.x-k8s.io: installed, version v1alpha2"]
+    assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io installed, version v1alpha2"]
 
 
 def test_rejected_installation_is_reported() -> None:
     reported = asyncio.run(install(Server(403), KINDS))
-    assert reported == ["batchyard: jobsets.jobset.x-k8s.io: not installed: no rights"]
+    assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io could not be installed: no rights"]
 
 
 def test_conflicting_installation_counts_as_installed() -> None:

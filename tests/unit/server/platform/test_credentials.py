@@ -52,5 +52,5 @@ def test_certificate_of_another_key_is_reported(tmp_path: Path) -> None:
     CertificateAuthority(tmp_path, NOW)
     CertificateAuthority(tmp_path / "other", NOW)
     shutil.copy(tmp_path / "other" / "ca.key", tmp_path / "ca.key")
-    with pytest.raises(CredentialsError, match=r"ca\.crt is not that of .*ca\.key; remove ca\.crt"):
+    with pytest.raises(CredentialsError, match=r"ca\.crt is not the certificate of .*ca\.key; remove ca\.crt"):
         CertificateAuthority(tmp_path, NOW)
