@@ -108,10 +108,10 @@ def found() -> Found:
 
 
 def observe(world: World, found: Found) -> None:
-    for lane in world.platform.runner._queue.lanes:
-        name = lane.controller.name
-        kinds = found.seen.setdefault(name, dict.fromkeys(lane.controller.kinds or ()))
-        lane.controller = Observed(lane.controller, kinds, found.written.setdefault(name, {}))
+    for queue in world.platform.runner._queue.queues:
+        name = queue.controller.name
+        kinds = found.seen.setdefault(name, dict.fromkeys(queue.controller.kinds or ()))
+        queue.controller = Observed(queue.controller, kinds, found.written.setdefault(name, {}))
 
 
 @pytest.mark.parametrize("group", REMOTE)

@@ -38,7 +38,9 @@ time.sleep(600)
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
-    pytest.mark.skipif(not FOUND.found, reason=f"there is no GPU on this machine: {FOUND.failure or 'none is whole'}"),
+    pytest.mark.skipif(
+        not FOUND.devices, reason=f"there is no GPU on this machine: {FOUND.failure or 'none is whole'}"
+    ),
 ]
 
 
@@ -70,7 +72,7 @@ def log_of_computation(platform: Running) -> str:
 
 def test_node_capacity_counts_all_gpus(platform: Running) -> None:
     seen = platform.kubectl("get", "nodes", "-o", r"jsonpath={.items[0].status.capacity.nvidia\.com/gpu}")
-    assert seen == str(len(FOUND.found))
+    assert seen == str(len(FOUND.devices))
 
 
 def test_pod_computes_on_its_assigned_gpu(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +111,7 @@ def test_metrics_report_pod_and_measurements_of_gpu(platform: Running, capsys: p
 def test_metrics_list_exactly_the_gpus_of_machine(platform: Running) -> None:
     text = platform.kubectl("get", "--raw", "/metrics?collect[]=gpus")
     seen = re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{gpu="(\d+)",UUID="(.*?)",device="nvidia(\d+)"', text, re.MULTILINE)
-    wanted = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.found]
+    wanted = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.devices]
     assert sorted(seen) == sorted(wanted)
 
 

@@ -15,10 +15,10 @@ class InvariantError(AssertionError):
     """An internal invariant is violated: a bug in batchyard, never an invalid input."""
 
 
-def invariant(holds: bool, law: str) -> None:
+def invariant(condition: bool, message: str) -> None:
     """Raise InvariantError with `message` if `condition` is false."""
-    if not holds:
-        raise InvariantError(law)
+    if not condition:
+        raise InvariantError(message)
 
 
 # --- ids ---
@@ -26,9 +26,9 @@ def invariant(holds: bool, law: str) -> None:
 # Uids and hashes derived from a seed, so that equal runs create equal ones.
 
 
-def uid_for(seed: int, *parts: str) -> str:
+def uid_for(seed: int, *names: str) -> str:
     """Return a UUID in the format of version 4, derived from the seed and the parts."""
-    digest = hashlib.blake2b("\0".join((str(seed), *parts)).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=16).hexdigest()
     variant = "89ab"[int(digest[16], 16) & 3]
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
 
@@ -49,14 +49,14 @@ def fnv1a_64(text: str) -> int:
 # same draws. All arithmetic uses integers, so that the result is the same on every machine.
 
 
-_BITS: Final = 52
-_WHOLE: Final = 1 << _BITS
+_DRAW_BITS: Final = 52
+_DRAW_RANGE: Final = 1 << _DRAW_BITS
 
 
 def draw(seed: int, *names: str) -> int:
     """Return a uniformly distributed integer from 0 to 2**52 - 1, determined by the seed and the names."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 64 - _BITS
+    return int.from_bytes(digest, "big") >> 64 - _DRAW_BITS
 
 
 def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
@@ -64,10 +64,10 @@ def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *nam
 
     The seed and the names determine the duration.
     """
-    width, left, right = high - low, typical - low, high - typical
+    width, below_mode, above_mode = high - low, typical - low, high - typical
     if width <= 0:
         return low
-    drawn = draw(seed, *names)
-    if drawn * width < left << _BITS:
-        return low + isqrt(drawn * width * left >> _BITS)
-    return high - isqrt((_WHOLE - drawn) * width * right >> _BITS)
+    random_value = draw(seed, *names)
+    if random_value * width < below_mode << _DRAW_BITS:
+        return low + isqrt(random_value * width * below_mode >> _DRAW_BITS)
+    return high - isqrt((_DRAW_RANGE - random_value) * width * above_mode >> _DRAW_BITS)

@@ -28,7 +28,7 @@ _UNITS: Final = {
     "h": 1000 * HOUR,
 }
 _UNIT: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
-_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT}|\.(\d++){_UNIT}", re.ASCII)
+_DURATION_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT}|\.(\d++){_UNIT}", re.ASCII)
 #: The maximum length of a duration. Go has none, but its longest duration, to the nanosecond, has 25 characters.
 _LENGTH_MAX: Final = 400
 
@@ -45,11 +45,11 @@ def parse_duration(text: str) -> Duration:
         raise ValueError(f"a text of {len(text)} characters is not a duration; write it as 90s, 1h30m or 0.5s")
     position, total = 0, 0
     while position < len(text):
-        part = _PART.match(text, position)
+        part = _DURATION_PART.match(text, position)
         if part is None:
             raise ValueError(f"{text!r} is not a duration; write it as 90s, 1h30m or 0.5s")
-        whole, fraction, unit = part[1] or "0", part[2] or part[4] or "", part[3] or part[5]
-        total += int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
+        integer_part, fraction, unit = part[1] or "0", part[2] or part[4] or "", part[3] or part[5]
+        total += int(integer_part + fraction) * _UNITS[unit] // 10 ** len(fraction)
         position = part.end()
     if not text:
         raise ValueError("an empty text is not a duration; write it as 90s, 1h30m or 0.5s")
@@ -58,14 +58,14 @@ def parse_duration(text: str) -> Duration:
 
 def seconds(duration: Duration) -> int | float:
     """Convert a duration to seconds for output and JSON: an int for whole seconds, otherwise a float."""
-    whole, rest = divmod(duration, SECOND)
-    return whole if rest == 0 else duration / SECOND
+    whole_seconds, remainder = divmod(duration, SECOND)
+    return whole_seconds if remainder == 0 else duration / SECOND
 
 
 def duration_text(duration: Duration) -> str:
     """Format a duration as `parse_duration` reads it, without loss: `2100s`, or `1500us` for fractions of a second."""
-    whole, rest = divmod(duration, SECOND)
-    return f"{whole}s" if rest == 0 else f"{duration}us"
+    whole_seconds, remainder = divmod(duration, SECOND)
+    return f"{whole_seconds}s" if remainder == 0 else f"{duration}us"
 
 
 def format_age(duration: Duration) -> str:
@@ -92,8 +92,8 @@ def format_age(duration: Duration) -> str:
         return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
     if days < 365 * 2:
         return f"{days}d"
-    years, rest = divmod(days, 365)
-    return f"{years}y{rest}d" if days < 365 * 8 and rest else f"{years}y"
+    years, remaining_days = divmod(days, 365)
+    return f"{years}y{remaining_days}d" if days < 365 * 8 and remaining_days else f"{years}y"
 
 
 # --- backoff ---
@@ -104,6 +104,6 @@ def format_age(duration: Duration) -> str:
 _DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
-def backoff(base: Duration, longest: Duration, tries: int) -> Duration:
+def backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
     """Return the delay before an attempt (counted from 1): `base`, doubled each time, and at most `maximum`."""
-    return min(base << min(tries - 1, _DOUBLINGS_MAX), longest)
+    return min(base << min(attempt - 1, _DOUBLINGS_MAX), maximum)

@@ -16,24 +16,24 @@ class LruCache(Generic[_K, _V]):
     """A mapping with at most 4096 entries; when it is full, the least recently used entry is removed."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_K, _V] = OrderedDict()
+        self._entries: OrderedDict[_K, _V] = OrderedDict()
 
     def recall(self, key: _K) -> _V | None:
         """Return the value of a key and mark it as recently used; None if the key is not cached."""
-        found = self._known.get(key)
-        if found is not None:
-            self._known.move_to_end(key)
-        return found
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
 
     def remember(self, key: _K, value: _V) -> None:
         """Store the value of a key; remove the least recently used entry if the cache is full."""
-        known = self._known
-        before = len(known)
-        known[key] = value
-        if len(known) == before:
-            known.move_to_end(key)
-        elif before == REMEMBERED_MAX:
-            known.popitem(last=False)
+        entries = self._entries
+        size_before = len(entries)
+        entries[key] = value
+        if len(entries) == size_before:
+            entries.move_to_end(key)
+        elif size_before == REMEMBERED_MAX:
+            entries.popitem(last=False)
 
 
 # --- memoization ---
@@ -74,12 +74,12 @@ _THRESHOLDS: Final = (200_000, 50, 100)
 @contextmanager
 def rare_collections() -> Iterator[None]:
     """Run the cyclic garbage collector rarely within the block."""
-    before = gc.get_threshold()
+    thresholds = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)
 
 
 @contextmanager

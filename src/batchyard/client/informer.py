@@ -1,8 +1,8 @@
 """Informers, their cache of watched objects, a client that adds container runs, and the expiry of cached views.
 
 An informer lists the objects of one kind, then watches them from the revision of the list. It sends nothing itself:
-`following` returns the next request, and other methods process the responses. Every change is reported once, with the
-previous object. A watch that breaks off resumes at the last reported revision. If the server no longer has that
+`plan_request` returns the next request, and other methods process the responses. Every change is reported once, with
+the previous object. A watch that breaks off resumes at the last reported revision. If the server no longer has that
 revision, or does not have it yet because it was restored from a backup, the informer lists again and reports the
 differences as changes. If the server does not serve one version of the kind, the informer tries the other versions. If
 it serves no version, the informer retries periodically.
@@ -134,7 +134,7 @@ class Cache:
         """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
         return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
-    def note(self, event: WatchEvent) -> None:
+    def apply_event(self, event: WatchEvent) -> None:
         """Apply a watch event to the cache: store, replace or remove its object."""
         key = event.key
         objects, keys = self.of_kind(key.kind), self._keys.setdefault(key.kind, [])
@@ -232,7 +232,7 @@ class Informer:
         """Whether the initial list is complete, or the kind is not served."""
         return self.revision is not None
 
-    def following(self) -> NextRequest:
+    def plan_request(self) -> NextRequest:
         """Return the informer's next request: a page of a list, or a watch after the list is complete."""
         path = self._path()
         wait, self._wait = self._wait, 0
@@ -247,12 +247,12 @@ class Informer:
             HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout_seconds * SECOND), True, wait
         )
 
-    def look(self, token: str) -> HttpRequest:
+    def names_page_request(self, token: str) -> HttpRequest:
         """Return a request for a page of the objects' names and revisions, for a staleness check outside the cache."""
         query = f"?limit={PAGE}" + (f"&continue={quote(token, safe='')}" if token else "") + self._selector_query()
         return HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
-    def listed(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
+    def process_list_page(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
         page = list_in(answer)
         if page is None:
@@ -271,7 +271,7 @@ class Informer:
         self._is_listed, self.revision = True, revision_of(page)
         return self._compare_with_cache(listed_objects, self.revision)
 
-    def watched(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
+    def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
         """Process lines of a watch and return the changes; an empty sequence means that the server has responded."""
         self.trouble = ""
         self._has_received = self._has_received or bool(lines)
@@ -298,7 +298,7 @@ class Informer:
                     )
         return events
 
-    def ended(self, answer: HttpAnswer) -> None:
+    def process_watch_end(self, answer: HttpAnswer) -> None:
         """Process the end of a watch: its timeout, a broken connection, or a rejection by the server."""
         if answer.code != 200 or answer.trouble:
             self._schedule_retry(answer)
@@ -349,7 +349,7 @@ class Informer:
         self._record(WatchEvent(_ADDED if old is None else _MODIFIED, key, obj, old, revision), events)
 
     def _record(self, event: WatchEvent, events: list[WatchEvent]) -> None:
-        self._cache.note(event)
+        self._cache.apply_event(event)
         events.append(event)
 
     def _compare_with_cache(self, listed_objects: dict[Key, Obj], revision: int) -> Sequence[WatchEvent]:

@@ -3,8 +3,8 @@
 A candidate that sees the Lease change knows that its holder is alive. If the Lease has not changed for its duration, by
 the candidate's own clock, the candidate may take it. The holder may write until its renew deadline, which counts from
 the start of its last successful renewal. That deadline passes before another candidate may take the Lease.
-`LeaderElector` is the state machine and sends nothing: `begin` returns the first request, and `answered` processes a
-response and returns the next request. `Leadership` sends the requests, and reports when leadership starts and ends.
+`LeaderElector` is the state machine and sends nothing: `begin` returns the first request, `process_response` the next
+one. `Leadership` sends the requests, and reports when leadership starts and ends.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,7 +88,7 @@ class LeaderElector:
             return self._request_write(now, _RequestKind.RENEW)
         return self._request_read()
 
-    def answered(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+    def process_response(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
         """Process a response, and return the next request; None if this attempt is over."""
         if self._last_request is not _RequestKind.READ:
             return self._process_write(answer, now)
@@ -111,7 +111,7 @@ class LeaderElector:
         self.leads = False
         return self._request("PUT", f"/{self.terms.name}", {**self._last_lease, "spec": spec})
 
-    def look(self) -> HttpRequest:
+    def read_request(self) -> HttpRequest:
         """Return a request that reads the Lease."""
         return self._request_read()
 
@@ -236,7 +236,7 @@ class Leadership:
             else:
                 self._transport.send(request, lambda _answer: on_released())
 
-        self._transport.send(self._election.look(), release_again)
+        self._transport.send(self._election.read_request(), release_again)
 
     def _start_attempt(self) -> None:
         if not self._is_over:
@@ -250,7 +250,7 @@ class Leadership:
         if self._is_over:
             return
         self._report_error(answer)
-        next_request = self._election.answered(answer, self._timers.now())
+        next_request = self._election.process_response(answer, self._timers.now())
         if next_request is not None:
             self._send_request(next_request)
             return

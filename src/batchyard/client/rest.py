@@ -123,7 +123,7 @@ class RestClient:
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
         bases = [self._find_base(write) for write in writes]
-        submission = Submission(writes, partial(self._answered, done, known_object), bases)
+        submission = Submission(writes, partial(self._process_responses, done, known_object), bases)
         self.outbox.submit(submission)
 
     def _find_base(self, write: Write) -> Obj | None:
@@ -142,7 +142,7 @@ class RestClient:
 
     def _send_next(self, informer: Informer) -> None:
         """Send the next request of an informer after the delay that it specifies."""
-        planned = informer.following()
+        planned = informer.plan_request()
         transport = self._dependencies.transport
         if planned.is_watch:
             on_lines, on_end = partial(self._process_watch_lines, informer), partial(self._process_watch_end, informer)
@@ -156,14 +156,14 @@ class RestClient:
             start_request()
 
     def _process_list(self, informer: Informer, answer: HttpAnswer) -> None:
-        self._deliver(informer, informer.listed(answer))
+        self._deliver(informer, informer.process_list_page(answer))
         self._send_next(informer)
 
     def _process_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._deliver(informer, informer.watched(lines))
+        self._deliver(informer, informer.process_watch_lines(lines))
 
     def _process_watch_end(self, informer: Informer, answer: HttpAnswer) -> None:
-        informer.ended(answer)
+        informer.process_watch_end(answer)
         self.on_news(informer)
         self._send_next(informer)
 
@@ -183,7 +183,9 @@ class RestClient:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
         self.on_news(informer)
 
-    def _answered(self, done: Callable[[WriteResult], None], known_object: Obj | None, submission: Submission) -> None:
+    def _process_responses(
+        self, done: Callable[[WriteResult], None], known_object: Obj | None, submission: Submission
+    ) -> None:
         """Wait for the watch events of a submission whose requests all have responses, then deliver its result."""
         pending_result = _PendingResult(submission, done, _result_from_response(submission.answered[-1], known_object))
         for response in submission.answered:
@@ -292,7 +294,7 @@ class StalenessCheck:
             self._timers.call_at(max(self._timers.now(), self._started_at + _CHECK_INTERVAL), self._list_all_kinds)
 
     def heard(self, informer: Informer) -> None:
-        """Process the news of an informer: its list or watch has received data."""
+        """Process data that the list or the watch of an informer has received."""
         listed_objects = self._unconfirmed_lists.get(informer.info.constant)
         if listed_objects is not None and listed_objects.is_known(informer, self._client):
             del self._unconfirmed_lists[informer.info.constant]
@@ -307,13 +309,13 @@ class StalenessCheck:
             self._request_page(informer, "")
 
     def _request_page(self, informer: Informer, token: str) -> None:
-        self._transport.send(informer.look(token), partial(self._answered, informer))
+        self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
 
-    def _answered(self, informer: Informer, answer: HttpAnswer) -> None:
+    def _process_page(self, informer: Informer, answer: HttpAnswer) -> None:
         """Process a page of the check's list; if the request failed, restart the list unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
         page = list_in(answer)
-        if page is not None and (token := listed_objects.take_in(informer, page)):
+        if page is not None and (token := listed_objects.add_page(informer, page)):
             self._request_page(informer, token)
         elif page is not None or not informer.is_served:
             listed_objects.is_complete = True
@@ -333,7 +335,7 @@ class _ListedObjects:
         #: The keys that differed from the cache at the last comparison; None before the first comparison.
         self._differing_keys: list[Key] | None = None
 
-    def take_in(self, informer: Informer, page: Mapping[str, Any]) -> str:
+    def add_page(self, informer: Informer, page: Mapping[str, Any]) -> str:
         """Add a page of the list, and return its continue token; '' after the last page."""
         for item in page.get("items") or ():
             self.revisions[key_in(informer.info, item)] = revision_of(item)

@@ -328,7 +328,7 @@ class WriteQueue:
                 write, submission.bases[position], kind_info(kind), self._version_of(kind)
             )
             submission.request = next(submission.requests)
-        self._send_counted(submission.request, lambda answer: self._answered(submission, write, answer))
+        self._send_counted(submission.request, lambda answer: self._process_response(submission, write, answer))
 
     def _send_counted(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         def counted(answer: HttpAnswer) -> None:
@@ -338,7 +338,7 @@ class WriteQueue:
         if self._gate():
             self._transport.send(request, counted)
 
-    def _answered(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
+    def _process_response(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
         submission.tries += 1
         if may_try_again(write, answer) and submission.tries < TRIES_MAX:
             submission.is_repeat = submission.is_repeat or was_maybe_done(answer)

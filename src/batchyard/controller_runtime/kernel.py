@@ -175,8 +175,8 @@ class VirtualEventLoop:
     def _raise_endless(self) -> NoReturn:
         """Raise EndlessInstant with the present instant and the next work."""
         raise EndlessInstant(
-            f"more than {self._work_per_instant_max:,} pieces of work ran at instant {self._now}: each adds more; "
-            f"the next work is {self._due_work[0]!r}"
+            f"more than {self._work_per_instant_max:,} pieces of work ran at instant {self._now}, so the clock "
+            f"does not advance; the next work is {self._due_work[0]!r}"
         )
 
 
@@ -196,20 +196,20 @@ class Pacer:
     def __init__(self, kernel: Kernel, throttle: ReconcileThrottle | None) -> None:
         self._kernel = kernel
         self._throttle = throttle
-        self._is_awaited = False
+        self._is_wake_up_scheduled = False
 
     @property
-    def is_awaited(self) -> bool:
+    def is_wake_up_scheduled(self) -> bool:
         """Whether a wake-up for the next allowed reconcile is scheduled in the event loop."""
-        return self._is_awaited
+        return self._is_wake_up_scheduled
 
-    def has_come(self, now: Instant, retry: Work) -> bool:
+    def may_reconcile(self, now: Instant, retry: Work) -> bool:
         """Report whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True
-        if not self._is_awaited:
-            self._is_awaited = True
+        if not self._is_wake_up_scheduled:
+            self._is_wake_up_scheduled = True
             self._kernel.call_at(next_turn_at, lambda: self._wake(retry))
         return False
 
@@ -221,5 +221,5 @@ class Pacer:
             self._throttle.take(reconcile)
 
     def _wake(self, retry: Work) -> None:
-        self._is_awaited = False
+        self._is_wake_up_scheduled = False
         retry()

@@ -66,24 +66,19 @@ from batchyard.interfaces.controller import (
 )
 from batchyard.scheduling.messages import WRITE_REFUSED
 
-# Work queues: the keys that are queued, those with outstanding writes, and delayed requeues.
-#
 # Each controller has a ControllerQueue. The controllers of one rank share a FIFO queue, so that their keys are taken in
-# order of arrival. A key is in a ControllerQueue at most once, in one of three states: queued, with outstanding writes,
-# or with outstanding writes and to be queued again after them.
-#
-# A key has at most one delayed requeue, identified by its ticket in the event loop.
+# order of arrival. A key is in a ControllerQueue at most once. It has at most one delayed requeue.
 
 
 class KeyState(Enum):
     """The state of a key in a ControllerQueue: queued, with outstanding writes, or with these and to be requeued."""
 
     WAITING = auto()
-    UNDER_WAY = auto()
-    UNDER_WAY_AND_REQUEUED = auto()
+    WRITING = auto()
+    WRITING_AND_REQUEUED = auto()
 
 
-_WAITING, _UNDER_WAY, _UNDER_WAY_AND_REQUEUED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_REQUEUED
+_WAITING, _WRITING, _WRITING_AND_REQUEUED = KeyState.WAITING, KeyState.WRITING, KeyState.WRITING_AND_REQUEUED
 
 
 class DelayedRequeue(NamedTuple):
@@ -109,16 +104,17 @@ class ControllerQueue:
     """The work queue of one controller: the states, delayed requeues and failures of its keys, and statistics."""
 
     __slots__ = (
-        "adds", "controller", "delayed", "due", "errors", "failures", "line", "reconciles", "retries", "states",
-        "succeeded", "wake_ups",
+        "adds", "controller", "delayed", "delayed_requeues", "early_due_times", "errors", "failures", "rank_queue",
+        "reconciles", "retries", "states", "succeeded",
     )  # fmt: skip
 
-    def __init__(self, controller: Controller, line: "RankQueue") -> None:
+    def __init__(self, controller: Controller, rank_queue: "RankQueue") -> None:
         self.controller = controller
-        self.line = line
+        self.rank_queue = rank_queue
         self.states: dict[Key, KeyState] = {}
-        self.wake_ups: dict[Key, DelayedRequeue] = {}
-        self.due: dict[Key, Instant] = {}  # keys requeued early by `wake_early`, with the instant to pass to reconcile
+        self.delayed_requeues: dict[Key, DelayedRequeue] = {}
+        #: The keys that `requeue_early` queued, with the instant to pass to reconcile.
+        self.early_due_times: dict[Key, Instant] = {}
         self.failures: dict[Key, int] = {}  # the number of failures in a row
         self.reconciles = 0
         #: Counts: queued keys; reconciles that succeeded, succeeded with a delayed requeue, and failed; retries.
@@ -127,14 +123,14 @@ class ControllerQueue:
     @property
     def waiting(self) -> int:
         """The number of keys that are queued, or will be queued when their writes are complete."""
-        return sum(state is not _UNDER_WAY for state in self.states.values())
+        return sum(state is not _WRITING for state in self.states.values())
 
     def load(self) -> QueueStats:
         """Return the queue statistics of the controller."""
         counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
         return QueueStats(self.controller.name, self.waiting, *counts)
 
-    def look(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
+    def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; measure its duration if `meter` is given."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
@@ -150,11 +146,11 @@ class ControllerQueue:
         if state is None:
             self.states[key] = _WAITING
             self.adds += 1
-            self.line.append((self, key))
-        elif state is _UNDER_WAY:
-            self.states[key] = _UNDER_WAY_AND_REQUEUED
+            self.rank_queue.append((self, key))
+        elif state is _WRITING:
+            self.states[key] = _WRITING_AND_REQUEUED
 
-    def conclude(self, *, is_delayed: bool) -> None:
+    def count_success(self, *, is_delayed: bool) -> None:
         """Count a successful reconcile, with or without a delayed requeue."""
         if is_delayed:
             self.delayed += 1
@@ -163,33 +159,35 @@ class ControllerQueue:
 
     def mark_submitted(self, key: Key) -> None:
         """Mark a key as having outstanding writes, after its reconcile."""
-        self.states[key] = _UNDER_WAY
+        self.states[key] = _WRITING
 
-    def land(self, key: Key) -> bool:
+    def complete_writes(self, key: Key) -> bool:
         """Mark the writes of a key as complete; return whether the key must be queued again."""
-        return self.states.pop(key) is _UNDER_WAY_AND_REQUEUED
+        return self.states.pop(key) is _WRITING_AND_REQUEUED
 
-    def wake(self, key: Key, when: Instant) -> bool:
+    def process_requeue(self, key: Key, when: Instant) -> bool:
         """Queue a key whose delayed requeue is due; return False if that requeue was replaced or cancelled."""
-        requeue = self.wake_ups.get(key)
+        requeue = self.delayed_requeues.get(key)
         if requeue is None or requeue.at != when:
             return False
-        del self.wake_ups[key]
+        del self.delayed_requeues[key]
         self.add(key)
         return True
 
-    def wake_early(self) -> Sequence[Ticket]:
+    def requeue_early(self) -> Sequence[Ticket]:
         """Queue now all keys that only wait for their delayed requeue, in order of these instants.
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
-        early_requeues = [(k, w) for k, w in self.wake_ups.items() if k not in self.failures and k not in self.states]
+        early_requeues = [
+            (k, w) for k, w in self.delayed_requeues.items() if k not in self.failures and k not in self.states
+        ]
         early_requeues.sort(key=lambda item: item[1].at)
-        for key, wake_up in early_requeues:
-            del self.wake_ups[key]
-            self.due[key] = wake_up.at
+        for key, delayed_requeue in early_requeues:
+            del self.delayed_requeues[key]
+            self.early_due_times[key] = delayed_requeue.at
             self.add(key)
-        return [wake_up.ticket for _, wake_up in early_requeues]
+        return [delayed_requeue.ticket for _, delayed_requeue in early_requeues]
 
 
 RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
@@ -198,28 +196,28 @@ RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
 class WorkQueue:
     """The queues of all controllers, and the FIFO queue of each rank, the lowest rank first."""
 
-    __slots__ = ("lanes", "lines")
+    __slots__ = ("queues", "rank_queues")
 
     def __init__(self, controllers: Sequence[Controller]) -> None:
-        lines: dict[int, RankQueue] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
-        self.lines: Sequence[RankQueue] = tuple(lines.values())
-        self.lanes: Sequence[ControllerQueue] = tuple(
-            ControllerQueue(controller, lines[controller.rank]) for controller in controllers
+        rank_queues: dict[int, RankQueue] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
+        self.rank_queues: Sequence[RankQueue] = tuple(rank_queues.values())
+        self.queues: Sequence[ControllerQueue] = tuple(
+            ControllerQueue(controller, rank_queues[controller.rank]) for controller in controllers
         )
 
     def __bool__(self) -> bool:
         """Report whether any key is queued."""
-        return any(self.lines)
+        return any(self.rank_queues)
 
-    def lanes_for(self, kind: str) -> Sequence[ControllerQueue]:
+    def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
         """Return the queues of the controllers that watch a kind, in the order of the controllers."""
-        return tuple(lane for lane in self.lanes if lane.controller.kinds is None or kind in lane.controller.kinds)
+        return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
 
     def validate(self) -> None:
         """Check the invariants of the queues. Raises InvariantError."""
-        for lane in self.lanes:
-            waiting = [key for key, state in lane.states.items() if state is _WAITING]
-            queued = [key for queue, key in lane.line if queue is lane]
+        for queue in self.queues:
+            waiting = [key for key, state in queue.states.items() if state is _WAITING]
+            queued = [key for owner, key in queue.rank_queue if owner is queue]
             invariant(
                 sorted(waiting) == sorted(queued), "a key is in its rank's queue if and only if its state is WAITING"
             )
@@ -259,10 +257,10 @@ class Runner:
         "_defects",
         "_is_drain_scheduled",
         "_kernel",
-        "_lanes_by_kind",
         "_outstanding",
         "_pacer",
         "_queue",
+        "_queues_by_kind",
         "_sink",
         "_stopped",
         "meter",
@@ -274,7 +272,7 @@ class Runner:
         client: ObjectClient,
         controllers: Sequence[Controller],
         sink: EventSink = ignore_event,
-        pace: ReconcileThrottle | None = None,
+        throttle: ReconcileThrottle | None = None,
         defects: Defects = stop_at_defect,
     ) -> None:
         names = [controller.name for controller in controllers]
@@ -282,10 +280,10 @@ class Runner:
         self._kernel = kernel
         self._client = client
         self._sink = sink
-        self._pacer = Pacer(kernel, pace)
+        self._pacer = Pacer(kernel, throttle)
         self._defects = defects
         self._queue = WorkQueue(controllers)
-        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, ControllerQueue]]] = {}
+        self._queues_by_kind: dict[str, Sequence[tuple[KeysFor, ControllerQueue]]] = {}
         self._outstanding = 0
         self._is_drain_scheduled = False
         self._stopped = False
@@ -298,40 +296,41 @@ class Runner:
         The client reports every change. At the start, existing objects are reported as ADDED events.
         """
         now = self._kernel.now()
-        lanes_by_kind = self._lanes_by_kind
+        queues_by_kind = self._queues_by_kind
         for event in events:
             changed = event.key
             kind = changed.kind
-            if kind not in lanes_by_kind:
-                lanes_by_kind[kind] = [(lane.controller.keys_for, lane) for lane in self._queue.lanes_for(kind)]
-            for keys_for, lane in lanes_by_kind[kind]:
+            if kind not in queues_by_kind:
+                queues = self._queue.queues_for_kind(kind)
+                queues_by_kind[kind] = [(queue.controller.keys_for, queue) for queue in queues]
+            for keys_for, queue in queues_by_kind[kind]:
                 try:
                     for key in keys_for(event, now):
-                        lane.add(key)
+                        queue.add(key)
                 except Exception as error:  # noqa: BLE001 - any exception; other controllers still get the change
                     self._defects(
                         _with_note(
                             error,
-                            lane,
+                            queue,
                             f'determined the keys to reconcile after a change of {kind} "{changed}" at instant {now}',
                         )
                     )
-                if changed in lane.wake_ups and changed not in lane.failures:
+                if changed in queue.delayed_requeues and changed not in queue.failures:
                     if event.type is _DELETED:
-                        self._requeue_at(lane, changed, None)
+                        self._requeue_at(queue, changed, None)
                     else:
-                        lane.add(changed)
+                        queue.add(changed)
         self._schedule_drain()
 
     def stop(self) -> None:
         """Stop all controllers as a crash would, and drop all queued keys; it may be called within a drain."""
         self._stopped = True
-        for line in self._queue.lines:
-            line.clear()
-        for lane in self._queue.lanes:
-            for wake_up in lane.wake_ups.values():
-                self._kernel.cancel(wake_up.ticket)
-            lane.wake_ups.clear()
+        for rank_queue in self._queue.rank_queues:
+            rank_queue.clear()
+        for queue in self._queue.queues:
+            for delayed_requeue in queue.delayed_requeues.values():
+                self._kernel.cancel(delayed_requeue.ticket)
+            queue.delayed_requeues.clear()
 
     @property
     def is_stopped(self) -> bool:
@@ -341,11 +340,11 @@ class Runner:
     @property
     def reconciles(self) -> int:
         """The number of reconciles of all controllers since the start."""
-        return sum(lane.reconciles for lane in self._queue.lanes)
+        return sum(queue.reconciles for queue in self._queue.queues)
 
     def loads(self) -> Sequence[QueueStats]:
         """Return the queue statistics of each controller."""
-        return [lane.load() for lane in self._queue.lanes]
+        return [queue.load() for queue in self._queue.queues]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Reconcile now the keys of these controllers that only wait for their `requeue_at`.
@@ -354,7 +353,7 @@ class Runner:
         the present instant. Keys in backoff after failed writes keep waiting.
         """
         for name in controllers:
-            for ticket in self._queue_of(name).wake_early():
+            for ticket in self._queue_of(name).requeue_early():
                 self._kernel.cancel(ticket)
         self._schedule_drain()
 
@@ -364,13 +363,13 @@ class Runner:
 
     def failing(self) -> Sequence[tuple[str, Key, int]]:
         """Return the keys whose last reconcile failed, with their controller and number of consecutive failures."""
-        return [(lane.controller.name, key, n) for lane in self._queue.lanes for key, n in lane.failures.items()]
+        return [(queue.controller.name, key, n) for queue in self._queue.queues for key, n in queue.failures.items()]
 
     def validate(self) -> None:
         """Check the invariants of the runner between two pieces of work. Raises InvariantError."""
         self._queue.validate()
         invariant(self._outstanding >= 0, "no more reconciles complete their writes than submitted writes")
-        will_drain = self._is_drain_scheduled or self._pacer.is_awaited
+        will_drain = self._is_drain_scheduled or self._pacer.is_wake_up_scheduled
         invariant(
             will_drain or not self._queue or not self._is_settled(),
             "a drain is scheduled while keys are queued and the client has settled",
@@ -378,7 +377,7 @@ class Runner:
 
     def _queue_of(self, controller: str) -> ControllerQueue:
         """Return the queue of a controller by the controller's name."""
-        queues = [lane for lane in self._queue.lanes if lane.controller.name == controller]
+        queues = [queue for queue in self._queue.queues if queue.controller.name == controller]
         invariant(len(queues) == 1, f"exactly one controller is named {controller!r}")
         return queues[0]
 
@@ -394,18 +393,18 @@ class Runner:
             return
         self._is_drain_scheduled = False
         now = self._kernel.now()
-        lowest = self._queue.lines[0]
-        for line in self._queue.lines:
-            while line:
-                if line is lowest:
-                    self._reconcile(*line.popleft(), now)
+        lowest = self._queue.rank_queues[0]
+        for rank_queue in self._queue.rank_queues:
+            while rank_queue:
+                if rank_queue is lowest:
+                    self._reconcile(*rank_queue.popleft(), now)
                     continue
                 if not self._is_settled():
                     self._drain_when_settled()
                     return
-                if not self._pacer.has_come(now, self._schedule_drain):
+                if not self._pacer.may_reconcile(now, self._schedule_drain):
                     return
-                self._pacer.take(partial(self._reconcile, *line.popleft(), now))
+                self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
         """Report whether the client has delivered all changes, so that controllers above the lowest rank may run."""
@@ -416,112 +415,112 @@ class Runner:
         if self._outstanding == 0:
             self._schedule_drain()
 
-    def _reconcile(self, lane: ControllerQueue, key: Key, now: Instant) -> None:
+    def _reconcile(self, queue: ControllerQueue, key: Key, now: Instant) -> None:
         """Reconcile a key of a controller, and submit the resulting writes."""
-        del lane.states[key]
-        lane.reconciles += 1
-        if lane.due:
-            now = lane.due.pop(key, now)
+        del queue.states[key]
+        queue.reconciles += 1
+        if queue.early_due_times:
+            now = queue.early_due_times.pop(key, now)
         try:
-            outcome = lane.look(key, self._client, now, self.meter)
+            outcome = queue.reconcile_key(key, self._client, now, self.meter)
         except Exception as error:  # noqa: BLE001 - any exception; other keys continue
-            self._defects(_with_note(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
-            lane.errors += 1
-            self._retry(lane, key, error)
+            self._defects(_with_note(error, queue, f'reconciled {key.kind} "{key}" at instant {now}'))
+            queue.errors += 1
+            self._retry(queue, key, error)
             return
         if outcome.writes:
             if outcome.requeue_at is not None:
-                self._requeue_by(lane, key, outcome.requeue_at)
-            lane.mark_submitted(key)
+                self._requeue_by(queue, key, outcome.requeue_at)
+            queue.mark_submitted(key)
             self._outstanding += 1
-            _OutstandingWrites(self, lane, key, outcome).submit_writes(self._client)
+            _OutstandingWrites(self, queue, key, outcome).submit_writes(self._client)
             return
-        lane.conclude(is_delayed=outcome.requeue_at is not None)
-        if outcome.requeue_at is not None or key in lane.wake_ups:
-            self._requeue_at(lane, key, outcome.requeue_at)
-        if outcome.events or lane.failures:
-            self._record_success(lane, key, outcome.events)
+        queue.count_success(is_delayed=outcome.requeue_at is not None)
+        if outcome.requeue_at is not None or key in queue.delayed_requeues:
+            self._requeue_at(queue, key, outcome.requeue_at)
+        if outcome.events or queue.failures:
+            self._record_success(queue, key, outcome.events)
 
     def _writes_completed(self, outstanding: "_OutstandingWrites") -> None:
         """Complete a reconcile whose writes all have results: record its events, or schedule a retry."""
         if self._stopped:
             return
         self._outstanding -= 1
-        lane, key, error = outstanding.lane, outstanding.key, outstanding.error
-        must_requeue = lane.land(key)
+        queue, key, error = outstanding.queue, outstanding.key, outstanding.error
+        must_requeue = queue.complete_writes(key)
         events = outstanding.recorded_events()
         if error is None:
-            lane.conclude(is_delayed=outstanding.outcome.requeue_at is not None)
-            if events or lane.failures:
-                self._record_success(lane, key, events)
+            queue.count_success(is_delayed=outstanding.outcome.requeue_at is not None)
+            if events or queue.failures:
+                self._record_success(queue, key, events)
         else:
-            self._record(lane, [*events, *_refusal_events(lane, outstanding)])
-        lane.errors += error is not None
+            self._record(queue, [*events, *_refusal_events(queue, outstanding)])
+        queue.errors += error is not None
         if error is not None and not _is_permanent(error):
-            self._retry(lane, key, error, are_independent=outstanding.outcome.independent)
+            self._retry(queue, key, error, are_independent=outstanding.outcome.independent)
         elif must_requeue:
-            lane.add(key)
+            queue.add(key)
         if not self._is_drain_scheduled:
             self._schedule_drain()
 
-    def _record_success(self, lane: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
+    def _record_success(self, queue: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
         """Reset the failure count of a key after a successful reconcile, and record its events."""
-        lane.failures.pop(key, None)
-        self._record(lane, events)
+        queue.failures.pop(key, None)
+        self._record(queue, events)
 
-    def _record(self, lane: ControllerQueue, events: Sequence[EventRecord]) -> None:
+    def _record(self, queue: ControllerQueue, events: Sequence[EventRecord]) -> None:
         for record in events:
-            self._sink(self._kernel.now(), lane.controller.name, record)
+            self._sink(self._kernel.now(), queue.controller.name, record)
 
-    def _retry(self, lane: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
+    def _retry(self, queue: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
         """Schedule a retry of a key whose reconcile or writes failed: at once after a conflict, else with backoff.
 
         Changes do not shorten the backoff, because the key's own partial writes cause changes.
         """
-        lane.retries += 1
-        failures = lane.failures[key] = lane.failures.get(key, 0) + 1
+        queue.retries += 1
+        failures = queue.failures[key] = queue.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
-            lane.add(key)
+            queue.add(key)
         elif isinstance(error, RefusedForNow | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
             backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
-            self._requeue_by(lane, key, self._kernel.now() + min(refused_backoff(failures), backoff_max))
+            self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failures), backoff_max))
         else:
-            self._requeue_by(lane, key, self._kernel.now() + retry_backoff(failures))
+            self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failures))
 
-    def _requeue_by(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
+    def _requeue_by(self, queue: ControllerQueue, key: Key, when: Instant) -> None:
         """Requeue a key at an instant, unless it already waits for an earlier instant."""
-        requeue = lane.wake_ups.get(key)
+        requeue = queue.delayed_requeues.get(key)
         if requeue is None or requeue.at > when:
-            self._requeue_at(lane, key, when)
+            self._requeue_at(queue, key, when)
 
-    def _requeue_at(self, lane: ControllerQueue, key: Key, when: Instant | None) -> None:
+    def _requeue_at(self, queue: ControllerQueue, key: Key, when: Instant | None) -> None:
         """Set the delayed requeue of a key; None cancels it. It uses the event loop even if it is due now."""
-        requeue = lane.wake_ups.get(key)
+        requeue = queue.delayed_requeues.get(key)
         if requeue is not None:
             if requeue.at == when:
                 return
-            del lane.wake_ups[key]
+            del queue.delayed_requeues[key]
             self._kernel.cancel(requeue.ticket)
         if when is not None:
-            lane.wake_ups[key] = DelayedRequeue(
-                when, self._kernel.call_at(when, partial(self._process_requeue, lane, key, when))
+            queue.delayed_requeues[key] = DelayedRequeue(
+                when, self._kernel.call_at(when, partial(self._process_requeue, queue, key, when))
             )
 
-    def _process_requeue(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
+    def _process_requeue(self, queue: ControllerQueue, key: Key, when: Instant) -> None:
         """Queue a key whose delayed requeue is due, and schedule a drain."""
-        if lane.wake(key, when):
+        if queue.process_requeue(key, when):
             self._schedule_drain()
 
 
 class _OutstandingWrites:
     """The outstanding writes of one reconcile, and their results."""
 
-    __slots__ = ("error", "key", "lane", "outcome", "rejected_write", "runner", "succeeded", "unfinished")
+    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded", "unfinished")
 
-    def __init__(self, runner: Runner, lane: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
+    def __init__(self, runner: Runner, queue: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
-        self.lane = lane
+        self.queue = queue
         self.key = key
         self.outcome = outcome
         self.unfinished = len(outcome.writes) if outcome.independent else 1
@@ -534,12 +533,12 @@ class _OutstandingWrites:
         outcome = self.outcome
         if outcome.of_writes:
             for position, write in enumerate(outcome.writes):
-                writer.submit([write], partial(self.complete_one, position))
+                writer.submit([write], partial(self.process_independent_result, position))
         elif outcome.independent:
             for write in outcome.writes:
-                writer.submit([write], self.land)
+                writer.submit([write], self.process_result)
         else:
-            writer.submit(outcome.writes, self.land)
+            writer.submit(outcome.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
         """Return the events to record: all, or after a rejection those of successful writes and of the rejection."""
@@ -550,13 +549,13 @@ class _OutstandingWrites:
             return self.succeeded if refusal is None else [*self.succeeded, refusal]
         return self.succeeded
 
-    def complete_one(self, position: int, result: WriteResult) -> None:
+    def process_independent_result(self, position: int, result: WriteResult) -> None:
         """Process the result of an independent write, by its position among the writes."""
         if result.error is None:
             self.succeeded += self.outcome.of_writes.get(position, ())
-        self.land(result)
+        self.process_result(result)
 
-    def land(self, result: WriteResult) -> None:
+    def process_result(self, result: WriteResult) -> None:
         """Process the result of one submission; after the last one, complete the reconcile."""
         self.unfinished -= 1
         if self.error is None:
@@ -565,10 +564,10 @@ class _OutstandingWrites:
             self.runner._writes_completed(self)
 
 
-def _refusal_events(lane: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
+def _refusal_events(queue: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
     error, rejected_write = outstanding.error, outstanding.rejected_write
-    if rejected_write is None or outstanding.outcome.if_refused is not None or not lane.failures.get(outstanding.key):
+    if rejected_write is None or outstanding.outcome.if_refused is not None or not queue.failures.get(outstanding.key):
         return ()
     if not isinstance(error, RefusedForNow | InvalidObject) or isinstance(error, NamespaceTerminating):
         return ()
@@ -589,9 +588,9 @@ def refused_backoff(failures: int) -> Duration:
     return backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
 
 
-def _with_note(error: Exception, lane: ControllerQueue, action: str) -> Exception:
+def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
     """Add a note with the controller and its failed action to an error, and return the error."""
-    error.add_note(f"while {lane.controller.name} {action}")
+    error.add_note(f"while {queue.controller.name} {action}")
     return error
 
 

@@ -11,9 +11,9 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import Labels, text_of
 
-_TIME: Final = "controller_runtime_reconcile_time_seconds"
-_WORK: Final = "workqueue_work_duration_seconds"
-_AT_REST: Final = (
+_RECONCILE_TIME: Final = "controller_runtime_reconcile_time_seconds"
+_WORK_DURATION: Final = "workqueue_work_duration_seconds"
+_CONSTANT_GAUGES: Final = (
     ("controller_runtime_max_concurrent_reconciles", 1),
     ("controller_runtime_active_workers", 0),
 )
@@ -25,13 +25,13 @@ class ControllerMetrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
         self._clock = clock
-        self._kept = MetricGroup((_TIME, _WORK))
+        self._group = MetricGroup((_RECONCILE_TIME, _WORK_DURATION))
 
-    def end(self, controller: str, began: float) -> None:
+    def end(self, controller: str, started_at: float) -> None:
         """Observe the duration of a reconciliation."""
-        took = self._clock() - began
-        self._kept.observe(_TIME, (controller,), took)
-        self._kept.observe(_WORK, (controller, controller), took)
+        duration = self._clock() - started_at
+        self._group.observe(_RECONCILE_TIME, (controller,), duration)
+        self._group.observe(_WORK_DURATION, (controller, controller), duration)
 
     def texts(self, runner: Runner) -> Iterator[str]:
         """Yield the text of all controller and work queue families."""
@@ -51,14 +51,14 @@ class ControllerMetrics:
         yield text_of(errors, (((load.name,), load.errors) for load in loads))
         for name in ("workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"):
             yield text_of(metric(name), (((load.name, load.name), 0) for load in loads))
-        for name, value in _AT_REST:
+        for name, value in _CONSTANT_GAUGES:
             yield text_of(metric(name), (((load.name,), value) for load in loads))
-        yield from self._kept.texts()
+        yield from self._group.texts()
         failing: dict[str, int] = {}
         for controller, _, _ in runner.failing():
             failing[controller] = failing.get(controller, 0) + 1
-        rows = (((load.name,), failing.get(load.name, 0)) for load in loads)
-        yield text_of(metric("batchyard_failing_keys"), rows)
+        samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
+        yield text_of(metric("batchyard_failing_keys"), samples)
 
 
 # --- API requests ---
@@ -66,10 +66,10 @@ class ControllerMetrics:
 # Source of the names: k8s.io/apiserver, pkg/endpoints/metrics.
 
 
-_TOTAL: Final = "apiserver_request_total"
+_REQUESTS_TOTAL: Final = "apiserver_request_total"
 _REQUESTS_TIME: Final = "apiserver_request_duration_seconds"
 _APPLY: Final = "application/apply-patch+yaml"
-_VERBS: Final = {
+_VERB_LABELS: Final = {
     **{verb: verb.upper() for verb in ("get", "list", "watch", "patch", "delete", "deletecollection", "head")},
     "create": "POST",
     "update": "PUT",
@@ -84,39 +84,39 @@ class RequestMetrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
         self._clock = clock
-        self._kept = MetricGroup((_TOTAL, _REQUESTS_TIME))
+        self._group = MetricGroup((_REQUESTS_TOTAL, _REQUESTS_TIME))
         #: The labels of the last answered request.
         self._labels: Labels = ()
 
     def note(self, audited: AuditedRequest) -> None:
         """Count an answered request. A deferred response is counted later, when its sender has completed it."""
-        self._labels = _labels_of(audited)
+        self._labels = _request_labels(audited)
         if not isinstance(audited.answer, DeferredResponse):
             self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
         """Count a request that was answered with a status code."""
-        self._kept.add(_TOTAL, (*labels, str(code)))
+        self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
 
     @property
     def latest(self) -> Labels:
         """Return the labels of the last answered request."""
         return self._labels
 
-    def settle(self, labels: Labels, began: float) -> None:
+    def settle(self, labels: Labels, started_at: float) -> None:
         """Observe the duration of a request whose response is durable now."""
-        self._kept.observe(_REQUESTS_TIME, labels, self._clock() - began)
+        self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all API request families."""
-        return self._kept.texts()
+        return self._group.texts()
 
 
-def _labels_of(audited: AuditedRequest) -> Labels:
+def _request_labels(audited: AuditedRequest) -> Labels:
     """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
     request, path = audited.acting, audited.path
     verb = verb_of(request, path)
-    verb_label = _VERBS.get(verb, "OTHER")
+    verb_label = _VERB_LABELS.get(verb, "OTHER")
     if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
         verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""

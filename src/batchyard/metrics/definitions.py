@@ -19,235 +19,288 @@ def _powers(start: float, factor: float, count: int) -> tuple[float, ...]:
 
 
 #: Kueue's buckets: 1, then 2.5, doubling each time.
-_LONG: Final = (1.0, *_powers(2.5, 2, 15))
-_SHORT: Final = _LONG[:14]
+_LONG_BUCKETS: Final = (1.0, *_powers(2.5, 2, 15))
+_SHORT_BUCKETS: Final = _LONG_BUCKETS[:14]
 #: The default buckets of client_golang.
-_PLAIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 #: Multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
-_WORK: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
-_RECONCILE: Final = (
+_WORK_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
+_RECONCILE_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
     *(40.0, 50.0, 60.0),
 )
-_REQUEST: Final = (
+_REQUEST_BUCKETS: Final = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
     *(30.0, 45.0, 60.0),
 )
-_COMMIT: Final = _powers(0.0005, 2, 14)
+_COMMIT_BUCKETS: Final = _powers(0.0005, 2, 14)
 #: The last bucket is the timeout of a fork.
-_FORK: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
+_FORK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
-_ROLE: Final = "replica_role"
-_CQ: Final = ("cluster_queue", _ROLE)
-_CQ_CLASS: Final = ("cluster_queue", "priority_class", _ROLE)
-_CQ_STATUS: Final = ("cluster_queue", "status", _ROLE)
-_CQ_QUOTA: Final = ("cohort", "cluster_queue", "flavor", "resource", _ROLE)
-_LQ: Final = ("name", "namespace", _ROLE)
-_LQ_CLASS: Final = ("name", "namespace", "priority_class", _ROLE)
-_LQ_USAGE: Final = ("name", "namespace", "flavor", "resource", _ROLE)
-_WHY: Final = ("reason", "underlying_cause")
-_COHORT_USAGE: Final = ("cohort", "flavor", "resource", _ROLE)
+_ROLE_LABEL: Final = "replica_role"
+_CQ_LABELS: Final = ("cluster_queue", _ROLE_LABEL)
+_CQ_CLASS_LABELS: Final = ("cluster_queue", "priority_class", _ROLE_LABEL)
+_CQ_STATUS_LABELS: Final = ("cluster_queue", "status", _ROLE_LABEL)
+_CQ_QUOTA_LABELS: Final = ("cohort", "cluster_queue", "flavor", "resource", _ROLE_LABEL)
+_LQ_LABELS: Final = ("name", "namespace", _ROLE_LABEL)
+_LQ_CLASS_LABELS: Final = ("name", "namespace", "priority_class", _ROLE_LABEL)
+_LQ_USAGE_LABELS: Final = ("name", "namespace", "flavor", "resource", _ROLE_LABEL)
+_REASON_LABELS: Final = ("reason", "underlying_cause")
+_COHORT_USAGE_LABELS: Final = ("cohort", "flavor", "resource", _ROLE_LABEL)
 
-_KUEUE: Final = (
+_KUEUE_METRICS: Final = (
     # the scheduler
     Metric(
-        "admission_attempts_total", COUNTER, "Scheduling cycles, by whether a Workload was admitted", ("result", _ROLE)
+        "admission_attempts_total",
+        COUNTER,
+        "Scheduling cycles, by whether a Workload was admitted",
+        ("result", _ROLE_LABEL),
     ),
     Metric(
         "admission_attempt_duration_seconds",
         HISTOGRAM,
         "Duration of scheduling cycles in real time",
-        ("result", _ROLE),
-        _PLAIN,
+        ("result", _ROLE_LABEL),
+        _DEFAULT_BUCKETS,
     ),
-    Metric("admission_cycle_preemption_skips", GAUGE, "Preemptions skipped in the last cycle because of others", _CQ),
+    Metric(
+        "admission_cycle_preemption_skips", GAUGE, "Preemptions skipped in the last cycle because of others", _CQ_LABELS
+    ),
     Metric(
         "preemption_target_recomputations_total",
         COUNTER,
         "Repeated searches for preemption targets after another Workload took them in the same cycle",
-        ("cluster_queue", "result", _ROLE),
+        ("cluster_queue", "result", _ROLE_LABEL),
     ),
     Metric(
         "preempted_workloads_total",
         COUNTER,
         "Preempted Workloads, by preempting ClusterQueue and reason",
-        ("preempting_cluster_queue", "reason", _ROLE),
+        ("preempting_cluster_queue", "reason", _ROLE_LABEL),
     ),
     # pending Workloads
-    Metric("pending_workloads", GAUGE, "Pending Workloads: active (queued) or inadmissible", _CQ_STATUS),
-    Metric("pending_scheduling_hashes", GAUGE, "Distinct shapes of pending Workloads", _CQ_STATUS),
+    Metric("pending_workloads", GAUGE, "Pending Workloads: active (queued) or inadmissible", _CQ_STATUS_LABELS),
+    Metric("pending_scheduling_hashes", GAUGE, "Distinct shapes of pending Workloads", _CQ_STATUS_LABELS),
     Metric(
-        "cluster_queue_resource_pending", GAUGE, "Requests of pending Workloads", ("cluster_queue", "resource", _ROLE)
+        "cluster_queue_resource_pending",
+        GAUGE,
+        "Requests of pending Workloads",
+        ("cluster_queue", "resource", _ROLE_LABEL),
     ),
-    Metric("unadmitted_workloads", GAUGE, "Workloads not admitted, by reason", ("cluster_queue", *_WHY, _ROLE)),
-    Metric("local_queue_pending_workloads", GAUGE, "Pending Workloads", ("name", "namespace", "status", _ROLE)),
+    Metric(
+        "unadmitted_workloads",
+        GAUGE,
+        "Workloads not admitted, by reason",
+        ("cluster_queue", *_REASON_LABELS, _ROLE_LABEL),
+    ),
+    Metric("local_queue_pending_workloads", GAUGE, "Pending Workloads", ("name", "namespace", "status", _ROLE_LABEL)),
     Metric(
         "local_queue_unadmitted_workloads",
         GAUGE,
         "Workloads not admitted, by reason",
-        ("name", "namespace", "cluster_queue", *_WHY, _ROLE),
+        ("name", "namespace", "cluster_queue", *_REASON_LABELS, _ROLE_LABEL),
     ),
     # life cycle of Workloads
-    Metric("quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _CQ_CLASS),
-    Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_CLASS),
-    Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_CLASS),
-    Metric("finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _CQ),
+    Metric("quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _CQ_CLASS_LABELS),
+    Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_CLASS_LABELS),
+    Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_CLASS_LABELS),
+    Metric("finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _CQ_LABELS),
     Metric(
         "quota_reserved_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to quota reservation",
-        _CQ_CLASS,
-        _SHORT,
-    ),
-    Metric("admission_wait_time_seconds", HISTOGRAM, "Time from creation or requeueing to admission", _CQ_CLASS, _LONG),
-    Metric(
-        "admission_checks_wait_time_seconds", HISTOGRAM, "Time from quota reservation to admission", _CQ_CLASS, _SHORT
+        _CQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     Metric(
-        "execution_time_seconds", HISTOGRAM, "Total time for which finished Workloads were admitted", _CQ_CLASS, _LONG
+        "admission_wait_time_seconds",
+        HISTOGRAM,
+        "Time from creation or requeueing to admission",
+        _CQ_CLASS_LABELS,
+        _LONG_BUCKETS,
     ),
-    Metric("local_queue_quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _LQ_CLASS),
-    Metric("local_queue_admitted_workloads_total", COUNTER, "Workloads admitted", _LQ_CLASS),
-    Metric("local_queue_finished_workloads_total", COUNTER, "Workloads finished", _LQ_CLASS),
-    Metric("local_queue_finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _LQ),
+    Metric(
+        "admission_checks_wait_time_seconds",
+        HISTOGRAM,
+        "Time from quota reservation to admission",
+        _CQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
+    ),
+    Metric(
+        "execution_time_seconds",
+        HISTOGRAM,
+        "Total time for which finished Workloads were admitted",
+        _CQ_CLASS_LABELS,
+        _LONG_BUCKETS,
+    ),
+    Metric(
+        "local_queue_quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _LQ_CLASS_LABELS
+    ),
+    Metric("local_queue_admitted_workloads_total", COUNTER, "Workloads admitted", _LQ_CLASS_LABELS),
+    Metric("local_queue_finished_workloads_total", COUNTER, "Workloads finished", _LQ_CLASS_LABELS),
+    Metric("local_queue_finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _LQ_LABELS),
     Metric(
         "local_queue_quota_reserved_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to quota reservation",
-        _LQ_CLASS,
-        _SHORT,
+        _LQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     Metric(
         "local_queue_admission_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to admission",
-        _LQ_CLASS,
-        _SHORT,
+        _LQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     Metric(
         "local_queue_admission_checks_wait_time_seconds",
         HISTOGRAM,
         "Time from quota reservation to admission",
-        _LQ_CLASS,
-        _SHORT,
+        _LQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     Metric(
         "local_queue_execution_time_seconds",
         HISTOGRAM,
         "Total time for which finished Workloads were admitted",
-        _LQ_CLASS,
-        _LONG,
+        _LQ_CLASS_LABELS,
+        _LONG_BUCKETS,
     ),
     Metric(
         "workload_creation_latency_seconds",
         HISTOGRAM,
         "Time from the creation of a job to the creation of its Workload",
-        ("job_kind", _ROLE),
+        ("job_kind", _ROLE_LABEL),
         _powers(0.01, 2, 11),
     ),
     # evictions
-    Metric("evicted_workloads_total", COUNTER, "Evictions", ("cluster_queue", *_WHY, "priority_class", _ROLE)),
+    Metric(
+        "evicted_workloads_total",
+        COUNTER,
+        "Evictions",
+        ("cluster_queue", *_REASON_LABELS, "priority_class", _ROLE_LABEL),
+    ),
     Metric(
         "evicted_workloads_once_total",
         COUNTER,
         "Workloads evicted for a reason for the first time",
-        ("cluster_queue", *_WHY, "priority_class", _ROLE),
+        ("cluster_queue", *_REASON_LABELS, "priority_class", _ROLE_LABEL),
     ),
     Metric(
         "local_queue_evicted_workloads_total",
         COUNTER,
         "Evictions",
-        ("name", "namespace", *_WHY, "priority_class", _ROLE),
+        ("name", "namespace", *_REASON_LABELS, "priority_class", _ROLE_LABEL),
     ),
     Metric(
         "pods_ready_to_evicted_time_seconds",
         HISTOGRAM,
         "Time from ready pods to the eviction",
-        ("cluster_queue", *_WHY, _ROLE),
-        _SHORT,
+        ("cluster_queue", *_REASON_LABELS, _ROLE_LABEL),
+        _SHORT_BUCKETS,
     ),
     Metric(
         "workload_eviction_latency_seconds",
         HISTOGRAM,
         "Time from an eviction until the quota is released",
-        ("cluster_queue", "reason", _ROLE),
-        _SHORT,
+        ("cluster_queue", "reason", _ROLE_LABEL),
+        _SHORT_BUCKETS,
     ),
     # ready pods
-    Metric("ready_wait_time_seconds", HISTOGRAM, "Time from creation or requeueing to ready pods", _CQ_CLASS, _SHORT),
-    Metric("admitted_until_ready_wait_time_seconds", HISTOGRAM, "Time from admission to ready pods", _CQ_CLASS, _SHORT),
+    Metric(
+        "ready_wait_time_seconds",
+        HISTOGRAM,
+        "Time from creation or requeueing to ready pods",
+        _CQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
+    ),
+    Metric(
+        "admitted_until_ready_wait_time_seconds",
+        HISTOGRAM,
+        "Time from admission to ready pods",
+        _CQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
+    ),
     Metric(
         "local_queue_ready_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to ready pods",
-        _LQ_CLASS,
-        _SHORT,
+        _LQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     Metric(
         "local_queue_admitted_until_ready_wait_time_seconds",
         HISTOGRAM,
         "Time from admission to ready pods",
-        _LQ_CLASS,
-        _SHORT,
+        _LQ_CLASS_LABELS,
+        _SHORT_BUCKETS,
     ),
     # state of queues
-    Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ),
-    Metric("admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _CQ),
-    Metric("cluster_queue_status", GAUGE, "1 for the current status of a ClusterQueue, 0 for other values", _CQ_STATUS),
+    Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ_LABELS),
+    Metric("admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _CQ_LABELS),
+    Metric(
+        "cluster_queue_status",
+        GAUGE,
+        "1 for the current status of a ClusterQueue, 0 for other values",
+        _CQ_STATUS_LABELS,
+    ),
     Metric(
         "cluster_queue_info",
         GAUGE,
         "Parent and root Cohort of a ClusterQueue",
-        ("cluster_queue", "parent_cohort", "root_cohort", _ROLE),
+        ("cluster_queue", "parent_cohort", "root_cohort", _ROLE_LABEL),
     ),
-    Metric("cluster_queue_nominal_quota", GAUGE, "Nominal quota", _CQ_QUOTA),
-    Metric("cluster_queue_borrowing_limit", GAUGE, "Borrowing limit; +Inf if unset", _CQ_QUOTA),
-    Metric("cluster_queue_lending_limit", GAUGE, "Lending limit; +Inf if unset", _CQ_QUOTA),
-    Metric("cluster_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _CQ_QUOTA),
-    Metric("cluster_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _CQ_QUOTA),
+    Metric("cluster_queue_nominal_quota", GAUGE, "Nominal quota", _CQ_QUOTA_LABELS),
+    Metric("cluster_queue_borrowing_limit", GAUGE, "Borrowing limit; +Inf if unset", _CQ_QUOTA_LABELS),
+    Metric("cluster_queue_lending_limit", GAUGE, "Lending limit; +Inf if unset", _CQ_QUOTA_LABELS),
+    Metric("cluster_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _CQ_QUOTA_LABELS),
+    Metric("cluster_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _CQ_QUOTA_LABELS),
     Metric(
         "cluster_queue_weighted_share",
         GAUGE,
         "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
-        ("cluster_queue", "cohort", _ROLE),
+        ("cluster_queue", "cohort", _ROLE_LABEL),
     ),
-    Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads with reserved quota", _LQ),
-    Metric("local_queue_admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _LQ),
+    Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads with reserved quota", _LQ_LABELS),
+    Metric("local_queue_admitted_active_workloads", GAUGE, "Admitted Workloads that are not finished", _LQ_LABELS),
     Metric(
         "local_queue_status",
         GAUGE,
         "1 for the status of a LocalQueue's Active condition, 0 for other values",
-        ("name", "namespace", "active", _ROLE),
+        ("name", "namespace", "active", _ROLE_LABEL),
     ),
-    Metric("local_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _LQ_USAGE),
-    Metric("local_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _LQ_USAGE),
+    Metric("local_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _LQ_USAGE_LABELS),
+    Metric("local_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _LQ_USAGE_LABELS),
     # Cohorts
-    Metric("cohort_info", GAUGE, "Parent and root of a Cohort", ("cohort", "parent_cohort", "root_cohort", _ROLE)),
-    Metric("cohort_subtree_quota", GAUGE, "Nominal quota in the Cohort's subtree", _COHORT_USAGE),
+    Metric(
+        "cohort_info", GAUGE, "Parent and root of a Cohort", ("cohort", "parent_cohort", "root_cohort", _ROLE_LABEL)
+    ),
+    Metric("cohort_subtree_quota", GAUGE, "Nominal quota in the Cohort's subtree", _COHORT_USAGE_LABELS),
     Metric(
         "cohort_subtree_resource_reservations",
         GAUGE,
         "Quota reserved by Workloads in the Cohort's subtree",
-        _COHORT_USAGE,
+        _COHORT_USAGE_LABELS,
     ),
     Metric(
         "cohort_subtree_admitted_active_workloads",
         GAUGE,
         "Admitted, unfinished Workloads in the Cohort's subtree",
-        ("cohort", _ROLE),
+        ("cohort", _ROLE_LABEL),
     ),
     Metric(
         "cohort_subtree_admitted_workloads_total",
         COUNTER,
         "Workloads admitted in the Cohort's subtree",
-        ("cohort", "priority_class", _ROLE),
+        ("cohort", "priority_class", _ROLE_LABEL),
     ),
     Metric(
         "cohort_weighted_share",
         GAUGE,
         "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
-        ("cohort", _ROLE),
+        ("cohort", _ROLE_LABEL),
     ),
     Metric(
         "build_info",
@@ -257,60 +310,74 @@ _KUEUE: Final = (
     ),
 )
 
-_QUEUE: Final = ("name", "controller")
-_CONTROLLER: Final = ("controller",)
-_WEBHOOK: Final = ("webhook",)
-_ASKED: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
-_PROGRAM: Final = (
+_QUEUE_LABELS: Final = ("name", "controller")
+_CONTROLLER_LABELS: Final = ("controller",)
+_WEBHOOK_LABELS: Final = ("webhook",)
+_REQUEST_LABELS: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
+_PROGRAM_METRICS: Final = (
     # metrics of controller-runtime
-    Metric("workqueue_depth", GAUGE, "Queued keys", _QUEUE),
-    Metric("workqueue_adds_total", COUNTER, "Keys added to the queue", _QUEUE),
-    Metric("workqueue_retries_total", COUNTER, "Keys requeued after a failure", _QUEUE),
-    Metric("workqueue_work_duration_seconds", HISTOGRAM, "Duration of the reconciliation of a key", _QUEUE, _WORK),
-    Metric("workqueue_unfinished_work_seconds", GAUGE, "Always 0: a scrape never runs during a reconciliation", _QUEUE),
+    Metric("workqueue_depth", GAUGE, "Queued keys", _QUEUE_LABELS),
+    Metric("workqueue_adds_total", COUNTER, "Keys added to the queue", _QUEUE_LABELS),
+    Metric("workqueue_retries_total", COUNTER, "Keys requeued after a failure", _QUEUE_LABELS),
+    Metric(
+        "workqueue_work_duration_seconds",
+        HISTOGRAM,
+        "Duration of the reconciliation of a key",
+        _QUEUE_LABELS,
+        _WORK_BUCKETS,
+    ),
+    Metric(
+        "workqueue_unfinished_work_seconds",
+        GAUGE,
+        "Always 0: a scrape never runs during a reconciliation",
+        _QUEUE_LABELS,
+    ),
     Metric(
         "workqueue_longest_running_processor_seconds",
         GAUGE,
         "Always 0: a scrape never runs during a reconciliation",
-        _QUEUE,
+        _QUEUE_LABELS,
     ),
     Metric("controller_runtime_reconcile_total", COUNTER, "Reconciliations, by result", ("controller", "result")),
-    Metric("controller_runtime_reconcile_errors_total", COUNTER, "Reconciliations that failed", _CONTROLLER),
+    Metric("controller_runtime_reconcile_errors_total", COUNTER, "Reconciliations that failed", _CONTROLLER_LABELS),
     Metric(
         "controller_runtime_reconcile_time_seconds",
         HISTOGRAM,
         "Duration of reconciliations, without their writes",
-        _CONTROLLER,
-        _RECONCILE,
+        _CONTROLLER_LABELS,
+        _RECONCILE_BUCKETS,
     ),
     Metric(
         "controller_runtime_max_concurrent_reconciles",
         GAUGE,
         "Always 1: keys are reconciled one at a time",
-        _CONTROLLER,
+        _CONTROLLER_LABELS,
     ),
     Metric(
-        "controller_runtime_active_workers", GAUGE, "Always 0: a scrape never runs during a reconciliation", _CONTROLLER
+        "controller_runtime_active_workers",
+        GAUGE,
+        "Always 0: a scrape never runs during a reconciliation",
+        _CONTROLLER_LABELS,
     ),
     Metric("controller_runtime_webhook_requests_total", COUNTER, "Answered requests to webhooks", ("webhook", "code")),
     Metric(
         "controller_runtime_webhook_latency_seconds",
         HISTOGRAM,
         "Duration of requests to webhooks",
-        _WEBHOOK,
-        _WORK,
+        _WEBHOOK_LABELS,
+        _WORK_BUCKETS,
     ),
-    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK),
+    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK_LABELS),
     Metric("leader_election_master_status", GAUGE, "1 on the leader, 0 elsewhere", ("name",)),
     Metric("rest_client_requests_total", COUNTER, "Responses to writes", ("code", "method")),
     # metrics of the API server
-    Metric("apiserver_request_total", COUNTER, "Answered requests", (*_ASKED, "code")),
+    Metric("apiserver_request_total", COUNTER, "Answered requests", (*_REQUEST_LABELS, "code")),
     Metric(
         "apiserver_request_duration_seconds",
         HISTOGRAM,
         "Time from a request to its durable response; for a watch, until it starts",
-        _ASKED,
-        _REQUEST,
+        _REQUEST_LABELS,
+        _REQUEST_BUCKETS,
     ),
     # metrics of the process
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),
@@ -324,11 +391,11 @@ _PROGRAM: Final = (
     Metric("python_gc_objects_collected_total", COUNTER, "Objects freed by garbage collection", ("generation",)),
 )
 
-_NODE: Final = ("node",)
-_POD: Final = ("namespace", "pod", "uid")
-_JOB: Final = ("namespace", "job_name")
-_OF_CONTAINER: Final = ("namespace", "pod", "uid", "container", "node", "resource", "unit")
-_OBJECTS: Final = (
+_NODE_LABELS: Final = ("node",)
+_POD_LABELS: Final = ("namespace", "pod", "uid")
+_JOB_LABELS: Final = ("namespace", "job_name")
+_CONTAINER_LABELS: Final = ("namespace", "pod", "uid", "container", "node", "resource", "unit")
+_OBJECT_METRICS: Final = (
     Metric(
         "kube_node_info",
         GAUGE,
@@ -338,8 +405,8 @@ _OBJECTS: Final = (
             *("kubeproxy_version", "provider_id", "pod_cidr", "system_uuid", "internal_ip"),
         ),
     ),
-    Metric("kube_node_created", GAUGE, "Creation time, in seconds since 1970", _NODE),
-    Metric("kube_node_spec_unschedulable", GAUGE, "Whether the node is cordoned", _NODE),
+    Metric("kube_node_created", GAUGE, "Creation time, in seconds since 1970", _NODE_LABELS),
+    Metric("kube_node_spec_unschedulable", GAUGE, "Whether the node is cordoned", _NODE_LABELS),
     Metric("kube_node_spec_taint", GAUGE, "A taint of the node", ("node", "key", "value", "effect")),
     Metric("kube_node_status_condition", GAUGE, "A condition of the node", ("node", "condition", "status")),
     Metric("kube_node_status_capacity", GAUGE, "Capacity of the node", ("node", "resource", "unit")),
@@ -348,63 +415,80 @@ _OBJECTS: Final = (
         "kube_pod_info",
         GAUGE,
         "Information about a pod",
-        (*_POD, "host_ip", "pod_ip", "node", "created_by_kind", "created_by_name", "priority_class", "host_network"),
+        (
+            *_POD_LABELS,
+            "host_ip",
+            "pod_ip",
+            "node",
+            "created_by_kind",
+            "created_by_name",
+            "priority_class",
+            "host_network",
+        ),
     ),
-    Metric("kube_pod_status_phase", GAUGE, "1 for the current phase of the pod, 0 for other phases", (*_POD, "phase")),
-    Metric("kube_pod_container_resource_requests", GAUGE, "Requests of a container", _OF_CONTAINER),
-    Metric("kube_pod_container_resource_limits", GAUGE, "Limits of a container", _OF_CONTAINER),
-    Metric("kube_job_status_active", GAUGE, "Pods that are pending or running", _JOB),
-    Metric("kube_job_status_succeeded", GAUGE, "Pods that succeeded", _JOB),
     Metric(
-        "kube_job_status_failed", GAUGE, "Pods that failed, with the reason of the Job's failure", (*_JOB, "reason")
+        "kube_pod_status_phase",
+        GAUGE,
+        "1 for the current phase of the pod, 0 for other phases",
+        (*_POD_LABELS, "phase"),
     ),
-    Metric("kube_job_status_start_time", GAUGE, "Start time, in seconds since 1970", _JOB),
-    Metric("kube_job_status_completion_time", GAUGE, "Completion time, in seconds since 1970", _JOB),
-    Metric("kube_job_status_suspended", GAUGE, "Whether the Job is suspended", _JOB),
-    Metric("kube_job_complete", GAUGE, "Whether the Job is complete", (*_JOB, "condition")),
-    Metric("kube_job_failed", GAUGE, "Whether the Job failed", (*_JOB, "condition")),
+    Metric("kube_pod_container_resource_requests", GAUGE, "Requests of a container", _CONTAINER_LABELS),
+    Metric("kube_pod_container_resource_limits", GAUGE, "Limits of a container", _CONTAINER_LABELS),
+    Metric("kube_job_status_active", GAUGE, "Pods that are pending or running", _JOB_LABELS),
+    Metric("kube_job_status_succeeded", GAUGE, "Pods that succeeded", _JOB_LABELS),
+    Metric(
+        "kube_job_status_failed",
+        GAUGE,
+        "Pods that failed, with the reason of the Job's failure",
+        (*_JOB_LABELS, "reason"),
+    ),
+    Metric("kube_job_status_start_time", GAUGE, "Start time, in seconds since 1970", _JOB_LABELS),
+    Metric("kube_job_status_completion_time", GAUGE, "Completion time, in seconds since 1970", _JOB_LABELS),
+    Metric("kube_job_status_suspended", GAUGE, "Whether the Job is suspended", _JOB_LABELS),
+    Metric("kube_job_complete", GAUGE, "Whether the Job is complete", (*_JOB_LABELS, "condition")),
+    Metric("kube_job_failed", GAUGE, "Whether the Job failed", (*_JOB_LABELS, "condition")),
 )
 
-_GPU: Final = (
+_GPU_LABELS: Final = (
     *("gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod"),
     "source",
 )
-_GPUS: Final = (
-    Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "GPU utilization, in %", _GPU),
-    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "Memory utilization, in %", _GPU),
-    Metric("DCGM_FI_DEV_FB_USED", GAUGE, "Memory in use, in MiB", _GPU),
-    Metric("DCGM_FI_DEV_FB_FREE", GAUGE, "Memory free, in MiB", _GPU),
-    Metric("DCGM_FI_DEV_GPU_TEMP", GAUGE, "Temperature, in degrees Celsius", _GPU),
-    Metric("DCGM_FI_DEV_POWER_USAGE", GAUGE, "Power, in W", _GPU),
+_GPU_METRICS: Final = (
+    Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "GPU utilization, in %", _GPU_LABELS),
+    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "Memory utilization, in %", _GPU_LABELS),
+    Metric("DCGM_FI_DEV_FB_USED", GAUGE, "Memory in use, in MiB", _GPU_LABELS),
+    Metric("DCGM_FI_DEV_FB_FREE", GAUGE, "Memory free, in MiB", _GPU_LABELS),
+    Metric("DCGM_FI_DEV_GPU_TEMP", GAUGE, "Temperature, in degrees Celsius", _GPU_LABELS),
+    Metric("DCGM_FI_DEV_POWER_USAGE", GAUGE, "Power, in W", _GPU_LABELS),
 )
 
-_COST_QUEUE: Final = ("team", "cluster_queue", "local_queue")
-_BUDGET: Final = ("namespace", "budget", "unit")
-_OWN: Final = (
+_COST_LABELS: Final = ("team", "cluster_queue", "local_queue")
+_BUDGET_LABELS: Final = ("namespace", "budget", "unit")
+_BATCHYARD_METRICS: Final = (
     Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles, by phase", ("phase",)),
     Metric("batchyard_preemption_loops_total", COUNTER, "Cohort trees in which Workloads preempt each other endlessly"),
-    Metric("batchyard_failing_keys", GAUGE, "Keys whose last write failed", _CONTROLLER),
+    Metric("batchyard_failing_keys", GAUGE, "Keys whose last write failed", _CONTROLLER_LABELS),
     Metric("batchyard_defects_total", COUNTER, "Unexpected exceptions in controllers"),
     Metric("batchyard_objects", GAUGE, "Stored objects", ("kind",)),
     Metric("batchyard_revision", GAUGE, "Revision of the last change"),
     Metric("batchyard_time_seconds", GAUGE, "Time of the platform's clock, in seconds since 1970"),
     Metric("batchyard_speed", GAUGE, "Speed of the platform's clock, relative to real time"),
     Metric("batchyard_journal_bytes", GAUGE, "Size of the journal's files"),
-    Metric("batchyard_journal_commit_seconds", HISTOGRAM, "Duration of journal transactions", (), _COMMIT),
+    Metric("batchyard_journal_commit_seconds", HISTOGRAM, "Duration of journal transactions", (), _COMMIT_BUCKETS),
     Metric("batchyard_watches", GAUGE, "Open watches and other streamed responses"),
     Metric("batchyard_nodes", GAUGE, "Nodes, by pool and readiness", ("pool", "status")),
     Metric("batchyard_instances", GAUGE, "Machines, by pool and phase", ("pool", "phase")),
     Metric("batchyard_instance_failures_total", COUNTER, "Machines that the cloud failed to provide", ("pool", "code")),
     Metric("batchyard_pods_unschedulable", GAUGE, "Pods that fit no node", ("namespace",)),
-    Metric("batchyard_cost_dollars_total", COUNTER, "Cost of Workloads, in dollars", _COST_QUEUE),
-    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time of Workloads", _COST_QUEUE),
-    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Cost of ended pods, in dollars", (*_COST_QUEUE, "use")),
+    Metric("batchyard_cost_dollars_total", COUNTER, "Cost of Workloads, in dollars", _COST_LABELS),
+    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time of Workloads", _COST_LABELS),
+    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Cost of ended pods, in dollars", (*_COST_LABELS, "use")),
     Metric("batchyard_cost_unused_dollars_total", COUNTER, "Cost of unused machine time, in dollars", ("pool", "use")),
-    Metric("batchyard_budget_amount", GAUGE, "Amount that a Budget allows in its period", _BUDGET),
-    Metric("batchyard_budget_spent", GAUGE, "Amount used in the period", _BUDGET),
-    Metric("batchyard_budget_remaining", GAUGE, "Amount left in the period", _BUDGET),
+    Metric("batchyard_budget_amount", GAUGE, "Amount that a Budget allows in its period", _BUDGET_LABELS),
+    Metric("batchyard_budget_spent", GAUGE, "Amount used in the period", _BUDGET_LABELS),
+    Metric("batchyard_budget_remaining", GAUGE, "Amount left in the period", _BUDGET_LABELS),
     Metric("batchyard_fork_questions_total", COUNTER, "Queries for forks, by result", ("result",)),
-    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "Duration of forks in real time", (), _FORK),
+    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "Duration of forks in real time", (), _FORK_BUCKETS),
     Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forks"),
     Metric("batchyard_fork_waiting", GAUGE, "Queries that wait for a fork"),
     Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last fork, shared memory included"),
@@ -432,20 +516,20 @@ _OWN: Final = (
 
 #: The metrics by group; the query of a scrape can select groups.
 GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
-    "kueue": tuple(metric._replace(name=f"kueue_{metric.name}") for metric in _KUEUE),
-    "program": _PROGRAM,
-    "objects": _OBJECTS,
-    "gpus": _GPUS,
-    "batchyard": _OWN,
+    "kueue": tuple(metric._replace(name=f"kueue_{metric.name}") for metric in _KUEUE_METRICS),
+    "program": _PROGRAM_METRICS,
+    "objects": _OBJECT_METRICS,
+    "gpus": _GPU_METRICS,
+    "batchyard": _BATCHYARD_METRICS,
 }
-_ALL: Final = {metric.name: metric for group in GROUPS.values() for metric in group}
+_METRICS_BY_NAME: Final = {metric.name: metric for group in GROUPS.values() for metric in group}
 
 
 def metric(name: str) -> Metric:
     """Return the definition of a metric by its full name; KeyError if it does not exist."""
-    return _ALL[name]
+    return _METRICS_BY_NAME[name]
 
 
-def without_role(found: Metric) -> Labels:
+def without_role(definition: Metric) -> Labels:
     """Return the label names of a metric without `replica_role`, which is the last one if it exists."""
-    return found.labels[:-1] if found.labels[-1:] == (_ROLE,) else found.labels
+    return definition.labels[:-1] if definition.labels[-1:] == (_ROLE_LABEL,) else definition.labels

@@ -14,7 +14,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PATH: Final = "/metrics"
 CHOICE: Final = "collect[]"
 #: The number of characters that are buffered before a chunk is sent.
-_PART: Final = 128 * 1024
+_CHUNK_CHARACTERS: Final = 128 * 1024
 
 Texts: TypeAlias = Callable[[], Iterator[str]]
 """Yields the text of complete families; an empty string marks a point where the server may do other work."""
@@ -31,50 +31,50 @@ class Exposition:
         unknown = [group for group in groups if group not in GROUPS]
         if unknown:
             raise ValueError(f"{CHOICE} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
-        chosen = [texts for group, texts in self._sources if not groups or group in groups]
-        return _gathered(chosen)
+        sources = [texts for group, texts in self._sources if not groups or group in groups]
+        return _join_chunks(sources)
 
 
-def _gathered(sources: Sequence[Texts]) -> Iterator[str]:
-    gathered: list[str] = []
+def _join_chunks(sources: Sequence[Texts]) -> Iterator[str]:
+    buffered: list[str] = []
     size = 0
     for source in sources:
         for text in source():
             if not text:
                 yield ""
                 continue
-            gathered.append(text)
+            buffered.append(text)
             size += len(text)
-            if size >= _PART:
-                yield "".join(gathered)
-                gathered, size = [], 0
-    yield "".join(gathered)
+            if size >= _CHUNK_CHARACTERS:
+                yield "".join(buffered)
+                buffered, size = [], 0
+    yield "".join(buffered)
 
 
 class Scrape:
-    """The streamed response to one scrape; `soon` schedules the next chunk after other pending work."""
+    """The streamed response to one scrape; `schedule` schedules the next chunk after other pending work."""
 
     content_type: Final = CONTENT_TYPE
     times_out: Final = False
 
-    def __init__(self, parts: Iterator[str], soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, chunks: Iterator[str], schedule: Callable[[Callable[[], None]], object]) -> None:
         self.is_over = False
-        self.on_news: Callable[[], None] = _ignore
-        self._parts = parts
-        self._soon = soon
-        self._comes_back = False
+        self.on_news: Callable[[], None] = _do_nothing
+        self._chunks = chunks
+        self._schedule = schedule
+        self._is_scheduled = False
 
     def take(self) -> Sequence[Any]:
         """Return the next chunk, or nothing if it is not due yet."""
-        if self._comes_back or self.is_over:
+        if self._is_scheduled or self.is_over:
             return ()
-        part = next(self._parts, None)
-        if part is None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
             self.is_over = True
             return ()
-        self._comes_back = True
-        self._soon(self._go_on)
-        return (part.encode(),) if part else ()
+        self._is_scheduled = True
+        self._schedule(self._resume)
+        return (chunk.encode(),) if chunk else ()
 
     def mark(self) -> None:
         """Do nothing: only watches send bookmarks."""
@@ -83,8 +83,8 @@ class Scrape:
         """End the response, because the client closed the connection."""
         self.is_over = True
 
-    def _go_on(self) -> None:
-        self._comes_back = False
+    def _resume(self) -> None:
+        self._is_scheduled = False
         self.on_news()
 
 
@@ -93,7 +93,7 @@ def groups_in(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> lis
     return [value for name, value in pairs if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
 
 
-def _ignore() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -104,9 +104,9 @@ class MetricGroup:
     """A set of counters, gauges and histograms by name; `constant` are fixed values of their last labels."""
 
     def __init__(self, names: Iterable[str], *constant: str) -> None:
-        found = [metric(name) for name in names]
-        self._histograms = {m.name: Histograms(m, *constant) for m in found if m.kind == HISTOGRAM}
-        self._counters = {m.name: Counters(m, *constant) for m in found if m.kind != HISTOGRAM}
+        metrics = [metric(name) for name in names]
+        self._histograms = {m.name: Histograms(m, *constant) for m in metrics if m.kind == HISTOGRAM}
+        self._counters = {m.name: Counters(m, *constant) for m in metrics if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
     def counters(self, name: str) -> Counters:

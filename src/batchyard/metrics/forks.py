@@ -14,9 +14,9 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 TURNED_AWAY: Final = "turnedaway"
 RESULTS: Final = (ANSWERED, REFUSED, FAILED, TURNED_AWAY)
-_TOTAL: Final = "batchyard_fork_questions_total"
-_TIME: Final = "batchyard_fork_duration_seconds"
-_CPU: Final = "batchyard_fork_cpu_seconds_total"
+_QUESTIONS_TOTAL: Final = "batchyard_fork_questions_total"
+_FORK_DURATION: Final = "batchyard_fork_duration_seconds"
+_FORK_CPU: Final = "batchyard_fork_cpu_seconds_total"
 
 
 class ForkMetrics:
@@ -25,32 +25,32 @@ class ForkMetrics:
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], int]) -> None:
         self._clock = clock
         self._waiting = waiting
-        self._kept = MetricGroup((_TOTAL, _CPU, _TIME))
+        self._group = MetricGroup((_QUESTIONS_TOTAL, _FORK_CPU, _FORK_DURATION))
         for result in RESULTS:
-            self._kept.add(_TOTAL, (result,), 0)
-        self._kept.add(_CPU, (), 0)
-        self._began = 0.0
+            self._group.add(_QUESTIONS_TOTAL, (result,), 0)
+        self._group.add(_FORK_CPU, (), 0)
+        self._started_at = 0.0
         #: The peak memory of the last fork, in bytes; 0 before the first one.
         self._memory = 0
 
     def turn_away(self) -> None:
         """Count a query that is not accepted because too many queries wait for a fork."""
-        self._kept.add(_TOTAL, (TURNED_AWAY,))
+        self._group.add(_QUESTIONS_TOTAL, (TURNED_AWAY,))
 
     def begin(self) -> None:
         """Record the start time of a fork."""
-        self._began = self._clock()
+        self._started_at = self._clock()
 
     def end(self, result: str, cpu_seconds: float, memory: int) -> None:
         """Count an ended fork with its result, its CPU time and its peak memory in bytes."""
-        self._kept.add(_TOTAL, (result,))
-        self._kept.add(_CPU, (), cpu_seconds)
-        self._kept.observe(_TIME, (), self._clock() - self._began)
+        self._group.add(_QUESTIONS_TOTAL, (result,))
+        self._group.add(_FORK_CPU, (), cpu_seconds)
+        self._group.observe(_FORK_DURATION, (), self._clock() - self._started_at)
         self._memory = memory
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of query forks."""
-        yield from self._kept.texts()
+        yield from self._group.texts()
         yield text_of(metric("batchyard_fork_waiting"), [((), self._waiting())])
         yield text_of(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
@@ -75,11 +75,11 @@ class ShadowMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of shadow mode."""
         counts = self._counts()
-        agreed = [((each,), counts.agreed.get(each, 0)) for each in DECISIONS]
+        agreed = [((kind,), counts.agreed.get(kind, 0)) for kind in DECISIONS]
         parted = [
-            ((each.value,), counts.parted.get(each.value, 0))
-            for each in DivergenceType
-            if each is not DivergenceType.LATE
+            ((kind.value,), counts.parted.get(kind.value, 0))
+            for kind in DivergenceType
+            if kind is not DivergenceType.LATE
         ]
         yield text_of(metric("batchyard_shadow_decisions_total"), agreed)
         yield text_of(metric("batchyard_shadow_divergences_total"), parted)
@@ -99,8 +99,8 @@ _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
 _IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
 #: Initialized to zero, as controller-runtime does, so that the first increase shows in a rate.
-_LIKELY: Final = ("200", "500")
-_FAILED: Final = "500"
+_LIKELY_CODES: Final = ("200", "500")
+_FAILED_CODE: Final = "500"
 _Answer = TypeVar("_Answer")
 
 
@@ -109,28 +109,28 @@ class WebhookMetrics:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
+        self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
         """Initialize the series of the served webhook paths to 0."""
         for path in paths:
-            self._kept.set(_IN_FLIGHT, (path,), 0)
-            for code in _LIKELY:
-                self._kept.add(_WEBHOOKS_TOTAL, (path, code), 0)
+            self._group.set(_IN_FLIGHT, (path,), 0)
+            for code in _LIKELY_CODES:
+                self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
     async def counted(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
         """Await the response of a webhook and count it; an exception is counted with status 500."""
-        began, code = self._clock(), _FAILED
-        self._kept.add(_IN_FLIGHT, (path,))
+        started_at, code = self._clock(), _FAILED_CODE
+        self._group.add(_IN_FLIGHT, (path,))
         try:
-            found = await answer
-            code = str(code_of(found))
+            response = await answer
+            code = str(code_of(response))
         finally:
-            self._kept.add(_IN_FLIGHT, (path,), -1)
-            self._kept.add(_WEBHOOKS_TOTAL, (path, code))
-            self._kept.observe(_WEBHOOKS_TIME, (path,), self._clock() - began)
-        return found
+            self._group.add(_IN_FLIGHT, (path,), -1)
+            self._group.add(_WEBHOOKS_TOTAL, (path, code))
+            self._group.observe(_WEBHOOKS_TIME, (path,), self._clock() - started_at)
+        return response
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of webhook requests."""
-        return self._kept.texts()
+        return self._group.texts()

@@ -35,9 +35,9 @@ _LOADING_PERCENT: Final = (5, 29)
 _LEVEL_PERCENT: Final = (70, 94)
 _PAUSE_PERCENT: Final = (10, 39)
 #: The deviation of a value from the pod's level, in percent.
-_SPREAD: Final = (-6, 5)
+_DEVIATION_PERCENT: Final = (-6, 5)
 #: The average number of pauses in 100 steps.
-_PAUSES: Final = 8
+_PAUSES_PER_100_STEPS: Final = 8
 #: The range of the GPU memory in use, in percent, bounds included.
 _MEMORY_PERCENT: Final = (60, 95)
 
@@ -55,16 +55,21 @@ IDLE: Final = SimulatedLoad(0, 0)
 def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
     """Return the simulated load of a GPU whose pod has run for `elapsed`; `uid` is the pod's uid."""
     elapsed = max(0, elapsed)
-    share = _between(_MEMORY_PERCENT, uid, "memory")
-    of_step = (uid, str(gpu), str(elapsed // STEP))
+    memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
+    step_names = (uid, str(gpu), str(elapsed // STEP))
     if elapsed < LOADING:
-        return SimulatedLoad(_between(_LOADING_PERCENT, "loading", *of_step), share * elapsed // LOADING)
-    if draw(_SEED, "pause", *of_step) % 100 < _PAUSES:
-        return SimulatedLoad(_between(_PAUSE_PERCENT, "paused", *of_step), share)
-    return SimulatedLoad(_between(_LEVEL_PERCENT, uid, "level") + _between(_SPREAD, "spread", *of_step), share)
+        return SimulatedLoad(
+            _draw_between(_LOADING_PERCENT, "loading", *step_names), memory_percent * elapsed // LOADING
+        )
+    if draw(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
+        return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_names), memory_percent)
+    return SimulatedLoad(
+        _draw_between(_LEVEL_PERCENT, uid, "level") + _draw_between(_DEVIATION_PERCENT, "spread", *step_names),
+        memory_percent,
+    )
 
 
-def _between(bounds: tuple[int, int], *names: str) -> int:
+def _draw_between(bounds: tuple[int, int], *names: str) -> int:
     """Draw an integer between two bounds (included) with equal probability; the names determine the result."""
     low, high = bounds
     return low + draw(_SEED, *names) % (high - low + 1)
@@ -129,8 +134,8 @@ _FAMILIES: Final = {
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
     """Yield the exposition text of each GPU metric."""
     for name, field in _FAMILIES.items():
-        known = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
-        yield text_of(metric(name), known)
+        samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
+        yield text_of(metric(name), samples)
 
 
 class SimulatedGpus:
@@ -138,53 +143,57 @@ class SimulatedGpus:
 
     def __init__(self) -> None:
         #: The uid of the pod that holds each GPU, by node.
-        self._held: dict[str, list[str]] = {}
+        self._holders: dict[str, list[str]] = {}
 
     def states(self, nodes: Iterable[Obj], pods: Iterable[Obj], now: Instant) -> list[GpuState]:
         """Return the state of all simulated GPUs at `now`, and update their allocation to pods."""
-        on: dict[str, dict[str, Obj]] = {}
+        pods_by_node: dict[str, dict[str, Obj]] = {}
         for pod in pods:
-            if node_of(pod) and not is_terminal(pod) and _asked(pod):
-                on.setdefault(node_of(pod), {})[pod["metadata"]["uid"]] = pod
-        counts = {node["metadata"]["name"]: (node, _count(node)) for node in nodes}
-        self._held = {name: self._given(name, count, on.get(name, {})) for name, (_, count) in counts.items() if count}
+            if node_of(pod) and not is_terminal(pod) and _requested_gpus(pod):
+                pods_by_node.setdefault(node_of(pod), {})[pod["metadata"]["uid"]] = pod
+        counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
+        self._holders = {
+            name: self._assign_gpus(name, count, pods_by_node.get(name, {}))
+            for name, (_, count) in counts.items()
+            if count
+        }
         return [
-            _state(counts[name][0], number, on.get(name, {}).get(uid), now)
-            for name, held in self._held.items()
-            for number, uid in enumerate(held)
+            _gpu_state(counts[name][0], number, pods_by_node.get(name, {}).get(uid), now)
+            for name, uids in self._holders.items()
+            for number, uid in enumerate(uids)
         ]
 
-    def _given(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
+    def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
         """Return the pod uid for each GPU of a node: pods keep their GPUs, new pods get the lowest free numbers."""
-        held = [uid if uid in pods else "" for uid in [*self._held.get(node, []), *[""] * count][:count]]
+        uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
-            missing = _asked(pod) - held.count(uid)
-            free = [place for place, other in enumerate(held) if not other]
-            for place in free[: max(0, missing)]:
-                held[place] = uid
-        return held
+            needed = _requested_gpus(pod) - uids.count(uid)
+            free = [number for number, holder_uid in enumerate(uids) if not holder_uid]
+            for number in free[: max(0, needed)]:
+                uids[number] = uid
+        return uids
 
 
-def _count(node: Obj) -> int:
+def _gpu_count(node: Obj) -> int:
     """Return the number of whole GPUs in the node's allocatable resources; shared GPUs are not counted."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return int(meta.amount(well_known.GPU, allocatable.get(well_known.GPU, "0")))
 
 
-def _asked(pod: Obj) -> int:
-    return sum(_asked_by(container) for container in pod["spec"].get("containers") or ())
+def _requested_gpus(pod: Obj) -> int:
+    return sum(_container_gpus(container) for container in pod["spec"].get("containers") or ())
 
 
-def _asked_by(container: Obj) -> int:
+def _container_gpus(container: Obj) -> int:
     limits = (container.get("resources") or {}).get("limits") or {}
     return int(meta.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
 
 
-def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
+def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
     holder, load, memory = GpuHolder(), IDLE, _MEMORY.get(model)
     if pod is not None:
-        container = next((c["name"] for c in pod["spec"]["containers"] if _asked_by(c)), "")
+        container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
             load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
@@ -205,7 +214,7 @@ def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
 def _run_time(pod: Obj, now: Instant) -> Duration:
     """Return how long a pod's containers have run; 0 if the pod's status has no start time."""
     status = pod["status"]
-    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
     times = [state["running"].get("startedAt") for state in states if "running" in state]
-    started = next(filter(None, times), None) or status.get("startTime")
-    return now - parse_time(started) if started else 0
+    started_at = next(filter(None, times), None) or status.get("startTime")
+    return now - parse_time(started_at) if started_at else 0

@@ -22,12 +22,12 @@ from batchyard.metrics.registry import Counters, Labels, text_of
 Rows: TypeAlias = Iterable[tuple[Labels, float]]
 
 #: The number of objects that are formatted before the server may do other work.
-_AT_ONCE: Final = 200
+_OBJECTS_PER_PAUSE: Final = 200
 _STATUSES: Final = ("true", "false", "unknown")
 _PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
-_WHY_JOBS_FAIL: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "Evicted")
+_JOB_FAILURE_REASONS: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "Evicted")
 _UNITS: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
-_NOTHING: Final[Obj] = {}
+_EMPTY: Final[Obj] = {}
 
 
 class ObjectMetrics:
@@ -56,158 +56,163 @@ class ObjectMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         for kind, families in _FAMILIES.items():
-            written: list[tuple[str, ...]] = []
-            for number, (key, obj) in enumerate(list(self._objects[kind].items())):
-                known = self._texts.get(key)
-                if known is None or known[0] is not obj:
-                    known = (obj, tuple(_written(name, rows(obj)) for name, rows in families.items()))
+            lines_per_object: list[tuple[str, ...]] = []
+            for position, (key, obj) in enumerate(list(self._objects[kind].items())):
+                cached = self._texts.get(key)
+                if cached is None or cached[0] is not obj:
+                    cached = (obj, tuple(_format_samples(name, samples(obj)) for name, samples in families.items()))
                     if key in self._objects[kind]:
-                        self._texts[key] = known
-                written.append(known[1])
-                if number % _AT_ONCE == 0:
+                        self._texts[key] = cached
+                lines_per_object.append(cached[1])
+                if position % _OBJECTS_PER_PAUSE == 0:
                     yield ""
-            for place, name in enumerate(families):
-                texts = [each[place] for each in written]
+            for index, name in enumerate(families):
+                texts = [object_lines[index] for object_lines in lines_per_object]
                 if any(texts):
                     yield metric(name).head() + "".join(texts)
 
 
-def _written(name: str, rows: Rows) -> str:
-    found = metric(name)
-    return "".join([found.sample(labels, value) for labels, value in rows])
+def _format_samples(name: str, samples: Rows) -> str:
+    definition = metric(name)
+    return "".join([definition.sample(labels, value) for labels, value in samples])
 
 
-def _one(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
+def _single_sample(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
     """Return a function that maps an object to its only sample, or to none if its value is None."""
 
-    def rows(obj: Obj) -> Rows:
-        found = value(obj)
-        return () if found is None else ((labels(obj), found),)
+    def samples(obj: Obj) -> Rows:
+        sample_value = value(obj)
+        return () if sample_value is None else ((labels(obj), sample_value),)
 
-    return rows
+    return samples
 
 
 # --- node samples ---
 
 
-def _node(obj: Obj) -> Labels:
+def _node_labels(obj: Obj) -> Labels:
     return (obj["metadata"]["name"],)
 
 
 def _node_info(obj: Obj) -> Rows:
-    status, spec = obj.get("status") or _NOTHING, obj.get("spec") or _NOTHING
-    info = status.get("nodeInfo") or _NOTHING
+    status, spec = obj.get("status") or _EMPTY, obj.get("spec") or _EMPTY
+    info = status.get("nodeInfo") or _EMPTY
     fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
-    inside = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
-    rest = spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(inside[:1])
-    yield (*_node(obj), *(info.get(field, "") for field in fields), *rest), 1
+    internal_ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
+    other_labels = (
+        spec.get("providerID", ""),
+        spec.get("podCIDR", ""),
+        info.get("systemUUID", ""),
+        "".join(internal_ips[:1]),
+    )
+    yield (*_node_labels(obj), *(info.get(field, "") for field in fields), *other_labels), 1
 
 
-def _taints(obj: Obj) -> Rows:
-    for taint in (obj.get("spec") or _NOTHING).get("taints") or ():
-        yield (*_node(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
+def _node_taints(obj: Obj) -> Rows:
+    for taint in (obj.get("spec") or _EMPTY).get("taints") or ():
+        yield (*_node_labels(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
 
 
 def _node_conditions(obj: Obj) -> Rows:
-    for condition in (obj.get("status") or _NOTHING).get("conditions") or ():
+    for condition in (obj.get("status") or _EMPTY).get("conditions") or ():
         for status in _STATUSES:
-            yield (*_node(obj), condition["type"], status), float(condition["status"].lower() == status)
+            yield (*_node_labels(obj), condition["type"], status), float(condition["status"].lower() == status)
 
 
-def _node_has(field: str) -> Callable[[Obj], Rows]:
-    def rows(obj: Obj) -> Rows:
-        for labels, value in _resources((obj.get("status") or _NOTHING).get(field)):
-            yield (*_node(obj), *labels), value
+def _node_resources(field: str) -> Callable[[Obj], Rows]:
+    def samples(obj: Obj) -> Rows:
+        for labels, value in _resource_samples((obj.get("status") or _EMPTY).get(field)):
+            yield (*_node_labels(obj), *labels), value
 
-    return rows
+    return samples
 
 
 # --- pod samples ---
 
 
-def _pod(obj: Obj) -> Labels:
+def _pod_labels(obj: Obj) -> Labels:
     metadata = obj["metadata"]
     return metadata["namespace"], metadata["name"], metadata.get("uid", "")
 
 
 def _pod_info(obj: Obj) -> Rows:
-    status, spec, owner = obj.get("status") or _NOTHING, obj["spec"], controller_of(obj) or _NOTHING
-    where = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
-    made_by = owner.get("kind", ""), owner.get("name", "")
+    status, spec, owner = obj.get("status") or _EMPTY, obj["spec"], controller_of(obj) or _EMPTY
+    address_labels = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
+    owner_labels = owner.get("kind", ""), owner.get("name", "")
     network = "true" if spec.get("hostNetwork") else "false"
-    yield (*_pod(obj), *where, *made_by, spec.get("priorityClassName", ""), network), 1
+    yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), network), 1
 
 
-def _phases(obj: Obj) -> Rows:
-    phase = (obj.get("status") or _NOTHING).get("phase") or "Pending"
-    return (((*_pod(obj), each), float(each == phase)) for each in _PHASES)
+def _pod_phases(obj: Obj) -> Rows:
+    phase = (obj.get("status") or _EMPTY).get("phase") or "Pending"
+    return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _PHASES)
 
 
-def _containers(field: str) -> Callable[[Obj], Rows]:
-    def rows(obj: Obj) -> Rows:
+def _container_resources(field: str) -> Callable[[Obj], Rows]:
+    def samples(obj: Obj) -> Rows:
         node = obj["spec"].get("nodeName", "")
         for container in obj["spec"].get("containers") or ():
-            for labels, value in _resources((container.get("resources") or _NOTHING).get(field)):
-                yield (*_pod(obj), container["name"], node, *labels), value
+            for labels, value in _resource_samples((container.get("resources") or _EMPTY).get(field)):
+                yield (*_pod_labels(obj), container["name"], node, *labels), value
 
-    return rows
+    return samples
 
 
 # --- job samples ---
 
 
-def _job(obj: Obj) -> Labels:
+def _job_labels(obj: Obj) -> Labels:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
 def _job_count(field: str) -> Callable[[Obj], Rows]:
-    return _one(lambda obj: (obj.get("status") or _NOTHING).get(field) or 0, _job)
+    return _single_sample(lambda obj: (obj.get("status") or _EMPTY).get(field) or 0, _job_labels)
 
 
 def _job_time(field: str) -> Callable[[Obj], Rows]:
-    return _one(lambda obj: _seconds((obj.get("status") or _NOTHING).get(field)), _job)
+    return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _EMPTY).get(field)), _job_labels)
 
 
 def _job_failed(obj: Obj) -> Rows:
     """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
-    failed = (obj.get("status") or _NOTHING).get("failed") or 0
+    failed = (obj.get("status") or _EMPTY).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed and reasons:
-        for reason in _WHY_JOBS_FAIL:
-            yield (*_job(obj), reason), float(reason in reasons)
-    if not failed or reasons.isdisjoint(_WHY_JOBS_FAIL):
-        yield (*_job(obj), ""), failed
+        for reason in _JOB_FAILURE_REASONS:
+            yield (*_job_labels(obj), reason), float(reason in reasons)
+    if not failed or reasons.isdisjoint(_JOB_FAILURE_REASONS):
+        yield (*_job_labels(obj), ""), failed
 
 
 def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A002 - the field's name
-    return [c for c in (obj.get("status") or _NOTHING).get("conditions") or () if c["type"] == type]
+    return [c for c in (obj.get("status") or _EMPTY).get("conditions") or () if c["type"] == type]
 
 
 def _job_condition(type: str) -> Callable[[Obj], Rows]:  # noqa: A002 - the field's name
-    def rows(obj: Obj) -> Rows:
+    def samples(obj: Obj) -> Rows:
         for condition in _job_conditions(obj, type):
             for status in _STATUSES:
-                yield (*_job(obj), status), float(condition["status"].lower() == status)
+                yield (*_job_labels(obj), status), float(condition["status"].lower() == status)
 
-    return rows
+    return samples
 
 
-def _is_suspended(obj: Obj) -> Rows:
-    return ((_job(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
+def _job_suspended(obj: Obj) -> Rows:
+    return ((_job_labels(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
 
 
 # --- shared helpers ---
 
 
-def _resources(amounts: Mapping[str, Any] | None) -> Rows:
+def _resource_samples(amounts: Mapping[str, Any] | None) -> Rows:
     """Yield quantities with the labels resource and unit; other characters in resource names become underscores."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
-        plain = "".join(letter if letter.isalnum() else "_" for letter in name)
-        yield (plain, unit), units(name, meta.amount(name, value))
+        label_value = "".join(char if char.isalnum() else "_" for char in name)
+        yield (label_value, unit), units(name, meta.amount(name, value))
 
 
-def _seconds(text: str | None) -> float | None:
+def _epoch_seconds(text: str | None) -> float | None:
     return parse_time(text) // SECOND if text else None
 
 
@@ -215,20 +220,22 @@ def _seconds(text: str | None) -> float | None:
 _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,
-        "kube_node_created": _one(lambda obj: _seconds(obj["metadata"].get("creationTimestamp")), _node),
-        "kube_node_spec_unschedulable": _one(
-            lambda obj: float(bool((obj.get("spec") or _NOTHING).get("unschedulable"))), _node
+        "kube_node_created": _single_sample(
+            lambda obj: _epoch_seconds(obj["metadata"].get("creationTimestamp")), _node_labels
         ),
-        "kube_node_spec_taint": _taints,
+        "kube_node_spec_unschedulable": _single_sample(
+            lambda obj: float(bool((obj.get("spec") or _EMPTY).get("unschedulable"))), _node_labels
+        ),
+        "kube_node_spec_taint": _node_taints,
         "kube_node_status_condition": _node_conditions,
-        "kube_node_status_capacity": _node_has("capacity"),
-        "kube_node_status_allocatable": _node_has("allocatable"),
+        "kube_node_status_capacity": _node_resources("capacity"),
+        "kube_node_status_allocatable": _node_resources("allocatable"),
     },
     scheme.POD: {
         "kube_pod_info": _pod_info,
-        "kube_pod_status_phase": _phases,
-        "kube_pod_container_resource_requests": _containers("requests"),
-        "kube_pod_container_resource_limits": _containers("limits"),
+        "kube_pod_status_phase": _pod_phases,
+        "kube_pod_container_resource_requests": _container_resources("requests"),
+        "kube_pod_container_resource_limits": _container_resources("limits"),
     },
     scheme.JOB: {
         "kube_job_status_active": _job_count("active"),
@@ -236,7 +243,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
         "kube_job_status_failed": _job_failed,
         "kube_job_status_start_time": _job_time("startTime"),
         "kube_job_status_completion_time": _job_time("completionTime"),
-        "kube_job_status_suspended": _is_suspended,
+        "kube_job_status_suspended": _job_suspended,
         "kube_job_complete": _job_condition("Complete"),
         "kube_job_failed": _job_condition("Failed"),
     },
@@ -249,7 +256,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
 
 
 _UNSCHEDULABLE: Final = "Unschedulable"
-_STUCK: Final = "batchyard_pods_unschedulable"
+_UNSCHEDULABLE_PODS: Final = "batchyard_pods_unschedulable"
 
 
 class MachineMetrics:
@@ -270,7 +277,7 @@ class MachineMetrics:
         self._count(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
-            self._counts.get(_STUCK, {}).pop((event.key.name,), None)
+            self._counts.get(_UNSCHEDULABLE_PODS, {}).pop((event.key.name,), None)
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED and phase_of(obj) == FAILED:
             error = obj["status"].get("error") or {}
             if old is None or phase_of(old) != FAILED or (old["status"].get("error") or {}) != error:
@@ -278,31 +285,31 @@ class MachineMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of machines and unschedulable pods."""
-        for name in ("batchyard_nodes", "batchyard_instances", _STUCK):
+        for name in ("batchyard_nodes", "batchyard_instances", _UNSCHEDULABLE_PODS):
             yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
 
     def _count(self, event: WatchEvent) -> None:
-        if event.key.kind not in _COUNTED:
+        if event.key.kind not in _COUNTED_KINDS:
             return
-        new = None if event.type is EventType.DELETED else _counts_as(event.key, event.obj)
+        new = None if event.type is EventType.DELETED else _gauge_labels(event.key, event.obj)
         old = self._counted.get(event.key)
         if new == old:
             return
-        for counted, sign in ((old, -1), (new, 1)):
-            if counted is not None:
-                counts = self._counts.setdefault(counted[0], {})
-                counts[counted[1]] = counts.get(counted[1], 0) + sign
+        for entry, sign in ((old, -1), (new, 1)):
+            if entry is not None:
+                counts = self._counts.setdefault(entry[0], {})
+                counts[entry[1]] = counts.get(entry[1], 0) + sign
         if new is None:
             del self._counted[event.key]
         else:
             self._counted[event.key] = new
 
 
-_COUNTED: Final = (scheme.NODE, scheme.INSTANCE, scheme.POD)
+_COUNTED_KINDS: Final = (scheme.NODE, scheme.INSTANCE, scheme.POD)
 
 
-def _counts_as(key: Key, obj: Obj) -> tuple[str, Labels] | None:
+def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     if key.kind == scheme.NODE:
         status = "ready" if is_true(obj, "Ready") else "notready"
         return "batchyard_nodes", (label(obj, well_known.NODE_POOL) or "", status)
@@ -312,7 +319,7 @@ def _counts_as(key: Key, obj: Obj) -> tuple[str, Labels] | None:
         return None
     scheduled = find_condition(obj, SCHEDULED)
     is_stuck = scheduled is not None and scheduled.get("reason") == _UNSCHEDULABLE
-    return (_STUCK, (key.namespace,)) if is_stuck else None
+    return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
 
 
 # --- costs ---
@@ -323,8 +330,8 @@ def _counts_as(key: Key, obj: Obj) -> tuple[str, Labels] | None:
 # Whether its work was completed or lost is counted when its pod ends.
 
 
-_DOLLAR: Final = 1_000_000 * HOUR * WHOLE
-_SECOND: Final = SECOND * WHOLE
+_COST_UNITS_PER_DOLLAR: Final = 1_000_000 * HOUR * WHOLE
+_TIME_UNITS_PER_SECOND: Final = SECOND * WHOLE
 
 
 class CostSource(Protocol):
@@ -346,19 +353,19 @@ class CostMetrics:
         """Yield the text of all cost families; without a ledger (`spending` is None) only those of budgets."""
         if spending is not None:
             self._count(spending.totals(now))
-            for each in self._counters.values():
-                yield from each.texts()
+            for counters in self._counters.values():
+                yield from counters.texts()
         budgets = [(obj, obj.get("status") or {}) for obj in reader.list(scheme.BUDGET)]
-        rows: dict[str, list[tuple[Labels, float]]] = {"amount": [], "spent": [], "remaining": []}
+        samples: dict[str, list[tuple[Labels, float]]] = {"amount": [], "spent": [], "remaining": []}
         for obj, status in budgets:
             is_dollars = is_in_dollars(obj)
             labels = obj["metadata"]["namespace"], obj["metadata"]["name"], "dollars" if is_dollars else "hours"
-            rows["amount"].append((labels, amount_of(obj) / (1_000_000 if is_dollars else HOUR)))
+            samples["amount"].append((labels, amount_of(obj) / (1_000_000 if is_dollars else HOUR)))
             for field in ("spent", "remaining"):
                 if field in status:
-                    rows[field].append((labels, float(status[field])))
-        for name, found in rows.items():
-            yield text_of(metric(f"batchyard_budget_{name}"), found)
+                    samples[field].append((labels, float(status[field])))
+        for name, budget_samples in samples.items():
+            yield text_of(metric(f"batchyard_budget_{name}"), budget_samples)
 
     def _count(self, totals: CostTotals) -> None:
         sums: dict[tuple[str, Labels], float] = {}
@@ -366,18 +373,18 @@ class CostMetrics:
         def add(name: str, labels: Labels, amount: float) -> None:
             sums[name, labels] = sums.get((name, labels), 0.0) + amount
 
-        for place, account in totals.accounts.items():
-            if place.use in {IDLE, BOOT}:
-                add("unused_dollars", (place.pool, place.use), account.cost / _DOLLAR)
+        for charge_key, account in totals.accounts.items():
+            if charge_key.use in {IDLE, BOOT}:
+                add("unused_dollars", (charge_key.pool, charge_key.use), account.cost / _COST_UNITS_PER_DOLLAR)
                 continue
-            queue = place.team, place.cluster_queue, place.local_queue
-            add("dollars", queue, account.cost / _DOLLAR)
-            add("accelerator_seconds", queue, account.accelerators / _SECOND)
-        for places in totals:
-            for place, account in places.items():
-                if place.use in {DONE, LOST}:
-                    ended = place.team, place.cluster_queue, place.local_queue, place.use
-                    add("outcome_dollars", ended, account.cost / _DOLLAR)
+            queue = charge_key.team, charge_key.cluster_queue, charge_key.local_queue
+            add("dollars", queue, account.cost / _COST_UNITS_PER_DOLLAR)
+            add("accelerator_seconds", queue, account.accelerators / _TIME_UNITS_PER_SECOND)
+        for accounts_by_key in totals:
+            for charge_key, account in accounts_by_key.items():
+                if charge_key.use in {DONE, LOST}:
+                    labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use
+                    add("outcome_dollars", labels_with_use, account.cost / _COST_UNITS_PER_DOLLAR)
         for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
             published = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
             self._counters[name].set(labels, published)

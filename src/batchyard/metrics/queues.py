@@ -23,22 +23,22 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 Rows: TypeAlias = Iterator[tuple[Labels, float]]
 
 _STATUSES: Final = ("pending", "active", "terminating")
-_TRUTHS: Final = ("True", "False", "Unknown")
+_CONDITION_STATUSES: Final = ("True", "False", "Unknown")
 _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
 class _PendingWorkloads:
     """Figures of a ClusterQueue's pending Workloads: counts by status and LocalQueue, shapes, and total requests."""
 
-    def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_RequestCache") -> None:
+    def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.in_line = 0
         self.all = len(queue)
         self.by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
-            first = members.in_line.first() or members.parked.first()
-            if first is None:
+            representative = members.in_line.first() or members.parked.first()
+            if representative is None:
                 continue
             in_line = members.in_line.size if is_active else 0
             size = members.in_line.size + members.parked.size
@@ -46,14 +46,14 @@ class _PendingWorkloads:
             shapes[0 if in_line else 1][shape] = None
             if in_line and members.parked.size:
                 shapes[1][shape] = None
-            for resource, amount in asked.of(first.view):
+            for resource, amount in request_cache.requests_of(representative.view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount * size
-            for waiting in members.in_line.members() if in_line else ():
-                active, count = self.by_local_queue[waiting.view.queue]
-                self.by_local_queue[waiting.view.queue] = active + 1, count
+            for member in members.in_line.members() if in_line else ():
+                active, count = self.by_local_queue[member.view.queue]
+                self.by_local_queue[member.view.queue] = active + 1, count
         for view in queue.held():
             shapes[1][view.shape] = None
-            for resource, amount in asked.of(view):
+            for resource, amount in request_cache.requests_of(view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount
         self.shapes = len(shapes[0]), len(shapes[1])
 
@@ -62,24 +62,24 @@ class _RequestCache:
     """The total requests of a Workload of each shape, cached while a Workload of the shape is pending."""
 
     def __init__(self) -> None:
-        self._known: dict[Shape, Sequence[tuple[str, int]]] = {}
-        self._used: dict[Shape, Sequence[tuple[str, int]]] = {}
+        self._previous: dict[Shape, Sequence[tuple[str, int]]] = {}
+        self._current: dict[Shape, Sequence[tuple[str, int]]] = {}
 
-    def of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
+    def requests_of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
         """Return the total requests of a Workload's pods by resource."""
-        found = self._used.get(view.shape) or self._known.get(view.shape)
-        if found is None:
+        requests_by_resource = self._current.get(view.shape) or self._previous.get(view.shape)
+        if requests_by_resource is None:
             total: dict[str, int] = {}
             for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
                 for resource, amount in pod_set.template.requests:
                     total[resource] = total.get(resource, 0) + amount * count
-            found = tuple(total.items())
-        self._used[view.shape] = found
-        return found
+            requests_by_resource = tuple(total.items())
+        self._current[view.shape] = requests_by_resource
+        return requests_by_resource
 
-    def forget_others(self) -> None:
+    def drop_unused(self) -> None:
         """Delete the cached shapes that were not used since the last call."""
-        self._known, self._used = self._used, {}
+        self._previous, self._current = self._current, {}
 
 
 class QueueMetrics:
@@ -99,7 +99,7 @@ class QueueMetrics:
         self._objects = objects
         self._role = role
         self._fair_sharing = fair_sharing
-        self._asked = _RequestCache()
+        self._request_cache = _RequestCache()
         #: Cohorts whose object was deleted, although ClusterQueues may still name them.
         self._deleted_cohorts: set[str] = set()
 
@@ -120,37 +120,45 @@ class QueueMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         self._index.snapshot.settle()
-        waiting = {}
+        pending_workloads = {}
         for name in list(self._index.queue_manager.pending):
-            queue, known = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
-            if queue is not None and known is not None:
-                waiting[name] = _PendingWorkloads(queue, is_active=known.active, asked=self._asked)
+            queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
+            if queue is not None and cluster_queue is not None:
+                pending_workloads[name] = _PendingWorkloads(
+                    queue, is_active=cluster_queue.active, request_cache=self._request_cache
+                )
                 yield ""
-        self._asked.forget_others()
-        yield from self._of_waiting(waiting)
-        yield from self._of_cluster_queues()
-        yield from self._of_usage()
-        yield from self._of_local_queues(waiting)
-        yield from self._of_cohorts()
+        self._request_cache.drop_unused()
+        yield from self._pending_texts(pending_workloads)
+        yield from self._cluster_queue_texts()
+        yield from self._usage_texts()
+        yield from self._local_queue_texts(pending_workloads)
+        yield from self._cohort_texts()
 
-    def _text(self, name: str, rows: Rows) -> Iterator[str]:
-        return texts_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in rows))
+    def _format_gauge(self, name: str, samples: Rows) -> Iterator[str]:
+        return texts_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
 
-    def _of_waiting(self, waiting: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        counts = ((name, found.in_line, found.all - found.in_line) for name, found in waiting.items())
-        yield from self._text("pending_workloads", _both(counts))
-        yield from self._text("pending_scheduling_hashes", _both((name, *w.shapes) for name, w in waiting.items()))
-        yield from self._text("cluster_queue_resource_pending", self._asked_for(waiting))
-        yield from self._text("unadmitted_workloads", self._unadmitted())
-        yield from self._text("finished_workloads", self._finished())
+    def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
+        counts = (
+            (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
+            for name, queue_pending in pending_workloads.items()
+        )
+        yield from self._format_gauge("pending_workloads", _active_and_inadmissible(counts))
+        yield from self._format_gauge(
+            "pending_scheduling_hashes",
+            _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
+        )
+        yield from self._format_gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
+        yield from self._format_gauge("unadmitted_workloads", self._unadmitted())
+        yield from self._format_gauge("finished_workloads", self._finished())
 
-    def _asked_for(self, waiting: Mapping[str, _PendingWorkloads]) -> Rows:
+    def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Rows:
         """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
         names = self._index.snapshot.names
-        for name, found in waiting.items():
+        for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
             quotas = () if queue is None else queue.node.nominal
-            for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **found.resources}.items():
+            for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
                 yield (name, resource), units(resource, amount)
 
     def _unadmitted(self) -> Rows:
@@ -169,27 +177,33 @@ class QueueMetrics:
         return (((name,), count) for name, count in total.items())
 
     def _cluster_queue_of(self, local: str) -> str:
-        found = self._index.book.local_queues.get(local)
-        return "" if found is None else found.cluster_queue
+        local_queue = self._index.book.local_queues.get(local)
+        return "" if local_queue is None else local_queue.cluster_queue
 
-    def _of_cluster_queues(self) -> Iterator[str]:
+    def _cluster_queue_texts(self) -> Iterator[str]:
         queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
-        yield from self._text("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
-        yield from self._text("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
+        yield from self._format_gauge(
+            "reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues)
+        )
+        yield from self._format_gauge(
+            "admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues)
+        )
         statuses = [(q.name, self._status(q)) for q in queues]
-        rows = (((name, each), float(each == status)) for name, status in statuses for each in _STATUSES)
-        yield from self._text("cluster_queue_status", rows)
-        yield from self._text("cluster_queue_info", (((q.name, *_place(q.node)), 1) for q in queues))
+        samples = (
+            ((name, candidate), float(candidate == status)) for name, status in statuses for candidate in _STATUSES
+        )
+        yield from self._format_gauge("cluster_queue_status", samples)
+        yield from self._format_gauge("cluster_queue_info", (((q.name, *_cohort_labels(q.node)), 1) for q in queues))
         if self._fair_sharing:
-            shares = (((q.name, q.view.cohort), self._share(q.node)) for q in queues)
-            yield from self._text("cluster_queue_weighted_share", shares)
+            shares = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
+            yield from self._format_gauge("cluster_queue_weighted_share", shares)
 
     def _status(self, queue: ClusterQueue) -> str:
         if self._index.is_terminating(queue.name):
             return "terminating"
         return "active" if queue.active else "pending"
 
-    def _of_usage(self) -> Iterator[str]:
+    def _usage_texts(self) -> Iterator[str]:
         """Yield the gauges of quota, limits and usage of ClusterQueues, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
         used = {q.name: tally.get(q.name) for q in queues}
@@ -202,92 +216,104 @@ class QueueMetrics:
         )
         names = self._index.snapshot.names
         for name, table in tables:
-            rows = (
+            samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), units(names[fr][1], amounts.get(fr, default)))
                 for queue, amounts, default in table
                 for fr in queue.node.nominal
             )
-            yield from self._text(name, rows)
+            yield from self._format_gauge(name, samples)
 
-    def _of_local_queues(self, waiting: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
+    def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         local_queues, tally = list(self._index.book.local_queues.values()), self._index.book.local_tally
-        known = [(_names(view.key), view) for view in local_queues]
-        yield from self._text("local_queue_pending_workloads", _in_local_queues(known, waiting))
-        yield from self._text("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
-        finished = self._workloads.finished
-        yield from self._text("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in known))
-        counts = [(key, view, tally.get(view.key)) for key, view in known]
-        yield from self._text("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
-        yield from self._text("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
-        yield from self._text("local_queue_status", self._local_statuses())
-        yield from self._text(
-            "local_queue_resource_reservation", self._used((k, v, c.reserved_usage) for k, v, c in counts)
+        labelled_queues = [(_local_queue_labels(view.key), view) for view in local_queues]
+        yield from self._format_gauge(
+            "local_queue_pending_workloads", _local_queue_pending(labelled_queues, pending_workloads)
         )
-        yield from self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
+        yield from self._format_gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
+        finished = self._workloads.finished
+        yield from self._format_gauge(
+            "local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in labelled_queues)
+        )
+        counts = [(key, view, tally.get(view.key)) for key, view in labelled_queues]
+        yield from self._format_gauge(
+            "local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts)
+        )
+        yield from self._format_gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
+        yield from self._format_gauge("local_queue_status", self._local_statuses())
+        yield from self._format_gauge(
+            "local_queue_resource_reservation", self._local_queue_usage((k, v, c.reserved_usage) for k, v, c in counts)
+        )
+        yield from self._format_gauge(
+            "local_queue_resource_usage", self._local_queue_usage((k, v, c.admitted_usage) for k, v, c in counts)
+        )
 
-    def _used(self, rows: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
+    def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
         """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
         names, queues = self._index.snapshot.names, self._index.snapshot.queues
-        for key, view, amounts in rows:
+        for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
             for fr in () if queue is None else queue.node.nominal:
                 yield (*key, *names[fr]), units(names[fr][1], amounts.get(fr, 0))
 
     def _unadmitted_by_local_queue(self) -> Rows:
         for (local, reason, cause), count in self._workloads.unadmitted.items():
-            yield (*_names(local), self._cluster_queue_of(local), reason, cause), count
+            yield (*_local_queue_labels(local), self._cluster_queue_of(local), reason, cause), count
 
     def _local_statuses(self) -> Rows:
         for obj in self._objects.list(scheme.LOCAL_QUEUE):
             condition = find_condition(obj, "Active")
-            for each in _TRUTHS if condition is not None else ():
-                labels = obj["metadata"]["name"], obj["metadata"]["namespace"], each
-                yield labels, float(condition is not None and condition["status"] == each)
+            for status_value in _CONDITION_STATUSES if condition is not None else ():
+                labels = obj["metadata"]["name"], obj["metadata"]["namespace"], status_value
+                yield labels, float(condition is not None and condition["status"] == status_value)
 
-    def _of_cohorts(self) -> Iterator[str]:
-        cohorts, sums = self._index.snapshot.cohorts, _Sums(self._index)
+    def _cohort_texts(self) -> Iterator[str]:
+        cohorts, sums = self._index.snapshot.cohorts, _CohortSums(self._index)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._index.snapshot.names
-        yield from self._text("cohort_info", (((node.name, *_place(node)), 1) for node in nodes))
-        yield from self._text("cohort_subtree_quota", _amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes}))
-        held = {node: sums.of(node)[1].items() for node in nodes}
-        yield from self._text("cohort_subtree_resource_reservations", _amounts(nodes, names, held))
-        yield from self._text(
-            "cohort_subtree_admitted_active_workloads", (((node.name,), sums.of(node)[0]) for node in nodes)
+        yield from self._format_gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
+        yield from self._format_gauge(
+            "cohort_subtree_quota", _cohort_amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes})
+        )
+        reserved = {node: sums.sums_of(node)[1].items() for node in nodes}
+        yield from self._format_gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reserved))
+        yield from self._format_gauge(
+            "cohort_subtree_admitted_active_workloads", (((node.name,), sums.sums_of(node)[0]) for node in nodes)
         )
         if self._fair_sharing:
-            yield from self._text("cohort_weighted_share", (((node.name,), self._share(node)) for node in nodes))
+            yield from self._format_gauge(
+                "cohort_weighted_share", (((node.name,), self._weighted_share(node)) for node in nodes)
+            )
 
-    def _share(self, node: QuotaNode) -> float:
+    def _weighted_share(self, node: QuotaNode) -> float:
         share = share_of(node, self._index.snapshot.names).weighted
         return math.nan if math.isinf(share) else share
 
 
-class _Sums:
+class _CohortSums:
     """For each Cohort, the number of admitted Workloads and the reserved quota in its subtree, cached."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
-        self._known: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
+        self._cached: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
-    def of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
+    def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
         """Return the sums of a Cohort's subtree, or the values of a ClusterQueue."""
-        if node in self._known:
-            return self._known[node]
+        if node in self._cached:
+            return self._cached[node]
         queue = self._index.snapshot.queue_of.get(node)
         if queue is not None:
             count = self._index.book.queue_tally.get(queue.name)
-            found: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
+            subtree_sums: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
         else:
-            admitted, held = 0, dict[int, int]()
+            admitted, reserved = 0, dict[int, int]()
             for child in list(node.children.values()):
-                more, amounts = self.of(child)
-                admitted += more
+                child_admitted, amounts = self.sums_of(child)
+                admitted += child_admitted
                 for fr, amount in amounts.items():
-                    held[fr] = held.get(fr, 0) + amount
-            found = admitted, held
-        self._known[node] = found
-        return found
+                    reserved[fr] = reserved.get(fr, 0) + amount
+            subtree_sums = admitted, reserved
+        self._cached[node] = subtree_sums
+        return subtree_sums
 
 
 def units(resource: str, amount: float) -> float:
@@ -295,23 +321,25 @@ def units(resource: str, amount: float) -> float:
     return amount / 1000 if resource == "cpu" else amount
 
 
-def _both(rows: Iterator[tuple[str, int, int]]) -> Rows:
+def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> Rows:
     """Yield two samples per ClusterQueue: the active and the inadmissible count."""
-    for name, active, inadmissible in rows:
+    for name, active, inadmissible in samples:
         yield (name, _ACTIVE), active
         yield (name, _INADMISSIBLE), inadmissible
 
 
-def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _PendingWorkloads]) -> Rows:
+def _local_queue_pending(
+    labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
+) -> Rows:
     """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
-    for key, view in known:
-        found = waiting.get(view.cluster_queue)
-        active, count = (0, 0) if found is None else found.by_local_queue.get(view.key, (0, 0))
+    for key, view in labelled_queues:
+        queue_pending = pending_workloads.get(view.cluster_queue)
+        active, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
         yield (*key, _ACTIVE), active
         yield (*key, _INADMISSIBLE), count - active
 
 
-def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
+def _cohort_amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
     """Yield the quantities of Cohorts by flavor and resource; zeros are omitted."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
@@ -319,7 +347,7 @@ def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping
                 yield (node.name, *names[fr]), units(names[fr][1], amount)
 
 
-def _place(node: QuotaNode) -> Labels:
+def _cohort_labels(node: QuotaNode) -> Labels:
     """Return the parent and root Cohort of a node as labels, empty without a Cohort; a root Cohort is its own root."""
     parent = "" if node.parent is None else node.parent.name
     if not parent:
@@ -327,7 +355,7 @@ def _place(node: QuotaNode) -> Labels:
     return parent, node.path[0].name
 
 
-def _names(local: str) -> Labels:
+def _local_queue_labels(local: str) -> Labels:
     """Return the labels of a LocalQueue: name, namespace."""
     namespace, _, name = local.partition("/")
     return name, namespace

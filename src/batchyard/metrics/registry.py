@@ -15,10 +15,10 @@ COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 #: The number of series that are formatted before the scrape may pause.
-_AT_ONCE: Final = 100
-_ROWS_AT_ONCE: Final = 1000
+_SERIES_PER_CHUNK: Final = 100
+_SAMPLES_PER_CHUNK: Final = 1000
 _Series = TypeVar("_Series")
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metric(NamedTuple):
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
 
 def labelled(names: Iterable[str], values: Iterable[str]) -> str:
     """Format labels as in a sample: `{name="value",...}`. Values for the last names may be omitted."""
-    pairs = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
+    pairs = [f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=False)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
@@ -58,22 +58,24 @@ def number(value: float) -> str:
     return repr(value)
 
 
-def text_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> str:
+def text_of(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
     """Return the exposition text of a gauge; an empty string if it has no samples."""
-    lines = [metric.sample(labels, value) for labels, value in rows]
+    lines = [metric.sample(labels, value) for labels, value in samples]
     return metric.head() + "".join(lines) if lines else ""
 
 
-def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+def texts_of(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
     """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
-    known = list(rows)
-    if known:
+    sample_list = list(samples)
+    if sample_list:
         yield metric.head()
-    for begin in range(0, len(known), _ROWS_AT_ONCE):
-        yield "".join([metric.sample(labels, value) for labels, value in known[begin : begin + _ROWS_AT_ONCE]])
+    for start in range(0, len(sample_list), _SAMPLES_PER_CHUNK):
+        yield "".join(
+            [metric.sample(labels, value) for labels, value in sample_list[start : start + _SAMPLES_PER_CHUNK]]
+        )
 
 
-class _Count:
+class _CounterSeries:
     """The value of one series of a counter or gauge, with its cached sample line."""
 
     __slots__ = ("text", "value")
@@ -89,13 +91,13 @@ class Counters:
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
         self._constant = constant
-        self._series: dict[Labels, _Count] = {}
+        self._series: dict[Labels, _CounterSeries] = {}
 
     def add(self, labels: Labels, amount: float = 1) -> None:
         """Increase the series with these label values; a new series starts at 0."""
         count = self._series.get(labels)
         if count is None:
-            count = self._series[labels] = _Count()
+            count = self._series[labels] = _CounterSeries()
         count.value += amount
         count.text = ""
 
@@ -106,19 +108,19 @@ class Counters:
 
     def forget(self, **labels: str) -> None:
         """Delete all series that have these label values."""
-        _forget(self._series, self.metric, labels)
+        _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all series in chunks; nothing if there are none."""
-        return _in_parts(self.metric, self._series, self._written)
+        return _yield_chunks(self.metric, self._series, self._format_series)
 
-    def _written(self, labels: Labels, count: _Count) -> str:
+    def _format_series(self, labels: Labels, count: _CounterSeries) -> str:
         if not count.text:
             count.text = self.metric.sample((*labels, *self._constant), count.value)
         return count.text
 
 
-class _Distribution:
+class _HistogramSeries:
     """One series of a histogram: the count of each bucket, the sum of the values, and the cached text."""
 
     __slots__ = ("counts", "sum", "text")
@@ -136,54 +138,58 @@ class Histograms:
         self.metric = metric
         self._constant = constant
         self._bounds = [number(bound) for bound in metric.buckets] + ["+Inf"]
-        self._series: dict[Labels, _Distribution] = {}
+        self._series: dict[Labels, _HistogramSeries] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
         """Count a value in the bucket of the series with these label values."""
-        found = self._series.get(labels)
-        if found is None:
-            found = self._series[labels] = _Distribution(len(self.metric.buckets))
-        found.counts[bisect_left(self.metric.buckets, value)] += 1
-        found.sum += value
-        found.text = ""
+        histogram = self._series.get(labels)
+        if histogram is None:
+            histogram = self._series[labels] = _HistogramSeries(len(self.metric.buckets))
+        histogram.counts[bisect_left(self.metric.buckets, value)] += 1
+        histogram.sum += value
+        histogram.text = ""
 
     def forget(self, **labels: str) -> None:
         """Delete all series that have these label values."""
-        _forget(self._series, self.metric, labels)
+        _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all series in chunks; nothing if there are none."""
-        return _in_parts(self.metric, self._series, self._written)
+        return _yield_chunks(self.metric, self._series, self._format_series)
 
-    def _written(self, labels: Labels, found: _Distribution) -> str:
-        if not found.text:
-            found.text = self._formatted(labels, found)
-        return found.text
+    def _format_series(self, labels: Labels, histogram: _HistogramSeries) -> str:
+        if not histogram.text:
+            histogram.text = self._format_histogram(labels, histogram)
+        return histogram.text
 
-    def _formatted(self, labels: Labels, found: _Distribution) -> str:
+    def _format_histogram(self, labels: Labels, histogram: _HistogramSeries) -> str:
         name = self.metric.name
-        own = labelled(self.metric.labels, (*labels, *self._constant))
-        within = f"{own[:-1]}," if own else "{"
+        label_text = labelled(self.metric.labels, (*labels, *self._constant))
+        bucket_prefix = f"{label_text[:-1]}," if label_text else "{"
         lines, total = [], 0
-        for bound, count in zip(self._bounds, found.counts, strict=True):
+        for bound, count in zip(self._bounds, histogram.counts, strict=True):
             total += count
-            lines.append(f'{name}_bucket{within}le="{bound}"}} {total}\n')
-        lines.append(f"{name}_sum{own} {number(found.sum)}\n{name}_count{own} {total}\n")
+            lines.append(f'{name}_bucket{bucket_prefix}le="{bound}"}} {total}\n')
+        lines.append(f"{name}_sum{label_text} {number(histogram.sum)}\n{name}_count{label_text} {total}\n")
         return "".join(lines)
 
 
-def _in_parts(
-    metric: Metric, series: Mapping[Labels, _Series], written: Callable[[Labels, _Series], str]
+def _yield_chunks(
+    metric: Metric, series: Mapping[Labels, _Series], format_series: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
     """Yield the HELP and TYPE lines and the series of a metric in chunks, so that the caller may pause in between."""
     if series:
         yield metric.head()
-    known = list(series.items())
-    for begin in range(0, len(known), _AT_ONCE):
-        yield "".join([written(labels, one) for labels, one in known[begin : begin + _AT_ONCE]])
+    items_of_series = list(series.items())
+    for start in range(0, len(items_of_series), _SERIES_PER_CHUNK):
+        yield "".join(
+            [format_series(labels, item) for labels, item in items_of_series[start : start + _SERIES_PER_CHUNK]]
+        )
 
 
-def _forget(series: dict[Labels, _Count] | dict[Labels, _Distribution], metric: Metric, gone: dict[str, str]) -> None:
-    wanted: Sequence[tuple[int, str]] = [(metric.labels.index(name), value) for name, value in gone.items()]
-    for labels in [labels for labels in series if all(labels[place] == value for place, value in wanted)]:
+def _delete_matching(
+    series: dict[Labels, _CounterSeries] | dict[Labels, _HistogramSeries], metric: Metric, label_values: dict[str, str]
+) -> None:
+    conditions: Sequence[tuple[int, str]] = [(metric.labels.index(name), value) for name, value in label_values.items()]
+    for labels in [labels for labels in series if all(labels[position] == value for position, value in conditions)]:
         del series[labels]

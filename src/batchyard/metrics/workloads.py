@@ -24,33 +24,33 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
 _DELETED: Final = EventType.DELETED
-_Counted = TypeVar("_Counted")
+_CountedKey = TypeVar("_CountedKey")
 #: The kinds whose changes can move Cohorts in the tree.
-_TREE: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
+_TREE_KINDS: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
 _CQ_NAMES: Final = (
     *("quota_reserved_workloads_total", "admitted_workloads_total", "finished_workloads_total"),
     *("quota_reserved_wait_time_seconds", "admission_wait_time_seconds", "admission_checks_wait_time_seconds"),
     *("execution_time_seconds", "ready_wait_time_seconds", "admitted_until_ready_wait_time_seconds"),
 )
-_OTHERS: Final = (
+_OTHER_NAMES: Final = (
     *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
-_NAMES: Final = tuple(
-    f"kueue_{name}" for name in (*_CQ_NAMES, *(f"local_queue_{name}" for name in _CQ_NAMES), *_OTHERS)
+_METRIC_NAMES: Final = tuple(
+    f"kueue_{name}" for name in (*_CQ_NAMES, *(f"local_queue_{name}" for name in _CQ_NAMES), *_OTHER_NAMES)
 )
 
 
-class _Stage:
+class _LifecycleStage:
     """The counter and the duration histogram of one stage of the life cycle, by ClusterQueue and by LocalQueue."""
 
     __slots__ = ("_counts", "_times")
 
-    def __init__(self, kept: MetricGroup, count: str, time: str) -> None:
+    def __init__(self, group: MetricGroup, count: str, time: str) -> None:
         prefixes = ("kueue", "kueue_local_queue")
-        self._counts = [kept.counters(f"{prefix}_{count}") for prefix in prefixes if count]
-        self._times = [kept.histograms(f"{prefix}_{time}") for prefix in prefixes]
+        self._counts = [group.counters(f"{prefix}_{count}") for prefix in prefixes if count]
+        self._times = [group.histograms(f"{prefix}_{time}") for prefix in prefixes]
 
     def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
         """Count a Workload that reached the stage, and record how long that took."""
@@ -59,13 +59,13 @@ class _Stage:
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
         """Count a Workload that reached the stage."""
-        for family, labels in zip(self._counts, _both_queues(obj, view), strict=False):
+        for family, labels in zip(self._counts, _queue_labels(obj, view), strict=False):
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
         """Record the duration of the stage for a Workload."""
         seconds = max(0, microseconds) / SECOND
-        for family, labels in zip(self._times, _both_queues(obj, view), strict=True):
+        for family, labels in zip(self._times, _queue_labels(obj, view), strict=True):
             family.observe(labels, seconds)
 
 
@@ -76,13 +76,13 @@ class WorkloadMetrics:
         self._index = index
         self._objects = objects
         self._now = now
-        self._kept = kept = MetricGroup(_NAMES, role)
-        self._quota = _Stage(kept, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
-        self._admission = _Stage(kept, "admitted_workloads_total", "admission_wait_time_seconds")
-        self._checks = _Stage(kept, "", "admission_checks_wait_time_seconds")
-        self._end = _Stage(kept, "finished_workloads_total", "execution_time_seconds")
-        self._readiness = _Stage(kept, "", "ready_wait_time_seconds")
-        self._start = _Stage(kept, "", "admitted_until_ready_wait_time_seconds")
+        self._group = group = MetricGroup(_METRIC_NAMES, role)
+        self._quota = _LifecycleStage(group, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
+        self._admission = _LifecycleStage(group, "admitted_workloads_total", "admission_wait_time_seconds")
+        self._checks = _LifecycleStage(group, "", "admission_checks_wait_time_seconds")
+        self._end = _LifecycleStage(group, "finished_workloads_total", "execution_time_seconds")
+        self._readiness = _LifecycleStage(group, "", "ready_wait_time_seconds")
+        self._start = _LifecycleStage(group, "", "admitted_until_ready_wait_time_seconds")
         #: The LocalQueue, reason and cause of each unadmitted Workload, and the number of Workloads for each triple.
         self._unadmitted: dict[Key, tuple[str, str, str]] = {}
         self.unadmitted: dict[tuple[str, str, str], int] = {}
@@ -95,77 +95,77 @@ class WorkloadMetrics:
     def recall(self, event: WatchEvent) -> None:
         """Count a Workload that existed before the process started; it affects gauges only."""
         if event.key.kind == scheme.WORKLOAD:
-            self._sort_in(event.key, event.obj, workload_view(event.obj))
+            self._update_gauges(event.key, event.obj, workload_view(event.obj))
 
     def observe(self, event: WatchEvent) -> None:
         """Update the metrics for a watch event."""
         kind = event.key.kind
-        if kind in _TREE:
+        if kind in _TREE_KINDS:
             self._forget_cohorts()
         if kind == scheme.WORKLOAD:
             self._on_workload(event)
         elif event.type is _DELETED:
             if kind == scheme.CLUSTER_QUEUE:
-                self._kept.forget(cluster_queue=event.key.name)
+                self._group.forget(cluster_queue=event.key.name)
             elif kind == scheme.LOCAL_QUEUE:
-                self._kept.forget(name=event.key.name, namespace=event.key.namespace)
+                self._group.forget(name=event.key.name, namespace=event.key.namespace)
             elif kind == scheme.COHORT:
-                self._kept.forget(cohort=event.key.name)
+                self._group.forget(cohort=event.key.name)
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all Workload families."""
         self._forget_cohorts()
-        return self._kept.texts()
+        return self._group.texts()
 
     def _forget_cohorts(self) -> None:
         """Delete the series of Cohorts that no longer exist, including Cohorts without an object of their own."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
-            self._kept.forget(cohort=name)
+            self._group.forget(cohort=name)
             self._cohorts.discard(name)
 
     def _on_workload(self, event: WatchEvent) -> None:
         obj, old, view = event.obj, event.old, workload_view(event.obj)
         if event.type is _DELETED:
-            self._sort_out(event.key)
+            self._remove_from_gauges(event.key)
             return
-        self._sort_in(event.key, obj, view)
+        self._update_gauges(event.key, obj, view)
         if old is None:
-            self._created(obj, view)
+            self._observe_creation(obj, view)
             return
-        before = workload_view(old)
-        if view.quota_reserved and not before.quota_reserved:
+        old_view = workload_view(old)
+        if view.quota_reserved and not old_view.quota_reserved:
             self._quota.reach(obj, view, self._now() - view.waiting_since)
-        if view.admitted and not before.admitted:
-            self._admitted(obj, view, is_at_once=not before.quota_reserved)
+        if view.admitted and not old_view.admitted:
+            self._observe_admission(obj, view, is_at_once=not old_view.quota_reserved)
         if view.evicted:
-            self._evicted(obj, old, view, before)
-        if view.finished and not before.finished:
-            self._ended(obj, view)
-        if view.pods_ready and not before.pods_ready:
-            self._ready(obj, view)
+            self._observe_eviction(obj, old, view, old_view)
+        if view.finished and not old_view.finished:
+            self._observe_end(obj, view)
+        if view.pods_ready and not old_view.pods_ready:
+            self._observe_readiness(obj, view)
 
     # --- gauges ---
 
-    def _sort_in(self, key: Key, obj: Obj, view: WorkloadView) -> None:
-        why = _why_not_admitted(obj, view)
-        known = self._unadmitted.get(key)
-        if why != known:
-            _move(self.unadmitted, known, why)
-            if why is None:
+    def _update_gauges(self, key: Key, obj: Obj, view: WorkloadView) -> None:
+        reason_labels = _unadmitted_reason(obj, view)
+        previous = self._unadmitted.get(key)
+        if reason_labels != previous:
+            _move_count(self.unadmitted, previous, reason_labels)
+            if reason_labels is None:
                 del self._unadmitted[key]
             else:
-                self._unadmitted[key] = why
+                self._unadmitted[key] = reason_labels
         if view.finished and key not in self._finished:
             self._finished[key] = view.queue
-            _move(self.finished, None, view.queue)
+            _move_count(self.finished, None, view.queue)
 
-    def _sort_out(self, key: Key) -> None:
-        _move(self.unadmitted, self._unadmitted.pop(key, None), None)
-        _move(self.finished, self._finished.pop(key, None), None)
+    def _remove_from_gauges(self, key: Key) -> None:
+        _move_count(self.unadmitted, self._unadmitted.pop(key, None), None)
+        _move_count(self.finished, self._finished.pop(key, None), None)
 
     # --- transitions ---
 
-    def _created(self, obj: Obj, view: WorkloadView) -> None:
+    def _observe_creation(self, obj: Obj, view: WorkloadView) -> None:
         """Record the time from a job's creation to its Workload's creation, unless the job's spec was changed."""
         owner = controller_of(obj)
         info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
@@ -173,10 +173,10 @@ class WorkloadMetrics:
             return
         job = self._objects.get(Key(info.constant, view.namespace, owner["name"]))
         if job is not None and job["metadata"].get("generation", 1) == 1:
-            waited = view.created - parse_time(job["metadata"]["creationTimestamp"])
-            self._kept.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), waited / SECOND)
+            latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
+            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), latency / SECOND)
 
-    def _admitted(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
+    def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
         self._admission.reach(obj, view, self._now() - view.waiting_since)
         if not is_at_once:
             self._checks.measure(obj, view, self._now() - (view.reserved_at or self._now()))
@@ -185,50 +185,62 @@ class WorkloadMetrics:
         queue = self._index.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
             self._cohorts.add(node.name)
-            self._kept.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _class_of(obj)))
+            self._group.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _priority_class(obj)))
 
-    def _ended(self, obj: Obj, view: WorkloadView) -> None:
+    def _observe_end(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
-        began, ended = find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED)
-        if view.admitted and began is not None and ended is not None:
-            past = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
-            last = parse_time(ended["lastTransitionTime"]) - parse_time(began["lastTransitionTime"])
-            self._end.measure(obj, view, past + last)
+        admitted_condition, finished_condition = (
+            find_condition(obj, lifecycle.ADMITTED),
+            find_condition(obj, lifecycle.FINISHED),
+        )
+        if view.admitted and admitted_condition is not None and finished_condition is not None:
+            past_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
+            last_time = parse_time(finished_condition["lastTransitionTime"]) - parse_time(
+                admitted_condition["lastTransitionTime"]
+            )
+            self._end.measure(obj, view, past_time + last_time)
 
-    def _ready(self, obj: Obj, view: WorkloadView) -> None:
+    def _observe_readiness(self, obj: Obj, view: WorkloadView) -> None:
         ready, admitted = find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED)
         if ready is None or admitted is None or ready["reason"] != lifecycle.STARTED:
             return
         self._readiness.measure(obj, view, self._now() - view.waiting_since)
-        since = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
-        self._start.measure(obj, view, since)
+        wait_time = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+        self._start.measure(obj, view, wait_time)
 
-    def _evicted(self, obj: Obj, old: Obj, view: WorkloadView, before: WorkloadView) -> None:
-        condition, known = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
+    def _observe_eviction(self, obj: Obj, old: Obj, view: WorkloadView, old_view: WorkloadView) -> None:
+        condition, old_condition = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
         if condition is None:
             return
-        is_new = known is None or known["status"] != "True" or known["reason"] != condition["reason"]
-        if is_new and before.cluster_queue:
-            self._count_eviction(obj, old, before, _eviction_of(obj, old, condition["reason"]))
-        if before.quota_reserved and not view.quota_reserved and before.cluster_queue:
-            since = max(0, self._now() - parse_time(condition["lastTransitionTime"]))
-            labels = (before.cluster_queue, condition["reason"])
-            self._kept.observe("kueue_workload_eviction_latency_seconds", labels, since / SECOND)
+        is_new = (
+            old_condition is None or old_condition["status"] != "True" or old_condition["reason"] != condition["reason"]
+        )
+        if is_new and old_view.cluster_queue:
+            self._count_eviction(obj, old, old_view, _find_eviction(obj, old, condition["reason"]))
+        if old_view.quota_reserved and not view.quota_reserved and old_view.cluster_queue:
+            release_time = max(0, self._now() - parse_time(condition["lastTransitionTime"]))
+            labels = (old_view.cluster_queue, condition["reason"])
+            self._group.observe("kueue_workload_eviction_latency_seconds", labels, release_time / SECOND)
 
-    def _count_eviction(self, obj: Obj, old: Obj, before: WorkloadView, eviction: "_Eviction") -> None:
-        why, queue = (eviction.reason, eviction.cause), before.cluster_queue
-        self._kept.add("kueue_evicted_workloads_total", (queue, *why, _class_of(obj)))
-        self._kept.add("kueue_local_queue_evicted_workloads_total", (*_local(before), *why, _class_of(obj)))
+    def _count_eviction(self, obj: Obj, old: Obj, old_view: WorkloadView, eviction: "_Eviction") -> None:
+        reason_labels, queue = (eviction.reason, eviction.cause), old_view.cluster_queue
+        self._group.add("kueue_evicted_workloads_total", (queue, *reason_labels, _priority_class(obj)))
+        self._group.add(
+            "kueue_local_queue_evicted_workloads_total",
+            (*_local_queue_labels(old_view), *reason_labels, _priority_class(obj)),
+        )
         if eviction.times == 1:
-            self._kept.add("kueue_evicted_workloads_once_total", (queue, *why, _class_of(obj)))
+            self._group.add("kueue_evicted_workloads_once_total", (queue, *reason_labels, _priority_class(obj)))
         ready = find_condition(old, lifecycle.PODS_READY)
-        if before.pods_ready and ready is not None:
+        if old_view.pods_ready and ready is not None:
             evicted = find_condition(obj, lifecycle.EVICTED) or ready
-            ran = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
-            self._kept.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *why), ran / SECOND)
+            ready_time = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
+            self._group.observe(
+                "kueue_pods_ready_to_evicted_time_seconds", (queue, *reason_labels), ready_time / SECOND
+            )
 
 
-def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
+def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
     """Return the LocalQueue, reason and cause of an unadmitted Workload; None for any other Workload."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
@@ -245,46 +257,46 @@ class _Eviction(NamedTuple):
     times: int = 0
 
 
-def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
+def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
     """Return the eviction that was added to the status since `old`, or else one derived from the condition's reason."""
-    before = _evictions(old)
-    for why, count in _evictions(obj).items():
-        if count > before.get(why, 0):
-            return _Eviction(*why, count)
+    old_counts = _eviction_counts(old)
+    for reason_and_cause, count in _eviction_counts(obj).items():
+        if count > old_counts.get(reason_and_cause, 0):
+            return _Eviction(*reason_and_cause, count)
     name, _, cause = reason.partition("DueTo")
     return _Eviction(name, cause) if name == lifecycle.DEACTIVATED else _Eviction(reason, "")
 
 
-def _evictions(obj: Obj) -> dict[tuple[str, str], int]:
+def _eviction_counts(obj: Obj) -> dict[tuple[str, str], int]:
     """Return the number of evictions in a Workload's status, by reason and underlying cause."""
     stats = (obj.get("status") or {}).get("schedulingStats") or {}
-    return {(each["reason"], each["underlyingCause"]): each["count"] for each in stats.get("evictions") or ()}
+    return {(entry["reason"], entry["underlyingCause"]): entry["count"] for entry in stats.get("evictions") or ()}
 
 
-def _class_of(obj: Obj) -> str:
+def _priority_class(obj: Obj) -> str:
     return (obj["spec"].get("priorityClassRef") or {}).get("name") or ""
 
 
-def _local(view: WorkloadView) -> Labels:
+def _local_queue_labels(view: WorkloadView) -> Labels:
     """Return the labels of a Workload's LocalQueue: name, namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
 
 
-def _both_queues(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
+def _queue_labels(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
     """Return the labels of a Workload's ClusterQueue and LocalQueue, each with the priority class."""
-    name = _class_of(obj)
-    return (view.cluster_queue, name), (*_local(view), name)
+    name = _priority_class(obj)
+    return (view.cluster_queue, name), (*_local_queue_labels(view), name)
 
 
-def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted | None) -> None:
-    """Decrease the count of the key `before` and increase the count of `after`; None means no key."""
-    if before is not None:
-        counts[before] -= 1
-        if not counts[before]:
-            del counts[before]
-    if after is not None:
-        counts[after] = counts.get(after, 0) + 1
+def _move_count(counts: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
+    """Decrease the count of `old_key` and increase the count of `new_key`; None means no key."""
+    if old_key is not None:
+        counts[old_key] -= 1
+        if not counts[old_key]:
+            del counts[old_key]
+    if new_key is not None:
+        counts[new_key] = counts.get(new_key, 0) + 1
 
 
 # --- scheduling cycles ---
@@ -292,7 +304,7 @@ def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted 
 # Counts, durations in real time, and results of scheduling cycles. Source: Kueue's pkg/scheduler.
 
 
-_CYCLES_NAMES: Final = (
+_CYCLE_METRIC_NAMES: Final = (
     *("kueue_admission_attempts_total", "kueue_admission_attempt_duration_seconds"),
     *("kueue_admission_cycle_preemption_skips", "kueue_preemption_target_recomputations_total"),
     "kueue_preempted_workloads_total",
@@ -304,61 +316,63 @@ class CycleMetrics:
 
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
-        self._kept = MetricGroup(_CYCLES_NAMES, role)
-        self._own = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
-        self._own.add("batchyard_preemption_loops_total", (), 0)
-        self._began = self._decided = 0.0
+        self._group = MetricGroup(_CYCLE_METRIC_NAMES, role)
+        self._batchyard_group = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._batchyard_group.add("batchyard_preemption_loops_total", (), 0)
+        self._started_at = self._decided_at = 0.0
 
     def begin(self) -> None:
         """Record the start time of a scheduling cycle."""
-        self._began = self._clock()
+        self._started_at = self._clock()
 
     def decide(self) -> None:
         """Record the time at which the cycle's decisions are made and before they are written."""
-        self._decided = self._clock()
+        self._decided_at = self._clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Count an ended cycle and its decisions, and record the duration of its phases."""
-        ended = self._clock()
+        ended_at = self._clock()
         result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
-        self._kept.add("kueue_admission_attempts_total", (result,))
-        self._kept.observe("kueue_admission_attempt_duration_seconds", (result,), ended - self._began)
-        self._own.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided - self._began)
-        self._own.add("batchyard_cycle_phase_seconds_total", ("apply",), ended - self._decided)
+        self._group.add("kueue_admission_attempts_total", (result,))
+        self._group.observe("kueue_admission_attempt_duration_seconds", (result,), ended_at - self._started_at)
+        self._batchyard_group.add(
+            "batchyard_cycle_phase_seconds_total", ("decide",), self._decided_at - self._started_at
+        )
+        self._batchyard_group.add("batchyard_cycle_phase_seconds_total", ("apply",), ended_at - self._decided_at)
         for queue, count in cycle.skipped_preemptions.items():
-            self._kept.set("kueue_admission_cycle_preemption_skips", (queue,), count)
+            self._group.set("kueue_admission_cycle_preemption_skips", (queue,), count)
         for decision in decisions:
             if isinstance(decision, Preempt):
-                self._preempts(decision)
+                self._count_preemptions(decision)
             if decision.head.workload.key in cycle.looked_again:
-                labels = (decision.head.queue, _came_of_it(decision))
-                self._kept.add("kueue_preemption_target_recomputations_total", labels)
+                labels = (decision.head.queue, _search_result(decision))
+                self._group.add("kueue_preemption_target_recomputations_total", labels)
 
     def loop(self, _loop: object) -> None:
         """Count a preemption loop: Workloads that preempt each other endlessly."""
-        self._own.add("batchyard_preemption_loops_total", ())
+        self._batchyard_group.add("batchyard_preemption_loops_total", ())
 
     def forget(self, queue: str) -> None:
         """Delete the series of a deleted ClusterQueue."""
-        self._kept.forget(cluster_queue=queue)
-        self._kept.forget(preempting_cluster_queue=queue)
+        self._group.forget(cluster_queue=queue)
+        self._group.forget(preempting_cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
         """Yield the text of the families that Kueue also has."""
-        return self._kept.texts()
+        return self._group.texts()
 
     def own_texts(self) -> Iterator[str]:
         """Yield the text of the families that only batchyard has."""
-        return self._own.texts()
+        return self._batchyard_group.texts()
 
-    def _preempts(self, decision: Preempt) -> None:
+    def _count_preemptions(self, decision: Preempt) -> None:
         """Count the preemption targets whose eviction was not already in progress."""
         for target in decision.targets:
             if not target.workload.evicted:
-                self._kept.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
+                self._group.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 
-def _came_of_it(decision: Decision) -> str:
+def _search_result(decision: Decision) -> str:
     """Return the result of a repeated search for preemption targets, as a label."""
     if isinstance(decision, Preempt):
         return "new_targets"

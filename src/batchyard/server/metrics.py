@@ -31,25 +31,25 @@ from batchyard.wiring import WiredPlatform
 # Source: prometheus.io/docs/instrumenting/writing_clientlibs.
 
 
-_PAGE: Final = resource.getpagesize()
-_TICK: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_SIZE: Final = resource.getpagesize()
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def process_texts() -> Iterator[str]:
     """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    booted = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
-    figures = {
-        "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICK,
-        "process_resident_memory_bytes": int(fields[21]) * _PAGE,
+    boot_time_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
+    values_by_metric = {
+        "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
+        "process_resident_memory_bytes": int(fields[21]) * _PAGE_SIZE,
         "process_virtual_memory_bytes": int(fields[20]),
-        "process_start_time_seconds": int(booted[0].split()[1]) + int(fields[19]) / _TICK,
+        "process_start_time_seconds": int(boot_time_lines[0].split()[1]) + int(fields[19]) / _TICKS_PER_SECOND,
         "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the names are counted
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
-    for name, value in figures.items():
+    for name, value in values_by_metric.items():
         yield text_of(metric(name), [((), value)])
-    yield _python()
+    yield _python_info_text()
     stats = list(enumerate(gc.get_stats()))
     yield text_of(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
     yield text_of(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
@@ -62,7 +62,7 @@ def build_texts() -> Iterator[str]:
     yield text_of(metric("kueue_build_info"), [(labels, 1)])
 
 
-def _python() -> str:
+def _python_info_text() -> str:
     parts = platform.python_version_tuple()
     labels = (platform.python_implementation(), *parts, platform.python_version())
     return text_of(metric("python_info"), [(labels, 1)])
@@ -102,14 +102,14 @@ class ServerMetrics:
         #: Additional metric sources, such as the ledger and the trace export.
         self.also: list[Texts] = []
 
-    def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent]) -> None:
+    def begin(self, observed: ObservedPlatform, existing: Iterable[WatchEvent]) -> None:
         """Start to observe a platform, given its existing objects as ADDED events."""
         index, objects = observed.platform.index, observed.client
         self._observed = observed
         self._workloads = workloads = WorkloadMetrics(index, objects, observed.now, self._role)
         self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
         self._runner = observed.platform.runner
-        for event in found:
+        for event in existing:
             workloads.recall(event)
             self.objects.observe(event)
             self._machines.recall(event)
@@ -121,19 +121,19 @@ class ServerMetrics:
         return (
             ("kueue", build_texts),
             ("kueue", self.cycles.texts),
-            ("kueue", self._of_queues),
-            ("program", self._of_controllers),
+            ("kueue", self._workload_and_queue_texts),
+            ("program", self._controller_texts),
             ("program", process_texts),
-            ("batchyard", self._own_texts),
+            ("batchyard", self._batchyard_texts),
             ("objects", self.objects.texts),
         )
 
-    def _of_queues(self) -> Iterator[str]:
+    def _workload_and_queue_texts(self) -> Iterator[str]:
         if self._workloads is not None and self._queues is not None:
             yield from self._workloads.texts()
             yield from self._queues.texts()
 
-    def _of_controllers(self) -> Iterator[str]:
+    def _controller_texts(self) -> Iterator[str]:
         if self._runner is not None:
             yield from self._controllers.texts(self._runner)
 
@@ -149,7 +149,7 @@ class ServerMetrics:
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
                 self.cycles.forget(event.key.name)
 
-    def _own_texts(self) -> Iterator[str]:
+    def _batchyard_texts(self) -> Iterator[str]:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
         yield text_of(metric("batchyard_defects_total"), [((), self.defects)])

@@ -9,11 +9,11 @@ ResultT = TypeVar("ResultT")
 
 async def unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
     """Await the work and return its result; if `end` is set before, cancel the work and return None."""
-    doing, end_wait = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
+    work_task, end_task = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:
-        await asyncio.wait({doing, end_wait}, return_when=asyncio.FIRST_COMPLETED)
-        return doing.result() if doing.done() else None
+        await asyncio.wait({work_task, end_task}, return_when=asyncio.FIRST_COMPLETED)
+        return work_task.result() if work_task.done() else None
     finally:
-        doing.cancel()
-        end_wait.cancel()
-        await asyncio.gather(doing, end_wait, return_exceptions=True)
+        work_task.cancel()
+        end_task.cancel()
+        await asyncio.gather(work_task, end_task, return_exceptions=True)

@@ -18,7 +18,7 @@ _NAMESPACES = (
     ("pid", linux.NEWPID),
     ("cgroup", linux.NEWCGROUP),
 )
-_NOT_STARTED = 127
+_NOT_STARTED_CODE = 127
 
 
 #: The uid, gid and supplementary groups of a process.
@@ -39,7 +39,7 @@ class RunningContainer(NamedTuple):
     #: The user of a command in the container; None if entering the namespaces already sets the user.
     user: User | None
     #: The container's seccomp program; None if it has none.
-    rules: bytes | None
+    seccomp_program: bytes | None
     #: A descriptor of a network namespace from which pods are reachable; None for the machine's network.
     network: int | None
     address: str
@@ -53,20 +53,20 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
     cgroups.join(container.group)
     if container.is_wrapped:
         enter(container.pid)
-    outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+    output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
-        _become(argv, container, outputs[0][1], outputs[1][1])
-    for _, writes in outputs:
-        os.close(writes)
-    texts = run.read([reads for reads, _ in outputs], timeout)
-    if texts is None:
+        _execute_command(argv, container, output_pipes[0][1], output_pipes[1][1])
+    for _, write_end in output_pipes:
+        os.close(write_end)
+    output_data = run.read([read_end for read_end, _ in output_pipes], timeout)
+    if output_data is None:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if texts is None:
+    if output_data is None:
         return None, b""
-    return 128 - status if status < 0 else status, b"".join(texts)
+    return 128 - status if status < 0 else status, b"".join(output_data)
 
 
 def enter(pid: int) -> bool:
@@ -75,32 +75,32 @@ def enter(pid: int) -> bool:
     The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
     """
     process = os.pidfd_open(pid)
-    others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
-    users = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _differs("user", pid) else None
+    namespaces = [flag for name, flag in _NAMESPACES if _is_other_namespace(name, pid)]
+    first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
     linux.leave_session_keyring()
     linux.hide()
-    if others:
-        linux.enter(process, sum(others))
-    if users:
-        linux.become_user_of(process, *users)
-    return linux.NEWPID in others
+    if namespaces:
+        linux.enter(process, sum(namespaces))
+    if first_ids:
+        linux.become_user_of(process, *first_ids)
+    return linux.NEWPID in namespaces
 
 
 def enter_network(pid: int) -> None:
     """Enter the network namespace of a process if it differs from this process's."""
-    if _differs("net", pid):
+    if _is_other_namespace("net", pid):
         linux.enter(os.pidfd_open(pid), linux.NEWNET)
 
 
 def user_of(pid: int) -> User:
     """Return the effective uid and gid and the supplementary groups of a process."""
-    found: dict[str, list[int]] = {}
+    ids: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
-            name, _, words = line.partition(":")
+            name, _, ids_text = line.partition(":")
             if name in {"Uid", "Gid", "Groups"}:
-                found[name] = [int(word) for word in words.split()]
-    return found["Uid"][1], found["Gid"][1], found["Groups"]
+                ids[name] = [int(id_text) for id_text in ids_text.split()]
+    return ids["Uid"][1], ids["Gid"][1], ids["Groups"]
 
 
 def become(user: User) -> None:
@@ -111,15 +111,15 @@ def become(user: User) -> None:
     os.setuid(uid)
 
 
-def _differs(name: str, pid: int) -> bool:
+def _is_other_namespace(name: str, pid: int) -> bool:
     return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
-def confine(rules: bytes | None) -> None:
+def confine(seccomp_program: bytes | None) -> None:
     """Drop all capabilities permanently, and install a seccomp program (None for no filter)."""
     linux.drop_privileges()
-    if rules is not None:
-        linux.filter_calls(rules)
+    if seccomp_program is not None:
+        linux.filter_calls(seccomp_program)
 
 
 def _first_id(pid: int, name: str) -> int:
@@ -128,7 +128,7 @@ def _first_id(pid: int, name: str) -> int:
         return int(file.read().split()[0])
 
 
-def _become(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
+def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
     """In a child process: connect the standard streams, set the user, and execute the command."""
     try:
         os.setsid()
@@ -139,9 +139,9 @@ def _become(argv: Sequence[str], container: RunningContainer, stdout: int, stder
             become(container.user)
         linux.die_with_parent(signal.SIGKILL)  # Linux clears this when the process changes its user
         if container.is_wrapped:
-            confine(container.rules)
+            confine(container.seccomp_program)
         linux.default_signals()
         os.execvpe(argv[0], list(argv), dict(container.environment))
     except (OSError, IndexError) as failure:
         os.write(2, f"{failure}\n".encode())
-    os._exit(_NOT_STARTED)
+    os._exit(_NOT_STARTED_CODE)

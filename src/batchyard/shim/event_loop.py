@@ -23,86 +23,86 @@ class Loop:
         self._readers: dict[int, Callable[[], None]] = {}
         self._signals: dict[int, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timed = 0
-        self._stopped = False
-        self._wakes, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        self.when_readable(self._wakes, self._signalled)
+        self._timer_count = 0
+        self._is_stopped = False
+        self._wakeup_reader, self._wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
+        self.when_readable(self._wakeup_reader, self._dispatch_signals)
 
-    def when_readable(self, file: int, callback: Callable[[], None]) -> None:
+    def when_readable(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever a descriptor is readable or at its end."""
-        self._readers[file] = callback
-        self._poll.register(file, _READABLE)
+        self._readers[fd] = callback
+        self._poll.register(fd, _READABLE)
 
-    def when_writable(self, file: int, callback: Callable[[], None]) -> None:
+    def when_writable(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever a descriptor is writable or its reader has closed it."""
-        self._readers[file] = callback
-        self._poll.register(file, _WRITABLE)
+        self._readers[fd] = callback
+        self._poll.register(fd, _WRITABLE)
 
-    def forget(self, file: int) -> None:
+    def unregister(self, fd: int) -> None:
         """Remove the callback of a descriptor."""
-        if self._readers.pop(file, None):
-            self._poll.unregister(file)
+        if self._readers.pop(fd, None):
+            self._poll.unregister(fd)
 
-    def when_signalled(self, number: int, callback: Callable[[], None]) -> None:
+    def when_signalled(self, signal_number: int, callback: Callable[[], None]) -> None:
         """Call `callback` after a signal; several signals of the same number may cause a single call."""
-        self._signals[number] = callback
-        signal.signal(number, lambda *_: None)
+        self._signals[signal_number] = callback
+        signal.signal(signal_number, lambda *_: None)
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call `callback` once after a number of seconds."""
-        self._timed += 1
-        heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timed, callback))
+        self._timer_count += 1
+        heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timer_count, callback))
 
     def stop(self) -> None:
         """Make `run` return after the current callbacks."""
-        self._stopped = True
+        self._is_stopped = True
 
     def run(self) -> None:
         """Run the event loop until `stop` is called."""
-        self._stopped = False
-        while not self._stopped:
-            for file, _ in self._poll.poll(self._patience()):
-                if file in self._readers:
-                    self._readers[file]()
+        self._is_stopped = False
+        while not self._is_stopped:
+            for fd, _ in self._poll.poll(self._poll_timeout()):
+                if fd in self._readers:
+                    self._readers[fd]()
             while self._timers and self._timers[0][0] <= linux.monotonic():
                 heapq.heappop(self._timers)[2]()
 
-    def _patience(self) -> float | None:
+    def _poll_timeout(self) -> float | None:
         """Return the poll timeout: the milliseconds until the next timer; None without timers."""
         return max(0.0, (self._timers[0][0] - linux.monotonic()) * 1000 + 1) if self._timers else None
 
-    def _signalled(self) -> None:
-        for number in sorted(set(os.read(self._wakes, 4096))):
-            if number in self._signals:
-                self._signals[number]()
+    def _dispatch_signals(self) -> None:
+        for signal_number in sorted(set(os.read(self._wakeup_reader, 4096))):
+            if signal_number in self._signals:
+                self._signals[signal_number]()
 
 
 # --- forks ---
 # Forked child processes release the parent's resources first, and log their failures.
 
 
-def run_shim(node: int, path: str, keeper: Callable[[ShimRun], None]) -> NoReturn:
+def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a child process: claim a run and supervise it with the function `supervise` until it has ended."""
 
-    def act() -> None:
+    def task() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
         # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
         run = ShimRun(node, path)
         if run.claim():
-            keeper(run)
+            supervise(run)
 
-    run_child(node, path, act)
+    run_child(node, path, task)
 
 
-def run_child(node: int, name: str, act: Callable[[], None]) -> NoReturn:
-    """In a child process: run `act` in its own session and exit; failures are logged in `node.log`."""
+def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
+    """In a child process: run `task` in its own session and exit; failures are logged in `node.log`."""
     code = 1
     try:
-        _begin()
-        act()
+        _release_inherited()
+        task()
         code = 0
     finally:
         failure = sys.exc_info()[1]
@@ -111,24 +111,24 @@ def run_child(node: int, name: str, act: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _begin() -> None:
+def _release_inherited() -> None:
     """Release the spawner's terminal, standard streams and signal handlers."""
     os.setsid()
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for file in range(3):
-        os.dup2(nothing, file)
-    os.close(nothing)
+    null_fd = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null_fd, fd)
+    os.close(null_fd)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(signal_number, signal.SIG_IGN)
+    for signal_number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(signal_number, signal.SIG_DFL)
 
 
 def _format_failure(failure: BaseException) -> str:
     """Format an exception with the file names and line numbers of its traceback, on one line."""
-    places, frame = [], failure.__traceback__
+    locations, frame = [], failure.__traceback__
     while frame is not None:
-        places.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")
+        locations.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")
         frame = frame.tb_next
-    return f"{failure!r} at {' '.join(places)}"
+    return f"{failure!r} at {' '.join(locations)}"

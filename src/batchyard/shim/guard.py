@@ -30,88 +30,90 @@ SIZE = 4096
 BLOCKED_AFTER = 1.0
 STUCK_AFTER = 10.0
 KILLED_AFTER = 3.0
-_LOOKS_EVERY = 0.25
-_ANSWERED_WITHIN = 1.0
-_STACK_WITHIN = 0.1
-_HEAD_MAX = 16 * 1024
-_HEALTH = ("/healthz", "/livez", "/readyz")
-_BUSY = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Too many requests, please try \
+_CHECK_INTERVAL = 0.25
+_RESPONSE_TIMEOUT = 1.0
+_STACK_TIMEOUT = 0.1
+_REQUEST_HEAD_MAX = 16 * 1024
+_HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+_TOO_MANY_REQUESTS_BODY = (
+    b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Too many requests, please try \
 again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code":429}'
+)
 
 
 class PlatformWatchdog:
     """The watchdog of one platform process, with its shared memory and its listening sockets."""
 
-    def __init__(self, pid: int, alive: int, memory: int, stacks: int) -> None:
-        """`pid` is the platform's process, `alive` a pipe that it keeps open, `stacks` the file of stack traces."""
+    def __init__(self, pid: int, alive_pipe: int, memory: int, stacks: int) -> None:
+        """`pid` is the platform's process, `alive_pipe` a pipe it keeps open, `stacks` the file of stack traces."""
         self._pid = pid
-        self._alive = alive
+        self._alive_pipe = alive_pipe
         self._memory = mmap.mmap(memory, SIZE, prot=mmap.PROT_READ)
         self._stacks = stacks
         #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
-        self._statistics = f"/proc/{pid}/task/{pid}/schedstat"
+        self._schedstat_path = f"/proc/{pid}/task/{pid}/schedstat"
         #: The time of the thread's last progress, and the seconds that it had waited for a CPU until then.
-        self._seen, self._waited_then = 0.0, 0.0
-        self._read_of_stacks = 0
+        self._last_progress, self._cpu_wait_then = 0.0, 0.0
+        self._stacks_offset = 0
         self.listeners: list[socket.socket] = []
         #: The file with the platform's TLS certificate and key, loaded when first needed; '' without TLS.
         self.certificate = ""
         self._context: ssl.SSLContext | None = None
         self.is_json = False
         #: When termination was requested; 0 if it was not.
-        self._ending_since = 0.0
+        self._terminating_since = 0.0
         self._is_reported = False
-        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGTERM, self._handle_termination)
 
     def run(self) -> None:
         """Watch the platform's process until it has ended."""
         while True:
-            waits = 0.0 if self._is_reported else _LOOKS_EVERY
+            timeout = 0.0 if self._is_reported else _CHECK_INTERVAL
             with suppress(InterruptedError):
-                if select.select([self._alive], [], [], waits)[0]:
+                if select.select([self._alive_pipe], [], [], timeout)[0]:
                     return
-            self._look()
+            self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
-        seen, began, length = LAYOUT.unpack_from(self._memory)
-        waited = self._waited()
-        if seen != self._seen:
-            self._seen, self._waited_then = seen, waited
-        silent = monotonic() - seen - (waited - self._waited_then)
-        if self._ending_since and min(silent, monotonic() - self._ending_since) > KILLED_AFTER:
-            message = f"the platform did not shut down: its event loop is blocked for {silent:.1f} s"
+        last_progress, request_began, request_length = LAYOUT.unpack_from(self._memory)
+        cpu_wait = self._read_cpu_wait()
+        if last_progress != self._last_progress:
+            self._last_progress, self._cpu_wait_then = last_progress, cpu_wait
+        blocked_seconds = monotonic() - last_progress - (cpu_wait - self._cpu_wait_then)
+        if self._terminating_since and min(blocked_seconds, monotonic() - self._terminating_since) > KILLED_AFTER:
+            message = f"the platform did not shut down: its event loop is blocked for {blocked_seconds:.1f} s"
             self._log(f"{message}; killing the process (all acknowledged writes are in the journal)")
             os.kill(self._pid, signal.SIGKILL)
-            self._ending_since = 0.0
-        if silent < BLOCKED_AFTER:
+            self._terminating_since = 0.0
+        if blocked_seconds < BLOCKED_AFTER:
             self._is_reported = False
             return
         if not self._is_reported:
             self._is_reported = True
-            request = self._memory[LAYOUT.size : LAYOUT.size + length].decode("utf-8", "replace")
-            doing = request if began else "internal work"
-            self._log(f"the event loop is blocked for {silent:.1f} s by {doing}", self._stack())
-        self._answer(silent)
+            request = self._memory[LAYOUT.size : LAYOUT.size + request_length].decode("utf-8", "replace")
+            activity = request if request_began else "internal work"
+            self._log(f"the event loop is blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
+        self._answer_clients(blocked_seconds)
 
-    def _waited(self) -> float:
+    def _read_cpu_wait(self) -> float:
         """Return the seconds that the thread has waited for a CPU, in which it does not count as blocked."""
-        with suppress(OSError, ValueError, IndexError), open(self._statistics, "rb", buffering=0) as file:
+        with suppress(OSError, ValueError, IndexError), open(self._schedstat_path, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
         return 0.0
 
-    def _end(self, *_: object) -> None:
+    def _handle_termination(self, *_: object) -> None:
         """Handle SIGTERM: record when termination was requested."""
-        self._ending_since = self._ending_since or monotonic()
+        self._terminating_since = self._terminating_since or monotonic()
 
-    def _stack(self) -> str:
+    def _dump_stacks(self) -> str:
         """Return the stack traces of the platform's threads, which it writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
-        select.select([self._alive], [], [], _STACK_WITHIN)
-        found = os.pread(self._stacks, 1 << 20, self._read_of_stacks)
-        self._read_of_stacks += len(found)
-        return found.decode("utf-8", "replace")
+        select.select([self._alive_pipe], [], [], _STACK_TIMEOUT)
+        traces = os.pread(self._stacks, 1 << 20, self._stacks_offset)
+        self._stacks_offset += len(traces)
+        return traces.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
         """Log a warning in the platform's log format."""
@@ -123,29 +125,29 @@ class PlatformWatchdog:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
-    def _answer(self, silent: float) -> None:
+    def _answer_clients(self, blocked_seconds: float) -> None:
         """Answer one client per listening socket while the thread is blocked."""
-        waited: list[int | socket.socket] = [self._alive, *self.listeners]
-        if not select.select(waited, [], [], _LOOKS_EVERY)[0]:
+        descriptors: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
+        if not select.select(descriptors, [], [], _CHECK_INTERVAL)[0]:
             return
         for listener in self.listeners:
             with suppress(OSError):
                 connection, _ = listener.accept()
-                connection.settimeout(_ANSWERED_WITHIN)
+                connection.settimeout(_RESPONSE_TIMEOUT)
                 with connection:
-                    self._converse(connection, silent)
+                    self._answer_client(connection, blocked_seconds)
 
-    def _converse(self, connection: socket.socket, silent: float) -> None:
+    def _answer_client(self, connection: socket.socket, blocked_seconds: float) -> None:
         if not self.certificate:
-            connection.sendall(_answer_to(_head(connection), silent))
+            connection.sendall(_format_answer(_read_head(connection), blocked_seconds))
             return
         if self._context is None:
-            self._context = _context(self.certificate)
+            self._context = _create_tls_context(self.certificate)
         with self._context.wrap_socket(connection, server_side=True) as secured:
-            secured.sendall(_answer_to(_head(secured), silent))
+            secured.sendall(_format_answer(_read_head(secured), blocked_seconds))
 
 
-def _context(certificate: str) -> "ssl.SSLContext":
+def _create_tls_context(certificate: str) -> "ssl.SSLContext":
     import ssl  # noqa: PLC0415 - needs 5 MiB of memory, and only with TLS while blocked
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -154,41 +156,43 @@ def _context(certificate: str) -> "ssl.SSLContext":
     return context
 
 
-def _head(connection: socket.socket) -> bytes:
+def _read_head(connection: socket.socket) -> bytes:
     head = b""
-    while b"\r\n\r\n" not in head and len(head) < _HEAD_MAX:
-        part = connection.recv(_HEAD_MAX)
-        if not part:
+    while b"\r\n\r\n" not in head and len(head) < _REQUEST_HEAD_MAX:
+        chunk = connection.recv(_REQUEST_HEAD_MAX)
+        if not chunk:
             break
-        head += part
+        head += chunk
     return head
 
 
-def _answer_to(head: bytes, silent: float) -> bytes:
+def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
     """Return the HTTP response to a request (`head` is its first line and headers) while the thread is blocked."""
-    _, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-    if not path.startswith(_HEALTH):
-        return _response("429 Too Many Requests", "application/json", _BUSY, "retry-after: 1\r\n")
-    if silent < STUCK_AFTER:
-        return _response("200 OK", "text/plain; charset=utf-8", b"ok")
-    body = f"[-]event-loop failed: it is blocked for {silent:.0f} s\n".encode()
-    return _response("500 Internal Server Error", "text/plain; charset=utf-8", body)
+    _, _, target = head.partition(b" ")
+    path = target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    if not path.startswith(_HEALTH_PATHS):
+        return _format_response(
+            "429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS_BODY, "retry-after: 1\r\n"
+        )
+    if blocked_seconds < STUCK_AFTER:
+        return _format_response("200 OK", "text/plain; charset=utf-8", b"ok")
+    body = f"[-]event-loop failed: it is blocked for {blocked_seconds:.0f} s\n".encode()
+    return _format_response("500 Internal Server Error", "text/plain; charset=utf-8", body)
 
 
-def _response(status: str, content_type: str, body: bytes, more: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}"
+def _format_response(status: str, content_type: str, body: bytes, extra_headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{extra_headers}"
     return f"{head}connection: close\r\n\r\n".encode() + body
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the watchdog. Arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
-    pid, alive, memory, stacks, form, certificate, *listeners = arguments
-    guard = PlatformWatchdog(int(pid), int(alive), int(memory), int(stacks))
-    guard.is_json = form == "json"
-    guard.listeners = [socket.socket(fileno=int(each)) for each in listeners]
-    guard.certificate = certificate
-    guard.run()
+    pid, alive_pipe, memory, stacks, log_format, certificate, *listeners = arguments
+    watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory), int(stacks))
+    watchdog.is_json = log_format == "json"
+    watchdog.listeners = [socket.socket(fileno=int(fd)) for fd in listeners]
+    watchdog.certificate = certificate
+    watchdog.run()
 
 
 if __name__ == "__main__":

@@ -29,50 +29,52 @@ from batchyard.shim.run import ShimRun
 # to a parent directory could have created them.
 
 
-def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
+def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute sources. ValueError if a subPath leads out of its volume.
 
     The added field `isOfMachine` is true for a path of the machine, and false for the pod's own volumes.
     """
-    whole: list[Mapping[str, Any]] = [
-        {**mount, "source": _absolute(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
+    resolved: list[Mapping[str, Any]] = [
+        {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
         for mount in mounts
     ]
-    parts = {number: mount["source"] for number, mount in enumerate(mounts) if _is_part(mount["source"])}
-    if parts:
+    bound_sources = {
+        number: mount["source"] for number, mount in enumerate(mounts) if _needs_bind_mount(mount["source"])
+    }
+    if bound_sources:
         unpacking.unshare_mounts()
-    for number, source in parts.items():
-        volume = "/" if whole[number]["isOfMachine"] else _absolute("/".join(source.split("/")[:2]), pod)
-        _hold(volume, whole[number]["source"], f"{own}/part-{number}", source)
-        whole[number] = {**whole[number], "source": f"{own}/part-{number}"}
-    return whole
+    for number, source in bound_sources.items():
+        volume = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
+        _bind_checked_source(volume, resolved[number]["source"], f"{run_root}/part-{number}", source)
+        resolved[number] = {**resolved[number], "source": f"{run_root}/part-{number}"}
+    return resolved
 
 
-def _absolute(source: str, pod: str) -> str:
+def _absolute_source(source: str, pod: str) -> str:
     return source if source.startswith("/") else f"{pod}/{source}"
 
 
-def _is_part(source: str) -> bool:
+def _needs_bind_mount(source: str) -> bool:
     return source.startswith("/") or source.count("/") > 1
 
 
-def _hold(volume: str, path: str, target: str, name: str) -> None:
+def _bind_checked_source(volume: str, path: str, target: str, name: str) -> None:
     """Bind-mount a subPath, or a directory of the machine, at a target in the run's directory."""
-    top, real = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
-    if volume != "/" and real != top and not real.startswith(f"{top}/"):
+    volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
+    if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
         raise ValueError(f"mount source {name} leads out of its volume through a symbolic link")
     try:
-        file = nesting.open_path(top, real.removeprefix(top))
+        fd = nesting.open_path(volume_root, real_path.removeprefix(volume_root))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
         raise ValueError(f"mount source {name} leads out of its volume through a symbolic link") from failure
-    unpacking.make_place(target, stat.S_ISDIR(os.fstat(file).st_mode))
-    linux.bind(f"/proc/self/fd/{file}", target)
-    os.close(file)
+    unpacking.make_place(target, stat.S_ISDIR(os.fstat(fd).st_mode))
+    linux.bind(f"/proc/self/fd/{fd}", target)
+    os.close(fd)
 
 
-_SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
+_SHARED_NAMESPACES = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class LaunchedProcess(NamedTuple):
@@ -84,7 +86,7 @@ class LaunchedProcess(NamedTuple):
     #: The pipe from which the shim reads the command's status, as JSON lines.
     status: int
     #: The pipe on which the command waits for permission to start; None if it does not wait.
-    starts: int | None
+    start_pipe: int | None
     #: A descriptor that keeps the command's input pipe open; None without an input pipe.
     stdin: int | None
     #: A descriptor that locks the unpacked image against removal; None for other images.
@@ -95,54 +97,54 @@ class LaunchedProcess(NamedTuple):
 
         Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
-        if self.starts is not None:
-            most = processes + cgroups.OWN_PROCESSES
+        if self.start_pipe is not None:
+            limit = processes + cgroups.OWN_PROCESSES
             with suppress(ProcessLookupError):
-                resource.prlimit(child, resource.RLIMIT_NPROC, (most, most))
-            os.write(self.starts, b"1")
+                resource.prlimit(child, resource.RLIMIT_NPROC, (limit, limit))
+            os.write(self.start_pipe, b"1")
 
 
-class _Ends(NamedTuple):
+class _ChildStreams(NamedTuple):
     """The descriptors of the child's ends of its pipes or its terminal."""
 
     stdin: int
     stdout: int
     stderr: int
     status: int
-    starts: int | None
+    start_pipe: int | None
 
 
 def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
     """Fork the process that becomes the command of a container run. OSError if the preparation fails."""
     unpacked = run.spec["image"].get("unpacked")
     image = rootfs_store.use(run.node, unpacked) if unpacked else None
-    _make_places(run)
+    _create_run_files(run)
     if features.cgroups:
         version = features.cgroups.version
         cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
-    outputs, ends = _connect(run)
-    starts = None
+    outputs, child_streams = _open_streams(run)
+    start_pipe = None
     has_users = features.user_namespace or features.maps_users
     if is_wrapped(run, features) and has_users and "pids" not in group:
-        waits, starts = os.pipe2(os.O_CLOEXEC)
-        ends = ends._replace(starts=waits)
+        start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
+        child_streams = child_streams._replace(start_pipe=start_reader)
     pid = os.fork()
     if pid == 0:
-        for file in outputs.values():
-            os.close(file)
-        _become(run, features, group, ends)
-    for file in dict.fromkeys(file for file in ends if file is not None):
-        os.close(file)
+        for fd in outputs.values():
+            os.close(fd)
+        _execute_in_child(run, features, group, child_streams)
+    for fd in dict.fromkeys(fd for fd in child_streams if fd is not None):
+        os.close(fd)
     status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
-    for file in outputs.values():
-        os.set_blocking(file, False)
-    return LaunchedProcess(pid, outputs, status, starts, stdin, image)
+    for fd in outputs.values():
+        os.set_blocking(fd, False)
+    return LaunchedProcess(pid, outputs, status, start_pipe, stdin, image)
 
 
 def pods_group(run: ShimRun) -> Group:
     """Return the control group of a container run, a child of its pod's group; empty without control groups."""
-    pod = _of_sandbox(run, "state.json").get("cgroup") or {}
-    return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
+    pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
+    return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
 
 
 def is_contained(run: ShimRun) -> bool:
@@ -158,18 +160,18 @@ def is_wrapped(run: ShimRun, features: Features) -> bool:
 def forget(run: ShimRun, features: Features) -> None:
     """Remove the container of a run from its engine, if an engine runs it, after its warden was killed."""
     if is_contained(run) and features.runner:
-        features.runner.forget(features.runner.name(run.path))
+        features.runner.remove_containers(features.runner.container_name(run.path))
 
 
 def has_started(outer: int, child: int) -> bool:
     """Report whether bubblewrap has executed the command: the child's command line differs from bubblewrap's."""
-    outer_command = _command_line(outer)
-    return any(_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
+    outer_command = _read_command_line(outer)
+    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
 
 
 def container(run: ShimRun, features: Features, pid: int, group: Group) -> RunningContainer:
     """Return what probes and exec commands need to enter or reach the container of a run."""
-    sandbox = _of_sandbox(run, "spec.json")
+    sandbox = _read_sandbox_file(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
     is_enclosed = features.bubblewrap is not None or is_contained(run)
@@ -181,7 +183,7 @@ def container(run: ShimRun, features: Features, pid: int, group: Group) -> Runni
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=credentials(run, pid, is_enclosed=is_enclosed),
-        rules=filter_of(run, features),
+        seccomp_program=filter_of(run, features),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
@@ -193,7 +195,7 @@ def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
         return None
-    user = None if is_enclosed else _ids(run)
+    user = None if is_enclosed else _container_ids(run)
     return (*user, ()) if user else None
 
 
@@ -209,81 +211,83 @@ def variables(run: ShimRun, pid: int) -> dict[str, str]:
 
 def environment(run: ShimRun) -> dict[str, str]:
     """Return the environment variables of a container and its image. ValueError if the image's user is unknown."""
-    sandbox = _of_sandbox(run, "spec.json")
-    named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
-    named |= {"TERM": "xterm"} if run.spec["tty"] else {}
-    own: Mapping[str, str] = run.spec["environment"]
+    sandbox = _read_sandbox_file(run, "spec.json")
+    base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
+    base_variables |= {"TERM": "xterm"} if run.spec["tty"] else {}
+    spec_variables: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
         image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
-        brings = store.environment({}) | {"HOME": _account(run).home} | image_variables
+        image_defaults = store.environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
-        brings = store.environment(image) | {"HOME": "/root"}
-    return brings | named | dict(own)
+        image_defaults = store.environment(image) | {"HOME": "/root"}
+    return image_defaults | base_variables | dict(spec_variables)
 
 
-def _account(run: ShimRun) -> users.ImageAccount:
+def _image_account(run: ShimRun) -> users.ImageAccount:
     """Return the account that runs a container of an unpacked image, according to the image's /etc/passwd."""
     metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
-def _make_places(run: ShimRun) -> None:
+def _create_run_files(run: ShimRun) -> None:
     """Create a run's own files: writable directories, the termination-message file and the input pipe."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
         os.chmod(f"root/{name}", mode, dir_fd=run.folder)
-    last = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
-    os.fchmod(last, 0o666)  # writable for any user of the container
-    os.close(last)
+    termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
+    os.fchmod(termination_fd, 0o666)  # writable for any user of the container
+    os.close(termination_fd)
     if run.spec["stdin"]:
         os.mkfifo("stdin", 0o600, dir_fd=run.folder)
 
 
-def _connect(run: ShimRun) -> tuple[dict[str, int], _Ends]:
+def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
     """Open the pipes or the terminal between the shim and its child; return the shim's and the child's ends."""
     status, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
-        keeper, terminal = os.openpty()
-        return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, status_writer, None)
+        terminal_master, terminal_slave = os.openpty()
+        return {"stdout": terminal_master, "status": status}, _ChildStreams(
+            terminal_slave, terminal_slave, terminal_slave, status_writer, None
+        )
     stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
     stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
     os.set_blocking(stdin, True)
     if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
         outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
-    return outputs, _Ends(stdin, stdout[1], stderr[1], status_writer, None)
+    return outputs, _ChildStreams(stdin, stdout[1], stderr[1], status_writer, None)
 
 
-def _become(run: ShimRun, features: Features, group: Group, ends: _Ends) -> NoReturn:
+def _execute_in_child(run: ShimRun, features: Features, group: Group, child_streams: _ChildStreams) -> NoReturn:
     """In the child process: become bubblewrap or a warden; report a failure on the status pipe."""
     try:
         run.release()
-        for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
+        for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
             os.dup2(source, target)
         give_streams(run, features, range(3))
         if run.spec["tty"] and (features.bubblewrap or is_contained(run)):
             linux.own_terminal(0)
         if is_contained(run):
-            engine_container.warden(_contained(run, features, group), ends.status)
+            engine_container.warden(_prepare_engine_container(run, features, group), child_streams.status)
         bound(run.spec["limits"], group)
         if features.bubblewrap:
-            _wrap(run, features.bubblewrap, features, ends)
-        process_container.warden(_plain_command(run), ends.status)
+            _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
+        process_container.warden(_plain_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
         failure_line = {"error": words.start_error(str(failure))}
-        os.write(ends.status, json.dumps(failure_line).encode() + b"\n")
+        os.write(child_streams.status, json.dumps(failure_line).encode() + b"\n")
     os._exit(1)
 
 
-def give_streams(run: ShimRun, features: Features, files: Sequence[int]) -> None:
+def give_streams(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
     """Make the pod's user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
     if features.maps_users and is_wrapped(run, features):
         owner = id_of(run.path.split("/")[1])
-        for file in files:
-            if stat.S_ISFIFO(os.fstat(file).st_mode) or os.isatty(file):
-                os.fchown(file, owner, -1)
+        for fd in fds:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
+                os.fchown(fd, owner, -1)
 
 
 def bound(limits: Mapping[str, Any], group: Group) -> None:
@@ -293,35 +297,37 @@ def bound(limits: Mapping[str, Any], group: Group) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
-def _wrap(run: ShimRun, program: str, features: Features, ends: _Ends) -> NoReturn:
+def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
     """Prepare the container and execute bubblewrap, opened before this process loses access to its path."""
-    executable = os.open(program, os.O_RDONLY)
-    variables, user, rules = environment(run), _user(run), filter_of(run, features)
+    executable_fd = os.open(program, os.O_RDONLY)
+    variables, user, seccomp_program = environment(run), _container_user(run), filter_of(run, features)
     is_plugged = features.network is not None and run.spec["network"] == "pod"
-    keeper = _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+    sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if is_plugged else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
     spec = run.spec | {"user": user}
-    spec, view, places = _seen_by_pod(run, spec, keeper) if features.maps_users else _seen(run, spec)
-    options = bubblewrap.options(spec, places, view, variables)
-    if ends.starts is not None:
-        options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
-    if rules is not None:
-        options += ["--seccomp", str(_file_with(rules, "seccomp"))]
-    arguments = _file_with(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
-    for file in (ends.status, ends.starts):
-        if file is not None:
-            os.set_inheritable(file, True)
+    spec, view, paths = (
+        _prepare_view_as_pod_user(run, spec, sandbox_pid) if features.maps_users else _prepare_view(run, spec)
+    )
+    options = bubblewrap.options(spec, paths, view, variables)
+    if child_streams.start_pipe is not None:
+        options += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.OWN_USERS]
+    if seccomp_program is not None:
+        options += ["--seccomp", str(_create_memory_file(seccomp_program, "seccomp"))]
+    arguments_fd = _create_memory_file(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
+    for fd in (child_streams.status, child_streams.start_pipe):
+        if fd is not None:
+            os.set_inheritable(fd, True)
     linux.default_signals()
-    file_options = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
-    os.execve(executable, ["bwrap", *file_options, "--", *run.spec["argv"]], {})
+    file_options = ["--args", str(arguments_fd), "--json-status-fd", str(child_streams.status)]
+    os.execve(executable_fd, ["bwrap", *file_options, "--", *run.spec["argv"]], {})
 
 
-def _file_with(content: bytes, name: str) -> int:
+def _create_memory_file(content: bytes, name: str) -> int:
     """Return the descriptor of a file in memory that an executed program can read."""
-    file = os.memfd_create(name, 0)
-    os.write(file, content)
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
+    fd = os.memfd_create(name, 0)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def filter_of(run: ShimRun, features: Features) -> bytes | None:
@@ -340,7 +346,7 @@ def filter_of(run: ShimRun, features: Features) -> bytes | None:
     return seccomp.default_filter()
 
 
-def _places(run: ShimRun) -> bubblewrap.ContainerPaths:
+def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
     return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{bubblewrap.FOLDER}")
@@ -349,71 +355,75 @@ def _places(run: ShimRun) -> bubblewrap.ContainerPaths:
 _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
 
 
-def _seen(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
+def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
     """Return the spec, view and paths of a container whose files belong to the user that runs the node."""
-    places = _places(run)
-    spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
-    root = store.root(spec["image"], places.node)
-    folders = {} if root else store.folders(spec["image"], places.node)
-    return *_view(spec, places, root, folders), places
+    paths = _container_paths(run)
+    spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
+    root = store.root(spec["image"], paths.node)
+    folders = {} if root else store.folders(spec["image"], paths.node)
+    return *_build_view(spec, paths, root, folders), paths
 
 
-def _seen_by_pod(run: ShimRun, spec: dict[str, Any], keeper: int) -> _SpecAndView:
+def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecAndView:
     """Return the spec, view and paths of a container with its pod's own user, and become that user."""
-    places = _places(run)
-    mounts = hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
-    pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
-    namespace = make_namespace(pod) if held is None else os.open(f"/proc/{keeper}/fd/{held}", os.O_RDONLY)
-    users = PodUsers(pod, namespace, places.pod)
-    own = bubblewrap.ContainerPaths(
-        "", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks)
+    paths = _container_paths(run)
+    mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
+    pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
+    namespace = make_namespace(pod) if users_fd is None else os.open(f"/proc/{sandbox_pid}/fd/{users_fd}", os.O_RDONLY)
+    users = PodUsers(pod, namespace, paths.pod)
+    copied_paths = bubblewrap.ContainerPaths(
+        "", "", users.copy(paths.sandbox), users.copy(paths.run), users.copy(paths.masks)
     )
-    root = store.root(spec["image"], places.node)
-    folders = {} if root else store.folders(spec["image"], places.node)
+    root = store.root(spec["image"], paths.node)
+    folders = {} if root else store.folders(spec["image"], paths.node)
     root = users.copy(root) if root else ""
-    folders = {place: users.copy(source) for place, source in folders.items()}
-    spec = spec | {"mounts": [{**mount, "source": _copied(mount, users)} for mount in mounts]}
+    folders = {mount_point: users.copy(source) for mount_point, source in folders.items()}
+    spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, users)} for mount in mounts]}
     users.enter()
-    return *_view(spec, own, root, folders), own
+    return *_build_view(spec, copied_paths, root, folders), copied_paths
 
 
-def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
+def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
     """Copy the source of a mount for the pod's user; return the path of the copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
     return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
-def _contained(run: ShimRun, features: Features, group: Group) -> engine_container.EngineContainer:
+def _prepare_engine_container(run: ShimRun, features: Features, group: Group) -> engine_container.EngineContainer:
     """Enter the pod's namespaces; return the container for the engine to run. ValueError without an engine."""
-    engine, places = features.runner, _places(run)
+    engine, paths = features.runner, _container_paths(run)
     if engine is None:
         raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
-    keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine reads the hostname from its own UTS namespace
-    spec = run.spec | {"mounts": hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
-    connected = engines.EngineContainerPaths(places.sandbox, places.run, keeper, run.path)
+    sandbox_pid = _enter_pod(
+        run, linux.NEWNS | linux.NEWUTS
+    )  # the engine reads the hostname from its own UTS namespace
+    spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
+    engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
     variables = engines.variables(run.spec["environment"])
-    options = engines.options(spec, connected, engine, group, variables)
+    options = engines.options(spec, engine_paths, engine, group, variables)
     return engine_container.EngineContainer(
-        engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group
+        engine, engine.container_name(run.path), options, run.folder, bool(run.spec["tty"]), group
     )
 
 
-def _view(
-    spec: Mapping[str, Any], places: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
+def _build_view(
+    spec: Mapping[str, Any], paths: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
 ) -> tuple[dict[str, Any], bubblewrap.ContainerView]:
     """Attach nested mounts; return the changed spec and the view: a root filesystem, or directories of the machine."""
-    own = f"{places.run}/root"
+    run_root = f"{paths.run}/root"
     if root:
         _check_root(root)
-        place = partial(unpacking.resolve_in_root, root)
-        spec = nesting.nested(spec, place, places.run)
-        return spec, bubblewrap.ContainerView({"/": unpacking.writable(root, own)}, {}, lacks_folder=False, place=place)
-    place = partial(unpacking.resolve_in_folders, folders, store.links() | bubblewrap.OWN_LINKS)
-    spec = nesting.nested(spec, place, places.run)
+        resolve_path = partial(unpacking.resolve_in_root, root)
+        spec = nesting.nested(spec, resolve_path, paths.run)
+        return spec, bubblewrap.ContainerView(
+            {"/": unpacking.writable(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
+        )
+    resolve_path = partial(unpacking.resolve_in_folders, folders, store.links() | bubblewrap.OWN_LINKS)
+    spec = nesting.nested(spec, resolve_path, paths.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
-    seen = unpacking.add_mount_points(folders, bubblewrap.targets(spec), own)
-    return spec, bubblewrap.ContainerView(seen, store.links(), lacks_folder, place)
+    sources = unpacking.add_mount_points(folders, bubblewrap.targets(spec), run_root)
+    return spec, bubblewrap.ContainerView(sources, store.links(), lacks_folder, resolve_path)
 
 
 def _check_root(root: str) -> None:
@@ -427,11 +437,11 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
     """Enter the namespaces of the pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
-        keeper = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
-        entered = keeper and os.pidfd_open(keeper)
-        if entered and state_dir.is_locked(sandbox):
-            linux.enter(entered, namespaces)
-            return int(keeper or 0)
+        sandbox_pid = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
+        process_fd = sandbox_pid and os.pidfd_open(sandbox_pid)
+        if process_fd and state_dir.is_locked(sandbox):
+            linux.enter(process_fd, namespaces)
+            return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
 
 
@@ -441,24 +451,26 @@ def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
         raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
-    return process_container.ProcessCommand(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
+    return process_container.ProcessCommand(
+        spec["argv"], environment(run), spec["workingDir"] or "/", _container_ids(run)
+    )
 
 
-def _user(run: ShimRun) -> Mapping[str, int] | None:
+def _container_user(run: ShimRun) -> Mapping[str, int] | None:
     """Return the user inside the container; None for root, which is the user that runs the node."""
     if "unpacked" not in run.spec["image"]:
-        named: Mapping[str, int] | None = run.spec["user"]
-        return named
-    found = _account(run)
-    return {"uid": found.uid, "gid": found.gid} if found.uid or found.gid else None
+        spec_user: Mapping[str, int] | None = run.spec["user"]
+        return spec_user
+    account = _image_account(run)
+    return {"uid": account.uid, "gid": account.gid} if account.uid or account.gid else None
 
 
-def _ids(run: ShimRun) -> tuple[int, int] | None:
-    user = _user(run)
+def _container_ids(run: ShimRun) -> tuple[int, int] | None:
+    user = _container_user(run)
     return (user["uid"], user["gid"]) if user else None
 
 
-def _of_sandbox(run: ShimRun, name: str) -> dict[str, Any]:
+def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
     """Return the content of a JSON file in the directory of the pod's sandbox; empty if it cannot be read."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
@@ -469,7 +481,7 @@ def _of_sandbox(run: ShimRun, name: str) -> dict[str, Any]:
     return {}
 
 
-def _command_line(pid: int) -> bytes:
+def _read_command_line(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()

@@ -57,27 +57,27 @@ class _FilterProgram(ctypes.Structure):
 
 def adopt_orphans() -> None:
     """Make this process a subreaper, which adopts descendants whose parents have ended."""
-    _checked(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    _check_result(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
-def die_with_parent(number: int) -> None:
+def die_with_parent(signal_number: int) -> None:
     """Let the kernel send a signal to this process when its parent process ends."""
-    _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
+    _check_result(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
 
 
 def unshare(namespaces: int) -> None:
     """Create new namespaces and move this process into them; `namespaces` are CLONE_NEW* flags."""
-    _checked(_LIBC.unshare(namespaces))
+    _check_result(_LIBC.unshare(namespaces))
 
 
-def enter(file: int, namespaces: int) -> None:
+def enter(fd: int, namespaces: int) -> None:
     """Enter a namespace, given by its descriptor, or namespaces of a process, given by its pidfd."""
-    _checked(_LIBC.setns(file, namespaces))
+    _check_result(_LIBC.setns(fd, namespaces))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
     """Mount a filesystem."""
-    _checked(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+    _check_result(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
 def bind(source: str, target: str) -> None:
@@ -88,7 +88,7 @@ def bind(source: str, target: str) -> None:
 def clone_mount(source: str) -> int:
     """Return a descriptor of a detached copy of the mount at a path, with nested mounts."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
-    return _checked(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
+    return _check_result(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
 def map_owners(mount: int, user_namespace: int) -> None:
@@ -97,25 +97,27 @@ def map_owners(mount: int, user_namespace: int) -> None:
     OSError if the filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes))))
+    _check_result(
+        _LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes)))
+    )
 
 
 def attach_mount(mount: int, target: str) -> None:
     """Attach a detached mount at a path."""
-    _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
+    _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 
-def attach_mount_at(mount: int, place: int) -> None:
+def attach_mount_at(mount: int, mount_point: int) -> None:
     """Attach a detached mount at a mount point, given as a descriptor."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
-    _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", place, b"", flags))
+    _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", mount_point, b"", flags))
 
 
 def make_read_only(mount: int) -> None:
     """Make a detached mount read-only, with nested mounts."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     flags = _AT_EMPTY_PATH | _AT_RECURSIVE
-    _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
+    _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def enter_folder(path: str) -> None:
@@ -138,44 +140,44 @@ def allow_unprivileged_ports() -> None:
         file.write("0")
 
 
-def become_root_of_a_user_namespace(made: int | None) -> None:
+def become_root_of_a_user_namespace(user_namespace: int | None) -> None:
     """Enter a user namespace (a descriptor; None for a new one) and become root in it, mapped to the current user."""
     user, group = os.geteuid(), os.getegid()
-    if made is not None:
-        enter(made, NEWUSER)
+    if user_namespace is not None:
+        enter(user_namespace, NEWUSER)
         unshare(NEWNS)
     else:
         unshare(NEWUSER | NEWNS)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
-                file.write(text)
+                file.write(content)
     make_mounts_private()
 
 
 def make_user_namespace(uids: str, gids: str) -> int:
     """Create a user namespace with this uid_map and gid_map; return its descriptor. Requires root."""
-    ready, signal_ready = os.pipe2(os.O_CLOEXEC)
-    waits, ends = os.pipe2(os.O_CLOEXEC)
+    ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
+    exit_reader, exit_writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         try:
-            os.close(ends)
+            os.close(exit_writer)
             unshare(NEWUSER)
-            os.write(signal_ready, b"1")
-            os.read(waits, 1)
+            os.write(ready_writer, b"1")
+            os.read(exit_reader, 1)
         finally:
             os._exit(0)
-    os.close(signal_ready)
+    os.close(ready_writer)
     try:
-        if not os.read(ready, 1):
+        if not os.read(ready_reader, 1):
             raise OSError(errno.EPERM, "a user namespace cannot be created: check sysctl user.max_user_namespaces")
-        for name, text in (("uid_map", uids), ("gid_map", gids)):
+        for name, content in (("uid_map", uids), ("gid_map", gids)):
             with open(f"/proc/{child}/{name}", "w", encoding="utf-8") as map_file:
-                map_file.write(text)
+                map_file.write(content)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        for file in (ready, waits, ends):
-            os.close(file)
+        for fd in (ready_reader, exit_reader, exit_writer):
+            os.close(fd)
         os.waitpid(child, 0)
 
 
@@ -197,40 +199,40 @@ def leave_session_keyring() -> None:
             raise OSError(failure, os.strerror(failure))
 
 
-def own_terminal(file: int) -> None:
+def own_terminal(fd: int) -> None:
     """Make this process a session leader with this controlling terminal, so that Ctrl-C and job control work."""
     os.setsid()
-    fcntl.ioctl(file, termios.TIOCSCTTY, 0)
+    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
 
 
 def drop_privileges() -> None:
     """Drop all capabilities permanently, so that executed programs cannot gain any."""
-    _checked(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _checked(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
+    _check_result(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check_result(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
 
 
 def hide() -> None:
     """Forbid unprivileged processes to trace this process or to open its files through /proc, until execve."""
-    _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _check_result(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def filter_calls(program: bytes) -> None:
     """Install a seccomp BPF program for this process permanently (seccomp(2))."""
-    steps = ctypes.create_string_buffer(program, len(program))
-    head = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(steps))
-    _checked(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(head), 0, 0))
+    instructions = ctypes.create_string_buffer(program, len(program))
+    program_header = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(instructions))
+    _check_result(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program_header), 0, 0))
 
 
 def default_signals() -> None:
     """Restore the default signal handlers, as needed before executing another program."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
+        signal.signal(signal_number, signal.SIG_DFL)
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, os.strerror(error_number))
     return result
 
 

@@ -20,48 +20,48 @@ class RotatingLog:
         self._name = name
         self._bytes_max = bytes_max
         self._files_max = files_max
-        self._file = self._opened()
-        self._size = os.fstat(self._file).st_size
+        self._fd = self._open_file()
+        self._size = os.fstat(self._fd).st_size
 
     def write(self, lines: bytes) -> None:
         """Append complete lines. If the disk is full, lines are lost, so that a container never blocks on its log."""
         while lines:
-            room = self._bytes_max - self._size
-            fitting = len(lines) if len(lines) <= room else lines.rfind(b"\n", 0, max(room, 0)) + 1
-            if not fitting and self._size:
+            free_bytes = self._bytes_max - self._size
+            fitting_bytes = len(lines) if len(lines) <= free_bytes else lines.rfind(b"\n", 0, max(free_bytes, 0)) + 1
+            if not fitting_bytes and self._size:
                 self._rotate()
                 continue
-            fitting = fitting or lines.find(b"\n") + 1
-            self._append(lines[:fitting])
-            lines = lines[fitting:]
+            fitting_bytes = fitting_bytes or lines.find(b"\n") + 1
+            self._append(lines[:fitting_bytes])
+            lines = lines[fitting_bytes:]
 
     def _append(self, lines: bytes) -> None:
         try:
-            written = os.write(self._file, lines)
+            written = os.write(self._fd, lines)
         except OSError:
             written = 0
         if written == len(lines):
             self._size += written
         elif written:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._fd, self._size)
 
     def truncate(self) -> bytes:
         """Truncate the log; return the texts of its last lines without their time stamps."""
-        texts = self.tail(1000, 1 << 16)
-        os.ftruncate(self._file, 0)
+        last_lines = self.tail(1000, 1 << 16)
+        os.ftruncate(self._fd, 0)
         self._size = 0
-        return texts
+        return last_lines
 
     def tail(self, lines: int, size: int) -> bytes:
         """Return the texts of the last `lines` log lines, at most `size` bytes, for the termination message."""
-        last = os.pread(self._file, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
-        return b"".join(map(_text, last.splitlines(keepends=True)[-lines:]))[-size:]
+        data = os.pread(self._fd, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
+        return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines:]))[-size:]
 
     def close(self) -> None:
         """Close the log file."""
-        os.close(self._file)
+        os.close(self._fd)
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
     def _rotate(self) -> None:
@@ -69,13 +69,13 @@ class RotatingLog:
         try:
             for age in range(self._files_max - 1, 0, -1):
                 self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
-            file = self._opened()
+            fd = self._open_file()
         except OSError:
-            file = self._file
-        os.ftruncate(file, 0)
-        if file != self._file:
-            os.close(self._file)
-        self._file, self._size = file, 0
+            fd = self._fd
+        os.ftruncate(fd, 0)
+        if fd != self._fd:
+            os.close(self._fd)
+        self._fd, self._size = fd, 0
 
     def _rename(self, old: str, new: str) -> None:
         try:
@@ -90,45 +90,47 @@ class LogLineSplitter:
     def __init__(self, log: RotatingLog, name: str) -> None:
         self._log = log
         self._name = name
-        self._rest = b""
+        self._incomplete_line = b""
 
     def feed(self, data: bytes) -> None:
         """Write data of the output (at most 16 KiB) to the log; an incomplete last line is kept for the next call."""
-        whole, newline, rest = (self._rest + data).rpartition(b"\n")
+        complete, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            first, more, others = whole.partition(b"\n")
-            while len(first) > _LINE_BYTES:
-                lines.append(self._line(b"P", first[:_LINE_BYTES]))
-                first = first[_LINE_BYTES:]
-            start = self._line(b"F", b"")[:-1]
-            lines.append(start + (first + more + others).replace(b"\n", b"\n" + start).replace(b"\r\n", b"\n"))
+            first_line, separator, other_lines = complete.partition(b"\n")
+            while len(first_line) > _LINE_BYTES:
+                lines.append(self._format_line(b"P", first_line[:_LINE_BYTES]))
+                first_line = first_line[_LINE_BYTES:]
+            prefix = self._format_line(b"F", b"")[:-1]
+            lines.append(
+                prefix + (first_line + separator + other_lines).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n")
+            )
             lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
-        while len(rest) > _LINE_BYTES:
-            lines.append(self._line(b"P", rest[:_LINE_BYTES]))
-            rest = rest[_LINE_BYTES:]
-        self._rest = rest
+        while len(remainder) > _LINE_BYTES:
+            lines.append(self._format_line(b"P", remainder[:_LINE_BYTES]))
+            remainder = remainder[_LINE_BYTES:]
+        self._incomplete_line = remainder
         if lines:
             self._log.write(b"".join(lines))
 
     def end(self) -> None:
         """At the end of the output, write the incomplete last line."""
-        if self._rest:
-            self._log.write(self._line(b"P", self._rest))
-            self._rest = b""
+        if self._incomplete_line:
+            self._log.write(self._format_line(b"P", self._incomplete_line))
+            self._incomplete_line = b""
 
-    def _line(self, tag: bytes, text: bytes) -> bytes:
-        return b"%s %s %s %s\n" % (_stamp(), self._name.encode(), tag, text)
+    def _format_line(self, tag: bytes, text: bytes) -> bytes:
+        return b"%s %s %s %s\n" % (_format_now(), self._name.encode(), tag, text)
 
 
-def _stamp() -> bytes:
+def _format_now() -> bytes:
     """Return the current time in RFC 3339 format with nanoseconds."""
     return linux.text(linux.now()).encode()
 
 
-def _text(line: bytes) -> bytes:
+def _extract_text(line: bytes) -> bytes:
     """Return the text of a CRI log line without time, stream and tag; a partial line (tag P) gets no newline."""
-    _, _, rest = line.partition(b" ")
-    _, _, rest = rest.partition(b" ")
-    tag, _, text = rest.partition(b" ")
+    _, _, remainder = line.partition(b" ")
+    _, _, remainder = remainder.partition(b" ")
+    tag, _, text = remainder.partition(b" ")
     return text.removesuffix(b"\n") if tag == b"P" else text

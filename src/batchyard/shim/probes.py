@@ -31,9 +31,9 @@ from batchyard.shim.run import ShimRun
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK, _PADDED = 0x1, 0x4, 0x1, 0x8
-_STREAM = 1
-_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
-SERVING = _STATUSES[1]
+_STREAM_ID = 1
+_HEALTH_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+SERVING = _HEALTH_STATUSES[1]
 
 
 class NoAnswerError(OSError):
@@ -51,76 +51,78 @@ def check(connection: socket.socket, authority: str, service: str, agent: str) -
         "user-agent": agent,
         "te": "trailers",
     }
-    fields = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
+    header_block = b"".join(b"\0" + _encode_text(name) + _encode_text(value) for name, value in headers.items())
     name = service.encode()
-    message = b"\x0a" + _varint(len(name)) + name if name else b""
-    request = _frame(_SETTINGS, 0, 0, b"") + _frame(_HEADERS, _END_HEADERS, _STREAM, fields)
-    connection.sendall(_PREFACE + request + _frame(_DATA, _END_STREAM, _STREAM, _message(message)))
-    return _status(_answer(connection))
+    message = b"\x0a" + _encode_varint(len(name)) + name if name else b""
+    request = _encode_frame(_SETTINGS, 0, 0, b"") + _encode_frame(_HEADERS, _END_HEADERS, _STREAM_ID, header_block)
+    connection.sendall(_PREFACE + request + _encode_frame(_DATA, _END_STREAM, _STREAM_ID, _encode_message(message)))
+    return _parse_status(_read_response(connection))
 
 
-def _answer(connection: socket.socket) -> bytes:
+def _read_response(connection: socket.socket) -> bytes:
     """Read HTTP/2 frames until the response message is complete; return the message."""
     body = b""
     while True:
-        length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _exactly(connection, 9))
-        payload = _exactly(connection, length)
+        length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _receive_exactly(connection, 9))
+        payload = _receive_exactly(connection, length)
         if kind in {_SETTINGS, _PING} and not flags & _ACK:
-            connection.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-        if kind == _DATA and stream == _STREAM:
+            connection.sendall(_encode_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        if kind == _DATA and stream == _STREAM_ID:
             body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
             if len(body) >= 5 and len(body) - 5 >= int.from_bytes(body[1:5], "big"):
                 return body[5:]
-        is_over = stream == _STREAM and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
-        if is_over or kind == _GOAWAY:
+        has_ended = stream == _STREAM_ID and (
+            kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS})
+        )
+        if has_ended or kind == _GOAWAY:
             raise NoAnswerError("the server has ended the request without an answer")
 
 
-def _status(message: bytes) -> str:
+def _parse_status(message: bytes) -> str:
     """Return the field `status` of an encoded HealthCheckResponse."""
     number = message[1] if message[:1] == b"\x08" else 0
-    return _STATUSES[number] if number < len(_STATUSES) else str(number)
+    return _HEALTH_STATUSES[number] if number < len(_HEALTH_STATUSES) else str(number)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        data = connection.recv(size - len(found))
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        data = connection.recv(size - len(received))
         if not data:
             raise NoAnswerError("EOF")
-        found += data
-    return found
+        received += data
+    return received
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def _encode_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _message(message: bytes) -> bytes:
+def _encode_message(message: bytes) -> bytes:
     return struct.pack(">BI", 0, len(message)) + message
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     """Encode a string for HPACK (HTTP/2 headers) without compression."""
     data = value.encode()
     if len(data) < 127:
         return bytes([len(data)]) + data
-    return b"\x7f" + _varint(len(data) - 127) + data
+    return b"\x7f" + _encode_varint(len(data) - 127) + data
 
 
-def _varint(number: int) -> bytes:
-    found = b""
+def _encode_varint(number: int) -> bytes:
+    encoded = b""
     while number > 127:
-        found += bytes([number & 127 | 128])
+        encoded += bytes([number & 127 | 128])
         number >>= 7
-    return found + bytes([number])
+    return encoded + bytes([number])
 
 
 Result: TypeAlias = Literal["success", "warning", "failure", "unknown"]
-_AGENT = "kube-probe/1.32"
+_USER_AGENT = "kube-probe/1.32"
 _BODY_BYTES = 10 * 1024
 _REDIRECTS_MAX = 10
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 
 
 class ProbeOutcome(NamedTuple):
@@ -133,24 +135,24 @@ class ProbeOutcome(NamedTuple):
 def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     """Run an exec, httpGet, tcpSocket, grpc or sleep handler. `timeout` is in seconds, None for no limit."""
     if "exec" in handler:
-        return _execute(handler["exec"].get("command") or [], container, timeout)
+        return _run_exec(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
         select.select([], [], [], handler["sleep"]["seconds"])
         return ProbeOutcome("success", "")
     if container.network is not None:
         linux.enter(container.network, linux.NEWNET)
     if "httpGet" in handler:
-        return _get(handler["httpGet"], container.address, timeout)
+        return _run_http_check(handler["httpGet"], container.address, timeout)
     if "tcpSocket" in handler:
         action = handler["tcpSocket"]
-        return _connect(action.get("host") or container.address, int(action["port"]), timeout)
+        return _run_tcp_check(action.get("host") or container.address, int(action["port"]), timeout)
     if "grpc" in handler:
         action = handler["grpc"]
-        return _check(container.address, int(action["port"]), action.get("service") or "", timeout)
+        return _run_grpc_check(container.address, int(action["port"]), action.get("service") or "", timeout)
     return ProbeOutcome("unknown", f"missing probe handler for {container.name}")
 
 
-def _execute(argv: list[str], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
+def _run_exec(argv: list[str], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     try:
         code, output = container_exec.execute(argv, container, timeout)
     except (OSError, ValueError) as failure:
@@ -160,31 +162,31 @@ def _execute(argv: list[str], container: RunningContainer, timeout: float | None
     return ProbeOutcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
 
 
-def _connect(host: str, port: int, timeout: float | None) -> ProbeOutcome:
+def _run_tcp_check(host: str, port: int, timeout: float | None) -> ProbeOutcome:
     try:
-        _connection(host, port, timeout).close()
+        _open_connection(host, port, timeout).close()
     except TimeoutError:
-        return ProbeOutcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
+        return ProbeOutcome("failure", f"dial tcp {_join_host_port(host, port)}: i/o timeout")
     except OSError as failure:
-        return ProbeOutcome("failure", _not_connected(host, port, failure))
+        return ProbeOutcome("failure", _describe_connect_error(host, port, failure))
     return ProbeOutcome("success", "")
 
 
-def _check(host: str, port: int, service: str, timeout: float | None) -> ProbeOutcome:
+def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -> ProbeOutcome:
     """Run a gRPC health check. The timeout covers the connection and the response."""
-    end = None if timeout is None else linux.monotonic() + timeout
-    place = _joined(host, port)
+    deadline = None if timeout is None else linux.monotonic() + timeout
+    address = _join_host_port(host, port)
     try:
-        connection = _connection(host, port, timeout)
+        connection = _open_connection(host, port, timeout)
     except OSError:
-        within = f"within {timeout:g}s" if timeout is not None else "at all"
+        time_limit = f"within {timeout:g}s" if timeout is not None else "at all"
         return ProbeOutcome(
-            "failure", f'timeout: failed to connect service "{place}" {within}: context deadline exceeded'
+            "failure", f'timeout: failed to connect service "{address}" {time_limit}: context deadline exceeded'
         )
     with connection:
         try:
-            connection.settimeout(_left(end))
-            status = check(connection, place, service, _AGENT)
+            connection.settimeout(_remaining_seconds(deadline))
+            status = check(connection, address, service, _USER_AGENT)
         except TimeoutError:
             return ProbeOutcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
         except OSError as failure:
@@ -194,28 +196,28 @@ def _check(host: str, port: int, service: str, timeout: float | None) -> ProbeOu
     return ProbeOutcome("success", "service healthy")
 
 
-def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
+def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
     """Run an HTTP check. Redirects to the same host are followed; other redirects succeed with a warning."""
     host, port = action.get("host") or address, int(action["port"])
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
-    end = None if timeout is None else linux.monotonic() + timeout
-    first = f"{scheme}://{_joined(host, port)}{path}"
+    deadline = None if timeout is None else linux.monotonic() + timeout
+    url = f"{scheme}://{_join_host_port(host, port)}{path}"
     for _ in range(_REDIRECTS_MAX):
         try:
-            code, headers, body = _ask(scheme, host, port, path, action.get("httpHeaders") or [], end)
+            code, headers, body = _send_get(scheme, host, port, path, action.get("httpHeaders") or [], deadline)
         except TimeoutError:
             text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-            return ProbeOutcome("failure", f'Get "{first}": {text}')
+            return ProbeOutcome("failure", f'Get "{url}": {text}')
         except OSError as failure:
-            return ProbeOutcome("failure", f'Get "{first}": {_not_answered(host, port, failure)}')
-        target = _target(headers.get("location", ""), scheme, host, port) if code in _REDIRECTS else None
+            return ProbeOutcome("failure", f'Get "{url}": {_describe_read_error(host, port, failure)}')
+        target = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
         if target is None or target[1] != host:
-            return _answered(code, body)
+            return _evaluate_response(code, body)
         scheme, host, port, path = target
     return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
-def _answered(code: int, body: str) -> ProbeOutcome:
+def _evaluate_response(code: int, body: str) -> ProbeOutcome:
     if 300 <= code < 400:
         return ProbeOutcome("warning", f"Probe terminated redirects, Response body: {body}")
     if 200 <= code < 300:
@@ -223,36 +225,41 @@ def _answered(code: int, body: str) -> ProbeOutcome:
     return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {code}")
 
 
-def _ask(
-    scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
+def _send_get(
+    scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], deadline: float | None
 ) -> tuple[int, dict[str, str], str]:
     """Send a GET request; return status code, headers and body of the response. TimeoutError, OSError on failure."""
-    default = {"Host": _joined(host, port), "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
-    given = {header["name"].title(): header["value"] for header in headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
-    with _connection(host, port, _left(end)) as plain:
-        connection = _encrypted(plain, host) if scheme == "https" else plain
+    default_headers = {
+        "Host": _join_host_port(host, port),
+        "User-Agent": _USER_AGENT,
+        "Accept": "*/*",
+        "Connection": "close",
+    }
+    probe_headers = {header["name"].title(): header["value"] for header in headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (default_headers | probe_headers).items() if value)
+    with _open_connection(host, port, _remaining_seconds(deadline)) as tcp_connection:
+        connection = _wrap_tls(tcp_connection, host) if scheme == "https" else tcp_connection
         connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
-        answer = b""
-        while len(answer) < 2 * _BODY_BYTES:
-            connection.settimeout(_left(end))
+        response = b""
+        while len(response) < 2 * _BODY_BYTES:
+            connection.settimeout(_remaining_seconds(deadline))
             data = connection.recv(65536)
-            answer += data
-            if not data or _is_whole(answer):
+            response += data
+            if not data or _is_complete(response):
                 break
-    head, _, body = answer.partition(b"\r\n\r\n")
-    first, *rest = head.decode("latin-1").split("\r\n")
-    version, _, status = first.partition(" ")
-    if not answer:
+    head, _, body = response.partition(b"\r\n\r\n")
+    status_line, *header_lines = head.decode("latin-1").split("\r\n")
+    version, _, status = status_line.partition(" ")
+    if not response:
         raise OSError("EOF")
     if not version.startswith("HTTP/") or not status[:3].isdigit():
-        raise OSError(f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{first}"')
-    pairs = (line.partition(":") for line in rest)
-    named = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return int(status[:3]), named, body[:_BODY_BYTES].decode(errors="replace")
+        raise OSError(f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{status_line}"')
+    pairs = (line.partition(":") for line in header_lines)
+    response_headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return int(status[:3]), response_headers, body[:_BODY_BYTES].decode(errors="replace")
 
 
-def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
+def _open_connection(host: str, port: int, timeout: float | None) -> socket.socket:
     """Open a TCP connection to a host, passed to getaddrinfo as bytes to avoid loading the IDNA codec."""
     family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, number)
@@ -265,60 +272,65 @@ def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
     return connection
 
 
-def _is_whole(answer: bytes) -> bool:
+def _is_complete(response: bytes) -> bool:
     """Report whether an HTTP response is complete according to its Content-Length or its status code."""
-    head, found, body = answer.partition(b"\r\n\r\n")
+    head, separator, body = response.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name == b"content-length" and value.strip().isdigit():
-            return bool(found) and len(body) >= int(value)
-    return head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(found)
+            return bool(separator) and len(body) >= int(value)
+    return head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(separator)
 
 
-def _encrypted(plain: socket.socket, host: str) -> socket.socket:
+def _wrap_tls(connection: socket.socket, host: str) -> socket.socket:
     """Wrap a connection in TLS without verifying the certificate, as the kubelet does for probes."""
     ssl = import_module("ssl")
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    wrapped: socket.socket = context.wrap_socket(plain, server_hostname=host)
-    return wrapped
+    tls_connection: socket.socket = context.wrap_socket(connection, server_hostname=host)
+    return tls_connection
 
 
-def _target(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
+def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
     """Return the scheme, host, port and path of a redirect's Location header; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
-    named, found, rest = location.partition("://")
-    if not found:
+    target_scheme, separator, remainder = location.partition("://")
+    if not separator:
         return None
-    place, _, path = rest.partition("/")
-    name, _, number = place.partition(":")
-    return named, name, int(number) if number.isdigit() else 443 if named == "https" else 80, f"/{path}"
+    authority, _, path = remainder.partition("/")
+    target_host, _, port_text = authority.partition(":")
+    return (
+        target_scheme,
+        target_host,
+        int(port_text) if port_text.isdigit() else 443 if target_scheme == "https" else 80,
+        f"/{path}",
+    )
 
 
-def _left(end: float | None) -> float | None:
-    if end is None:
+def _remaining_seconds(deadline: float | None) -> float | None:
+    if deadline is None:
         return None
-    left = end - linux.monotonic()
-    if left <= 0:
+    seconds = deadline - linux.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds
 
 
-def _not_answered(host: str, port: int, failure: OSError) -> str:
+def _describe_read_error(host: str, port: int, failure: OSError) -> str:
     if failure.errno == errno.ECONNRESET:
         return "read: connection reset by peer"
-    return _not_connected(host, port, failure) if failure.errno else str(failure)
+    return _describe_connect_error(host, port, failure) if failure.errno else str(failure)
 
 
-def _not_connected(host: str, port: int, failure: OSError) -> str:
+def _describe_connect_error(host: str, port: int, failure: OSError) -> str:
     if isinstance(failure, socket.gaierror):
         return f"dial tcp: lookup {host}: no such host"
-    return f"dial tcp {_joined(host, port)}: connect: {os.strerror(failure.errno or 0).lower()}"
+    return f"dial tcp {_join_host_port(host, port)}: connect: {os.strerror(failure.errno or 0).lower()}"
 
 
-def _joined(host: str, port: int) -> str:
+def _join_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -327,8 +339,8 @@ def _joined(host: str, port: int) -> str:
 
 
 #: Seconds after its timeout in which an attempt can report the timeout itself before it is killed.
-_SLACK_SECONDS = 5.0
-_LOST = ProbeOutcome("unknown", "the attempt was ended")
+_KILL_DELAY_SECONDS = 5.0
+_LOST_ATTEMPT = ProbeOutcome("unknown", "the attempt was ended")
 
 
 class ProbeWorkers:
@@ -344,26 +356,26 @@ class ProbeWorkers:
         container: RunningContainer,
         handler: Mapping[str, Any],
         timeout: float | None,
-        done: Callable[[ProbeOutcome], None],
+        callback: Callable[[ProbeOutcome], None],
     ) -> None:
-        """Start a handler in a child process; call `done` with its outcome."""
-        reads, writes = os.pipe2(os.O_CLOEXEC)
+        """Start a handler in a child process; call `callback` with its outcome."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
-            self._be(container, handler, timeout, writes)
-        os.close(writes)
-        self._children[reads] = child
-        self._loop.when_readable(reads, partial(self._take, reads, b"", done))
+            self._run_in_child(container, handler, timeout, writer)
+        os.close(writer)
+        self._children[reader] = child
+        self._loop.when_readable(reader, partial(self._read_outcome, reader, b"", callback))
         if timeout is not None:
-            self._loop.after(timeout + _SLACK_SECONDS, partial(self._kill, reads, child))
+            self._loop.call_later(timeout + _KILL_DELAY_SECONDS, partial(self._kill, reader, child))
 
     def end(self) -> None:
         """Kill all running attempts."""
-        for reads, child in list(self._children.items()):
-            self._kill(reads, child)
+        for reader, child in list(self._children.items()):
+            self._kill(reader, child)
 
-    def _be(
-        self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writes: int
+    def _run_in_child(
+        self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writer: int
     ) -> NoReturn:
         """In the child process: run the handler and write its outcome to the pipe."""
         try:
@@ -371,24 +383,24 @@ class ProbeWorkers:
             linux.default_signals()
             self._run.release()
             outcome = run_handler(handler, container, timeout)
-            os.write(writes, json.dumps(outcome).encode())
+            os.write(writer, json.dumps(outcome).encode())
         except (OSError, ValueError, KeyError) as failure:
-            os.write(writes, json.dumps(ProbeOutcome("unknown", repr(failure))).encode())
+            os.write(writer, json.dumps(ProbeOutcome("unknown", repr(failure))).encode())
         finally:
             os._exit(0)
 
-    def _take(self, reads: int, before: bytes, done: Callable[[ProbeOutcome], None]) -> None:
-        data = os.read(reads, 65536)
+    def _read_outcome(self, reader: int, received: bytes, callback: Callable[[ProbeOutcome], None]) -> None:
+        data = os.read(reader, 65536)
         if data:
-            self._loop.when_readable(reads, partial(self._take, reads, before + data, done))
+            self._loop.when_readable(reader, partial(self._read_outcome, reader, received + data, callback))
             return
-        self._loop.forget(reads)
-        os.close(reads)
-        del self._children[reads]
-        done(ProbeOutcome(*json.loads(before)) if before else _LOST)
+        self._loop.unregister(reader)
+        os.close(reader)
+        del self._children[reader]
+        callback(ProbeOutcome(*json.loads(received)) if received else _LOST_ATTEMPT)
 
-    def _kill(self, reads: int, child: int) -> None:
-        if self._children.get(reads) == child:
+    def _kill(self, reader: int, child: int) -> None:
+        if self._children.get(reader) == child:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
@@ -401,8 +413,8 @@ class ProbeWorkers:
 # for the startup probe. After a failure, a liveness or startup probe does not run any more.
 
 
-_ATTEMPTS = 3
-_KINDS = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
+_ATTEMPTS_MAX = 3
+_PROBE_NAMES = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
 
 #: Starts a handler with a timeout in seconds, and calls back with its outcome.
 StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[ProbeOutcome], None]], None]
@@ -415,8 +427,8 @@ class Health:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
         self._report = report
-        self._workers = {kind: _Worker(kind, probe, loop, attempt, self) for kind, probe in probes.items()}
-        self._leaving = False
+        self._workers = {kind: _ProbeWorker(kind, probe, loop, attempt, self) for kind, probe in probes.items()}
+        self._is_terminating = False
 
     @property
     def ready(self) -> bool:
@@ -428,21 +440,21 @@ class Health:
         for worker in self._workers.values():
             worker.begin()
 
-    def leave(self) -> None:
+    def stop_for_termination(self) -> None:
         """Stop the liveness and startup probes, when the container is terminating."""
-        self._leaving = True
+        self._is_terminating = True
 
-    def wants(self, kind: str) -> bool:
+    def should_run(self, kind: str) -> bool:
         """Report whether the probe of a kind should run now."""
         if kind == "startup":
-            return not self.started and not self._leaving
-        return self.started and not (kind == "liveness" and self._leaving)
+            return not self.started and not self._is_terminating
+        return self.started and not (kind == "liveness" and self._is_terminating)
 
     def warn(self, reason: str, message: str) -> None:
         """Report a warning of a probe, which the kubelet records as an Event."""
         self._report.warn(reason, message)
 
-    def take(self, kind: str, succeeded: bool, message: str) -> bool:
+    def apply_result(self, kind: str, succeeded: bool, message: str) -> bool:
         """Apply a probe result that has reached its threshold; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = succeeded
@@ -452,7 +464,7 @@ class Health:
         elif kind == "startup":
             self.started = True
             if "readiness" in self._workers:
-                self._workers["readiness"].hurry()
+                self._workers["readiness"].run_early()
         self._report.changed()
         return True
 
@@ -471,7 +483,7 @@ class ProbeCallbacks:
         self.changed = changed
 
 
-class _Worker:
+class _ProbeWorker:
     """One probe of a container, with its timer and its number of equal results in a row."""
 
     def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: StartAttempt, health: Health) -> None:
@@ -480,54 +492,54 @@ class _Worker:
         self._loop = loop
         self._attempt = attempt
         self._health = health
-        self._last: bool | None = None
-        self._in_a_row = 0
-        self._tries = 0
-        self._turns = 0
+        self._last_result: bool | None = None
+        self._equal_results = 0
+        self._attempt_number = 0
+        self._turn_number = 0
 
     def begin(self) -> None:
-        self._loop.after(self._probe.get("initialDelaySeconds", 0), partial(self._turn, 0))
+        self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_turn, 0))
 
-    def hurry(self) -> None:
+    def run_early(self) -> None:
         """Run the probe now instead of after its period, unless its initial delay has not ended."""
-        if self._turns:
-            self._turn(self._turns)
+        if self._turn_number:
+            self._run_turn(self._turn_number)
 
-    def _turn(self, turn: int) -> None:
+    def _run_turn(self, turn: int) -> None:
         """Run the probe if it should run now; otherwise schedule the next turn after the period."""
-        if turn != self._turns:
+        if turn != self._turn_number:
             return
-        self._turns += 1
-        if self._health.wants(self._kind):
-            self._tries = 1
-            self._attempt(self._probe, self._probe["timeoutSeconds"], self._take)
+        self._turn_number += 1
+        if self._health.should_run(self._kind):
+            self._attempt_number = 1
+            self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
         else:
-            self._again()
+            self._schedule_next()
 
-    def _again(self) -> None:
-        self._loop.after(self._probe["periodSeconds"], partial(self._turn, self._turns))
+    def _schedule_next(self) -> None:
+        self._loop.call_later(self._probe["periodSeconds"], partial(self._run_turn, self._turn_number))
 
-    def _take(self, outcome: ProbeOutcome) -> None:
+    def _handle_outcome(self, outcome: ProbeOutcome) -> None:
         """Handle the outcome of an attempt; an unknown outcome is retried up to three times and then ignored."""
-        name = _KINDS[self._kind]
+        name = _PROBE_NAMES[self._kind]
         if outcome.result == "unknown":
-            if self._tries < _ATTEMPTS:
-                self._tries += 1
-                self._attempt(self._probe, self._probe["timeoutSeconds"], self._take)
+            if self._attempt_number < _ATTEMPTS_MAX:
+                self._attempt_number += 1
+                self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
                 return
             self._health.warn("Unhealthy", f"{name} probe errored and resulted in unknown state: {outcome.text}")
-            self._again()
+            self._schedule_next()
             return
         if outcome.result == "failure":
             self._health.warn("Unhealthy", f"{name} probe failed: {outcome.text}")
         elif outcome.result == "warning":
             self._health.warn("ProbeWarning", f"{name} probe warning: {outcome.text}")
-        if self._count(outcome.result != "failure", f"{name} probe failed: {outcome.text}"):
-            self._again()
+        if self._count_result(outcome.result != "failure", f"{name} probe failed: {outcome.text}"):
+            self._schedule_next()
 
-    def _count(self, succeeded: bool, message: str) -> bool:
+    def _count_result(self, succeeded: bool, message: str) -> bool:
         """Count a result, and apply it at its threshold; return whether the probe continues."""
-        self._in_a_row = self._in_a_row + 1 if self._last == succeeded else 1
-        self._last = succeeded
+        self._equal_results = self._equal_results + 1 if self._last_result == succeeded else 1
+        self._last_result = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]
-        return self._in_a_row < threshold or self._health.take(self._kind, succeeded, message)
+        return self._equal_results < threshold or self._health.apply_result(self._kind, succeeded, message)

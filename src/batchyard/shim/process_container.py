@@ -36,46 +36,46 @@ def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -
     If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
     """
     linux.adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: _abandon())
+    signal.signal(signal.SIGTERM, lambda *_: _kill_and_exit())
     linux.die_with_parent(signal.SIGTERM)
-    fails, failing = os.pipe2(os.O_CLOEXEC)
+    failure_reader, failure_writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
-        _execute(command, failing)
-    os.close(failing)
-    error = os.read(fails, 4096)
+        _execute_command(command, failure_writer)
+    os.close(failure_writer)
+    error = os.read(failure_reader, 4096)
     if error:
         os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
     else:
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
-        code = _ended(child)
+        code = _wait_for_command(child)
         if not is_enclosed:
             stop.kill_all()
         os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
     os._exit(0)
 
 
-def _execute(command: ProcessCommand, failing: int) -> NoReturn:
+def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
     """In a child process: execute the command, or write the reason for a failure to the pipe."""
     try:
-        _prepare(command)
+        _prepare_process(command)
     except (OSError, ValueError) as failure:
-        os.write(failing, str(failure).encode())
+        os.write(failure_writer, str(failure).encode())
         os._exit(1)
     try:
         os.execvpe(command.argv[0], list(command.argv), dict(command.environment))
     except OSError as failure:
-        os.write(failing, run.not_executed(command.argv[0], failure.errno or 0).encode())
+        os.write(failure_writer, run.not_executed(command.argv[0], failure.errno or 0).encode())
     os._exit(1)
 
 
-def _prepare(command: ProcessCommand) -> None:
+def _prepare_process(command: ProcessCommand) -> None:
     if command.has_terminal:
         linux.own_terminal(0)
     else:
         os.setsid()
-    for limit, most in command.limits.items():
-        resource.setrlimit(limit, (most, most))
+    for limit, maximum in command.limits.items():
+        resource.setrlimit(limit, (maximum, maximum))
     if command.user:
         os.setgroups([])
         os.setgid(command.user[1])
@@ -85,7 +85,7 @@ def _prepare(command: ProcessCommand) -> None:
     linux.default_signals()
 
 
-def _ended(child: int) -> int:
+def _wait_for_command(child: int) -> int:
     """Reap child processes until the command has ended; return the command's exit code."""
     while True:
         pid, status = os.wait()
@@ -94,7 +94,7 @@ def _ended(child: int) -> int:
             return 128 - code if code < 0 else code
 
 
-def _abandon() -> NoReturn:
+def _kill_and_exit() -> NoReturn:
     """After the end of the shim: kill all descendants and exit."""
     stop.kill_all()
     os._exit(1)

@@ -85,7 +85,7 @@ class ShimRun:
 
 
 _OUTPUT_BYTES = 1 << 20
-_NOT_STARTED = 127
+_NOT_STARTED_CODE = 127
 
 
 class CommandResult(NamedTuple):
@@ -98,7 +98,7 @@ class CommandResult(NamedTuple):
 
 def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
     """Run a program without standard input for at most `seconds`; it is killed when this process ends."""
-    outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+    output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
         try:
@@ -106,69 +106,77 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
             os.setsid()
             signal.set_wakeup_fd(-1)
             linux.default_signals()
-            for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (outputs[0][1], 1), (outputs[1][1], 2)):
+            for source, target in (
+                (os.open("/dev/null", os.O_RDONLY), 0),
+                (output_pipes[0][1], 1),
+                (output_pipes[1][1], 2),
+            ):
                 os.dup2(source, target)
             os.execve(argv[0], list(argv), dict(environment))
         finally:
-            os._exit(_NOT_STARTED)
-    for _, writes in outputs:
-        os.close(writes)
-    texts = read([reads for reads, _ in outputs], seconds)
-    for reads, _ in outputs:
-        os.close(reads)
-    if texts is None:
+            os._exit(_NOT_STARTED_CODE)
+    for _, write_end in output_pipes:
+        os.close(write_end)
+    output_data = read([read_end for read_end, _ in output_pipes], seconds)
+    for read_end, _ in output_pipes:
+        os.close(read_end)
+    if output_data is None:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if texts is None:
+    if output_data is None:
         return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
-    return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in texts))
+    return CommandResult(
+        128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output_data)
+    )
 
 
-def read(files: list[int], timeout: float | None) -> list[bytes] | None:
+def read(fds: list[int], timeout: float | None) -> list[bytes] | None:
     """Read descriptors until all are at their end; return their data, or None after `timeout` seconds."""
-    end = None if timeout is None else linux.monotonic() + timeout
-    texts = dict.fromkeys(files, b"")
-    waiting = list(files)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - linux.monotonic()))
+    deadline = None if timeout is None else linux.monotonic() + timeout
+    received = dict.fromkeys(fds, b"")
+    open_fds = list(fds)
+    while open_fds:
+        ready, _, _ = select.select(
+            open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic())
+        )
         if not ready:
             return None
-        for file in ready:
-            data = os.read(file, 65536)
+        for fd in ready:
+            data = os.read(fd, 65536)
             if not data:
-                waiting.remove(file)
-            elif len(texts[file]) < _OUTPUT_BYTES:
-                texts[file] += data
-    return list(texts.values())
+                open_fds.remove(fd)
+            elif len(received[fd]) < _OUTPUT_BYTES:
+                received[fd] += data
+    return list(received.values())
 
 
 # --- error messages ---
 # Error messages for commands that could not be started, in the format of containerd and runc.
 
 
-_CREATE = (
+_CREATE_PREFIX = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
 #: The texts that podman adds before and after the message of its OCI runtime.
-_BEFORE = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
-_AFTER = (
+_PODMAN_PREFIXES = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
+_PODMAN_SUFFIXES = (
     ": OCI runtime attempted to invoke a command that was not found",
     ": OCI permission denied",
     ": OCI runtime error",
 )
-_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
+_ERROR_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
 def start_error(text: str) -> str:
     """Return containerd's error message for a container that runc could not start."""
-    return f"{_CREATE}unable to start container process: error during container init: {text}"
+    return f"{_CREATE_PREFIX}unable to start container process: error during container init: {text}"
 
 
 def exec_error(text: str) -> str:
     """Return containerd's error message for an exec command that runc could not start."""
-    started = f'failed to start exec "{os.getpid():064x}"'
-    return f"{started}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
+    prefix = f'failed to start exec "{os.getpid():064x}"'
+    return f"{prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
 def not_executed(program: str, number: int) -> str:
@@ -182,18 +190,18 @@ def not_executed(program: str, number: int) -> str:
 def parse_bubblewrap_error(text: str) -> str:
     """Convert bubblewrap's error message to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
-    found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
-    return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
+    matched = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
+    return not_executed(matched[1], _ERROR_NUMBERS[matched[2]]) if matched and matched[2] in _ERROR_NUMBERS else line
 
 
 def parse_engine_error(text: str) -> str:
     """Extract runc's error message from podman's error output."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""
-    for before in _BEFORE:
-        line = line.rpartition(before)[2]
-    for after in _AFTER:
-        line = line.removesuffix(after)
+    for prefix in _PODMAN_PREFIXES:
+        line = line.rpartition(prefix)[2]
+    for suffix in _PODMAN_SUFFIXES:
+        line = line.removesuffix(suffix)
     return line
 
 

@@ -40,37 +40,37 @@ from batchyard.shim.run import ShimRun
 # - `sockets`, the path of a run. The host replies with two sockets in the network of that run, one IPv4 and one IPv6.
 
 
-_ASKED_BYTES = 1 << 20
-_KILLED = 128 + signal.SIGKILL
+_REQUEST_BYTES_MAX = 1 << 20
+_KILLED_CODE = 128 + signal.SIGKILL
 
 
 def host(node: int, features: Features, connection: socket.socket) -> None:
     """Run the session that a client requests on a connection until the session ends."""
-    message, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
+    message, fds = state_dir.take_files(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return
-    asked = json.loads(message)
+    request = json.loads(message)
     try:
-        if "sockets" in asked:
-            _give_sockets(node, asked["sockets"], connection)
+        if "sockets" in request:
+            _send_sockets(node, request["sockets"], connection)
         else:
-            _Session(ShimRun(node, asked["run"]), features, asked, files, connection).host()
+            _ExecSession(ShimRun(node, request["run"]), features, request, fds, connection).host()
     except (OSError, ValueError) as failure:
         _send_reply(connection, [], error=str(failure))
 
 
-class _Session:
+class _ExecSession:
     """One exec command in a running container, with the connection to its client."""
 
     def __init__(
-        self, run: ShimRun, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
+        self, run: ShimRun, features: Features, request: dict[str, Any], fds: list[int], connection: socket.socket
     ) -> None:
         self._run = run
         self._features = features
-        self._rules: bytes | None = None
+        self._seccomp_program: bytes | None = None
         self._run.spec = state_dir.read_json(self._run.folder, "spec.json") or {}
-        self._asked = asked
-        self._files = files
+        self._request = request
+        self._fds = fds
         self._connection = connection
         self._loop = Loop()
         self._received = b""
@@ -79,40 +79,40 @@ class _Session:
     def host(self) -> None:
         """Enter the container, start the command, and wait for its end."""
         pid = _first_process(self._run)
-        container = os.pidfd_open(pid)
+        process_fd = os.pidfd_open(pid)
         group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
         user = launch.credentials(self._run, pid, is_enclosed=True)
         launch.bound(self._run.spec["limits"], cgroups.leaf(group) if launch.is_contained(self._run) else group)
-        self._rules = launch.filter_of(self._run, self._features)
-        ends = list(os.openpty()) if self._asked["tty"] else []
-        launch.give_streams(self._run, self._features, [*ends[1:], *self._files])
+        self._seccomp_program = launch.filter_of(self._run, self._features)
+        terminal = list(os.openpty()) if self._request["tty"] else []
+        launch.give_streams(self._run, self._features, [*terminal[1:], *self._fds])
         is_enclosed = container_exec.enter(pid)
-        own = self._run.spec["user"]
-        given = [] if self._asked["tty"] else self._files
-        opened = [*ends, *self._files]
+        spec_user = self._run.spec["user"]
+        client_fds = [] if self._request["tty"] else self._fds
+        inherited_fds = [*terminal, *self._fds]
         command = process_container.ProcessCommand(
-            self._asked["argv"],
-            variables | ({"TERM": "xterm"} if self._asked["tty"] else {}),
+            self._request["argv"],
+            variables | ({"TERM": "xterm"} if self._request["tty"] else {}),
             self._run.spec["workingDir"] or "/",
-            (own["uid"], own["gid"]) if own and not is_enclosed else None,
-            has_terminal=bool(self._asked["tty"]),
+            (spec_user["uid"], spec_user["gid"]) if spec_user and not is_enclosed else None,
+            has_terminal=bool(self._request["tty"]),
             start_error=words.exec_error,
         )
-        status = self._fork(command, [*ends[1:] * 3, *given], opened, user, is_enclosed=is_enclosed)
-        _send_reply(self._connection, ends[:1], started=True)
-        for file in opened:
-            os.close(file)
-        self._loop.when_readable(self._connection.fileno(), self._end_if_gone)
-        self._loop.when_readable(container, self._end)
-        self._loop.when_readable(status, lambda: self._hear(status))
+        status = self._fork(command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed)
+        _send_reply(self._connection, terminal[:1], started=True)
+        for fd in inherited_fds:
+            os.close(fd)
+        self._loop.when_readable(self._connection.fileno(), self._end_if_disconnected)
+        self._loop.when_readable(process_fd, self._end_command)
+        self._loop.when_readable(status, lambda: self._read_status(status))
         self._loop.run()
         self._reap()
 
     def _fork(
         self,
         command: process_container.ProcessCommand,
-        standard: list[int],
-        opened: list[int],
+        standard_fds: list[int],
+        inherited_fds: list[int],
         user: User | None,
         *,
         is_enclosed: bool,
@@ -124,21 +124,21 @@ class _Session:
             self._connection.close()
             signal.set_wakeup_fd(-1)
             try:
-                for target, source in enumerate(standard):
+                for target, source in enumerate(standard_fds):
                     os.dup2(source, target)
-                for file in opened:
-                    os.close(file)
+                for fd in inherited_fds:
+                    os.close(fd)
                 if user:
                     container_exec.become(user)
                 if is_enclosed:
-                    container_exec.confine(self._rules)
+                    container_exec.confine(self._seccomp_program)
                 process_container.warden(command, status_writer, is_enclosed=is_enclosed)
             finally:
                 os._exit(1)
         os.close(status_writer)
         return status
 
-    def _hear(self, status: int) -> None:
+    def _read_status(self, status: int) -> None:
         """Read status lines of the warden; send the command's exit code or error to the client."""
         data = os.read(status, 4096)
         self._received += data
@@ -146,28 +146,28 @@ class _Session:
         for line in lines:
             status_line = json.loads(line)
             if "exit-code" in status_line:
-                self._over(exit_code=status_line["exit-code"])
+                self._finish(exit_code=status_line["exit-code"])
             elif "error" in status_line:
-                self._over(error=status_line["error"])
+                self._finish(error=status_line["error"])
         if not data:  # the warden was killed
-            self._over(exit_code=_KILLED)
+            self._finish(exit_code=_KILLED_CODE)
 
-    def _end_if_gone(self) -> None:
+    def _end_if_disconnected(self) -> None:
         if not self._connection.recv(1):
-            self._end()
+            self._end_command()
 
-    def _end(self) -> None:
+    def _end_command(self) -> None:
         """End the command, after the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
         self._reap()
-        self._over(exit_code=_KILLED)
+        self._finish(exit_code=_KILLED_CODE)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
             os.waitpid(self._warden, 0)
 
-    def _over(self, **reply: object) -> None:
+    def _finish(self, **reply: object) -> None:
         _send_reply(self._connection, [], **reply)
         self._loop.stop()
 
@@ -181,18 +181,21 @@ def _first_process(run: ShimRun) -> int:
     return pid
 
 
-def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
+def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
     """Send an IPv4 and an IPv6 socket in the network namespace of a run to the client."""
     container_exec.enter_network(_first_process(ShimRun(node, path)))
-    kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-    with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
-        _send_reply(connection, [old.fileno(), new.fileno()], sockets=2)
+    socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+    with (
+        socket.socket(socket.AF_INET, socket_type) as ipv4_socket,
+        socket.socket(socket.AF_INET6, socket_type) as ipv6_socket,
+    ):
+        _send_reply(connection, [ipv4_socket.fileno(), ipv6_socket.fileno()], sockets=2)
 
 
-def _send_reply(connection: socket.socket, files: list[int], **reply: object) -> None:
+def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> None:
     """Send a message and descriptors to the client; do nothing if it has disconnected."""
     with suppress(OSError):
-        socket.send_fds(connection, [json.dumps(reply).encode()], files)
+        socket.send_fds(connection, [json.dumps(reply).encode()], fds)
 
 
 # --- sandbox shim ---
@@ -201,43 +204,43 @@ def _send_reply(connection: socket.socket, files: list[int], **reply: object) ->
 
 
 #: The unit of st_blocks, in bytes.
-_BLOCK = 512
+_BLOCK_BYTES = 512
 
 
 def disk(path: str) -> int:
     """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
     blocks: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
-        for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
-            for found in filter(None, (_stat(name, here) for name in (*folders, *files))):
-                blocks[found.st_dev, found.st_ino] = found.st_blocks
-    return sum(blocks.values()) * _BLOCK
+        for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
+            for file_status in filter(None, (_stat_file(name, folder_fd) for name in (*folders, *files))):
+                blocks[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
+    return sum(blocks.values()) * _BLOCK_BYTES
 
 
-def _stat(name: str, folder: int) -> os.stat_result | None:
+def _stat_file(name: str, folder_fd: int) -> os.stat_result | None:
     try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except OSError:
         return None
 
 
-_GONE_SECONDS = 2.0
+_FOLDER_CHECK_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
 #: Volumes are measured after one second, then every ten seconds as in the kubelet, or less often if that is slow.
-_MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
+_FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 20.0
 #: How long the sandbox shim waits for the shims of killed containers, in seconds.
-_END_SECONDS = 10.0
+_SHIM_END_SECONDS = 10.0
 
 
 def keep(run: ShimRun, features: Features) -> None:
     """Supervise a claimed sandbox run until a stop is requested."""
     run.write(keeper=os.getpid(), phase="Starting")
-    group = _pods_group(run, features)
+    group = _pod_group(run, features)
     try:
         users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
-        _make(run, features, group)
+        _create_shared_resources(run, features, group)
         _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=users)
-        _wait(run)
+        _wait_for_stop(run)
         _end_runs(run)
         message = {}
     except (OSError, ValueError) as failure:
@@ -246,53 +249,53 @@ def keep(run: ShimRun, features: Features) -> None:
     _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
 
 
-def _wait(run: ShimRun) -> None:
+def _wait_for_stop(run: ShimRun) -> None:
     """Wait until a stop of the sandbox is requested or the run's directory is removed."""
     loop = Loop()
 
-    def look() -> None:
+    def check() -> None:
         if run.is_gone() or run.stop_request():
             loop.stop()
 
-    def watch() -> None:
-        look()
-        loop.after(_GONE_SECONDS, watch)
+    def check_periodically() -> None:
+        check()
+        loop.call_later(_FOLDER_CHECK_SECONDS, check_periodically)
 
-    loop.when_signalled(signal.SIGTERM, look)
-    watch()
+    loop.when_signalled(signal.SIGTERM, check)
+    check_periodically()
     if run.spec.get("limited"):
-        _measure(run, loop, _MEASURES_FIRST_SECONDS)
+        _measure(run, loop, _FIRST_MEASURE_SECONDS)
     loop.run()
 
 
-def _measure(run: ShimRun, loop: Loop, patience: float) -> None:
+def _measure(run: ShimRun, loop: Loop, interval: float) -> None:
     """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
-    began = linux.monotonic()
+    started = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
         if disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
-    took = linux.monotonic() - began
-    again = max(min(2 * patience, _MEASURES_SECONDS), _MEASURES_SHARE * took)
-    loop.after(patience, lambda: _measure(run, loop, again))
+    seconds = linux.monotonic() - started
+    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * seconds)
+    loop.call_later(interval, lambda: _measure(run, loop, next_interval))
 
 
 def _end_runs(run: ShimRun) -> None:
     """Kill the running containers of the pod, and wait until their shims have ended."""
-    end = linux.monotonic() + _END_SECONDS
-    pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
-    while (kept := image_pull.kept_runs(pod)) and linux.monotonic() < end:
-        for path in kept:
-            _kill(pod, path)
+    deadline = linux.monotonic() + _SHIM_END_SECONDS
+    pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
+    while (supervised := image_pull.kept_runs(pod_fd)) and linux.monotonic() < deadline:
+        for path in supervised:
+            _kill_run(pod_fd, path)
         signal.sigtimedwait([], 0.005)
 
 
-def _kill(pod: int, path: str) -> None:
+def _kill_run(pod_fd: int, path: str) -> None:
     with suppress(OSError):
-        opened = state_dir.open_folder(path, pod)
-        state = state_dir.read_json(opened, "state.json") or {}
-        os.close(opened)
+        run_fd = state_dir.open_folder(path, pod_fd)
+        state = state_dir.read_json(run_fd, "state.json") or {}
+        os.close(run_fd)
         if "pid" in state and state["phase"] == "Running":
             os.kill(state["pid"], signal.SIGKILL)
 
@@ -302,17 +305,17 @@ def _report_state(run: ShimRun, **changes: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def _pods_group(run: ShimRun, features: Features) -> Group:
+def _pod_group(run: ShimRun, features: Features) -> Group:
     """Return the pod's control group; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
     return {name: f"{path}/{image_pull.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
 
 
-def _make(run: ShimRun, features: Features, group: Group) -> None:
+def _create_shared_resources(run: ShimRun, features: Features, group: Group) -> None:
     """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
-    for name, text in _files(run.spec).items():
+    for name, content in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(content)
     if features.cgroups:
         cgroups.make(group, {})
         cgroups.share_out(features.cgroups.version, group)
@@ -331,11 +334,13 @@ def _files(spec: dict[str, Any]) -> dict[str, str]:
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
-    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _machines("resolv.conf")
+    resolv = (
+        "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _read_etc_file("resolv.conf")
+    )
     return {"hosts": spec["hosts"], "hostname": f"{spec['hostname']}\n", "resolv.conf": resolv}
 
 
-def _machines(name: str) -> str:
+def _read_etc_file(name: str) -> str:
     """Return the content of a file in the machine's /etc; '' if it cannot be read."""
     try:
         with open(f"/etc/{name}", encoding="utf-8") as file:
@@ -352,9 +357,9 @@ def _mount_volumes(run: ShimRun) -> None:
         linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", size)
 
 
-_FORK_AGAIN_SECONDS = 0.2
-_KEEPERS = {"container": shim.keep, "sandbox": keep}
-_SESSIONS_WAITING = 256
+_FORK_RETRY_SECONDS = 0.2
+_SUPERVISORS = {"container": shim.keep, "sandbox": keep}
+_SESSIONS_BACKLOG = 256
 
 
 def main(arguments: list[str]) -> int:
@@ -377,9 +382,9 @@ class Spawner:
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
         self._lock = lock
-        without = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
-        self._features = capabilities.detect_features(node, without, partial(image_pull.start, node, without))
-        self._keepers: dict[int, str] = {}
+        disabled = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
+        self._features = capabilities.detect_features(node, disabled, partial(image_pull.start, node, disabled))
+        self._shim_paths: dict[int, str] = {}
         self._loop = Loop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -387,59 +392,59 @@ class Spawner:
     def serve(self) -> None:
         """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
         image_pull.all_pods(self._node, self._features)
-        for engine in () if self._features.outside else self._features.engines:
-            self._fork_to(f"containers of {engine.kind}", partial(image_pull.containers, self._node, engine))
-        self._fork_to("unpacked images", partial(rootfs_store.trim, self._node, inf))
-        if self._features.outside:
-            self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
+        for engine in () if self._features.image_helper else self._features.engines:
+            self._run_in_child(f"containers of {engine.kind}", partial(image_pull.containers, self._node, engine))
+        self._run_in_child("unpacked images", partial(rootfs_store.trim, self._node, inf))
+        if self._features.image_helper:
+            self._loop.when_readable(self._features.image_helper.fileno(), self._loop.stop)
         if self._features.bubblewrap:
-            place = os.readlink(f"/proc/self/fd/{self._node}")
-            state_dir.refresh(place)
-            bubblewrap.make(place)
+            node_path = os.readlink(f"/proc/self/fd/{self._node}")
+            state_dir.refresh(node_path)
+            bubblewrap.make(node_path)
         state_dir.remove(self._node, "spawner")
         self._requests.bind(state_dir.address(self._node, "spawner"))
-        self._loop.when_readable(self._requests.fileno(), self._take)
+        self._loop.when_readable(self._requests.fileno(), self._receive_request)
         state_dir.remove(self._node, "sessions")
         self._sessions.bind(state_dir.address(self._node, "sessions"))
-        self._sessions.listen(_SESSIONS_WAITING)
-        self._loop.when_readable(self._sessions.fileno(), self._host)
+        self._sessions.listen(_SESSIONS_BACKLOG)
+        self._loop.when_readable(self._sessions.fileno(), self._accept_session)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.when_signalled(number, self._loop.stop)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.when_signalled(signal_number, self._loop.stop)
         gc.collect()
         gc.freeze()
         state_dir.write_json(self._node, "features.json", capabilities.features_document(self._features))
-        self._end_with_the_folder()
+        self._watch_node_folder()
         self._loop.run()
 
-    def _end_with_the_folder(self) -> None:
+    def _watch_node_folder(self) -> None:
         """Check periodically whether the node directory was removed; if so, stop the spawner."""
         if state_dir.is_gone(self._node):
             self._loop.stop()
-        self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
+        self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
-    def _take(self) -> None:
+    def _receive_request(self) -> None:
         """Receive a run request; forward an image pull to the image helper, if any, otherwise fork a shim."""
         path = self._requests.recv(4096).decode(errors="replace")
-        if self._features.outside and image_pull.is_of_image(path):
-            self._features.outside.send(path.encode())
+        if self._features.image_helper and image_pull.is_of_image(path):
+            self._features.image_helper.send(path.encode())
         else:
             self._fork(path)
 
     def _fork(self, path: str) -> None:
         """Fork a shim for a run; if fork fails, retry later."""
         try:
-            keeper = os.fork()
+            shim_pid = os.fork()
         except OSError as failure:
             state_dir.complain(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
-            self._loop.after(_FORK_AGAIN_SECONDS, partial(self._fork, path))
+            self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork, path))
             return
-        if keeper == 0:
+        if shim_pid == 0:
             self._close_inherited()
-            event_loop.run_shim(self._node, path, partial(_keep, self._features))
-        self._keepers[keeper] = path
+            event_loop.run_shim(self._node, path, partial(_supervise_run, self._features))
+        self._shim_paths[shim_pid] = path
 
-    def _host(self) -> None:
+    def _accept_session(self) -> None:
         """Accept a client connection and fork a session host for it."""
         connection, _ = self._sessions.accept()
         with connection:
@@ -452,18 +457,18 @@ class Spawner:
                 self._close_inherited()
                 event_loop.run_child(self._node, "a session", partial(host, self._node, self._features, connection))
 
-    def _tidy(self, path: str) -> None:
+    def _clean_up_after(self, path: str) -> None:
         """Remove what a run whose shim has ended may have left: its engine container and control groups."""
         engine = self._features.runner
         if engine and image_pull.leaves_container(self._node, path):
-            self._fork_to(path, partial(engine.forget, engine.name(path)))
+            self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.after(self._node, self._features, path)
 
-    def _fork_to(self, name: str, act: Callable[[], None]) -> None:
+    def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
         """Run a slow cleanup task in a child process."""
         if os.fork() == 0:
             self._close_inherited()
-            event_loop.run_child(self._node, name, act)
+            event_loop.run_child(self._node, name, task)
 
     def _close_inherited(self) -> None:
         """In a child process: close the spawner's lock and sockets."""
@@ -473,17 +478,17 @@ class Spawner:
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                path = self._keepers.pop(ended, None)
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                path = self._shim_paths.pop(pid, None)
                 if path is not None:
-                    self._tidy(path)
+                    self._clean_up_after(path)
 
 
-def _keep(found: Features, run: ShimRun) -> None:
+def _supervise_run(features: Features, run: ShimRun) -> None:
     if run.spec["kind"] == "image":
-        image_pull.keep(run, found.engines)
+        image_pull.keep(run, features.engines)
     else:
-        _KEEPERS[run.spec["kind"]](run, found)
+        _SUPERVISORS[run.spec["kind"]](run, features)
 
 
 if __name__ == "__main__":

@@ -15,20 +15,20 @@ from typing import Any
 
 from batchyard.shim import linux
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
 def open_folder(path: str, base: int | None = None) -> int:
     """Open a directory; return its descriptor. OSError if it does not exist."""
-    return os.open(path, _FOLDER, dir_fd=base)
+    return os.open(path, _FOLDER_FLAGS, dir_fd=base)
 
 
 def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
     """Receive a message with descriptors, which are made close-on-exec (socket.recv_fds does not do that)."""
-    message, files, _, _ = socket.recv_fds(connection, size, files_max)
-    for file in files:
-        os.set_inheritable(file, False)
-    return message, files
+    message, fds, _, _ = socket.recv_fds(connection, size, files_max)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return message, fds
 
 
 def is_gone(folder: int) -> bool:
@@ -43,22 +43,22 @@ def address(folder: int, name: str) -> str:
 
 def write_json(folder: int, name: str, value: object) -> None:
     """Write a JSON file atomically. OSError if that fails."""
-    whole = f".{name}.{os.getpid()}"
+    temporary_name = f".{name}.{os.getpid()}"
     try:
-        file = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
-        with open(file, "wb") as opened:
-            opened.write(json.dumps(value).encode())
-        os.rename(whole, name, src_dir_fd=folder, dst_dir_fd=folder)
+        fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
+        with open(fd, "wb") as file:
+            file.write(json.dumps(value).encode())
+        os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        remove(folder, whole)
+        remove(folder, temporary_name)
         raise
 
 
 def read_json(folder: int, name: str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or malformed."""
     try:
-        with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as opened:
-            value = json.loads(opened.read())
+        with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
+            value = json.loads(file.read())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -76,11 +76,11 @@ def remove_tree(folder: int, name: str) -> None:
     """Remove a directory tree as far as possible, without following symbolic links."""
     path = f"/proc/self/fd/{folder}/{name}"
     with suppress(FileNotFoundError):
-        for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
+        for _, folders, files, folder_fd in os.fwalk(path, topdown=False, follow_symlinks=False):
             for file in files:
-                remove(here, file)
-            for below in folders:
-                _remove_folder(here, below)
+                remove(folder_fd, file)
+            for subfolder in folders:
+                _remove_folder(folder_fd, subfolder)
     _remove_folder(folder, name)
 
 
@@ -96,39 +96,39 @@ def _remove_folder(base: int, name: str) -> None:
 def identity(node: int) -> str:
     """Return the id of a node directory, which is unique on the machine and created on first use."""
     try:
-        made = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
+        fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
     except FileExistsError:
         with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
             return file.read()
-    text = f"{linux.now():x}{os.getpid():x}"
-    with open(made, "w", encoding="utf-8") as file:
-        file.write(text)
-    return text
+    identifier = f"{linux.now():x}{os.getpid():x}"
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(identifier)
+    return identifier
 
 
 def lock(folder: int, name: str) -> int | None:
     """Acquire a file lock without waiting; return the descriptor that holds it, or None if it is locked."""
-    held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
+    lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(held)
+        os.close(lock_fd)
         return None
-    return held
+    return lock_fd
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
     """Report whether a process holds a file lock."""
     try:
-        seen = os.open(name, os.O_RDWR, dir_fd=folder)
+        lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
         return False
     try:
-        fcntl.flock(seen, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(seen)
+        os.close(lock_fd)
     return False
 
 
@@ -142,9 +142,9 @@ def complain(node: int, text: str) -> None:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES:
                 log.seek(-_LOG_BYTES // 2, os.SEEK_END)
-                kept = log.read().partition(b"\n")[2]
+                newest = log.read().partition(b"\n")[2]
                 log.truncate(0)
-                log.write(kept)
+                log.write(newest)
             log.write(line)
     except OSError:
         return
@@ -162,7 +162,7 @@ def complain(node: int, text: str) -> None:
 FOLDER = "etc"
 #: The files in /etc that the sandbox of a pod provides.
 NAMES = ("hosts", "hostname", "resolv.conf")
-_SHOWN = (
+_COPIED_PATTERNS = (
     *("OpenCL", "alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "default"),
     *("fonts", "gai.conf", "glvnd", "gnutls", "group", "host.conf", "inputrc", "java*", "ld.so.*", "locale.*"),
     *("localtime", "magic*", "mime.types", "mtab", "networks", "nsswitch.conf", "os-release", "passwd", "perl", "pki"),
@@ -170,7 +170,7 @@ _SHOWN = (
     *("terminfo", "timezone", "vulkan", "xattr.conf", "xdg"),
 )
 #: Name patterns of files in the copied directories that are not copied.
-_HIDDEN = ("private", "*.key", "*.pem.key")
+_SKIPPED_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
 def refresh(node: str) -> None:
@@ -181,38 +181,38 @@ def refresh(node: str) -> None:
         with suppress(OSError):
             os.close(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):
-        if any(fnmatch(name, shown) for shown in _SHOWN):
+        if any(fnmatch(name, pattern) for pattern in _COPIED_PATTERNS):
             _copy(f"/etc/{name}", f"{target}/{name}")
 
 
 def _copy(source: str, target: str) -> None:
     """Copy a file, a symbolic link or a directory tree; files that are not world-readable are skipped."""
     with suppress(OSError):
-        found = os.lstat(source)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.lstat(source)
+        if stat.S_ISDIR(status.st_mode):
             os.makedirs(target, 0o755, exist_ok=True)
             for name in os.listdir(source):
-                if not any(fnmatch(name, hidden) for hidden in _HIDDEN):
+                if not any(fnmatch(name, pattern) for pattern in _SKIPPED_PATTERNS):
                     _copy(f"{source}/{name}", f"{target}/{name}")
-        elif stat.S_ISLNK(found.st_mode):
-            _link(os.readlink(source), target)
-        elif stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH:
-            _copy_file(source, target, found)
+        elif stat.S_ISLNK(status.st_mode):
+            _copy_link(os.readlink(source), target)
+        elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
+            _copy_file(source, target, status)
 
 
-def _link(text: str, target: str) -> None:
-    if not os.path.islink(target) or os.readlink(target) != text:
-        os.symlink(text, f"{target}.new")
+def _copy_link(link_target: str, target: str) -> None:
+    if not os.path.islink(target) or os.readlink(target) != link_target:
+        os.symlink(link_target, f"{target}.new")
         os.rename(f"{target}.new", target)
 
 
-def _copy_file(source: str, target: str, found: os.stat_result) -> None:
+def _copy_file(source: str, target: str, source_status: os.stat_result) -> None:
     with suppress(FileNotFoundError):
-        copied = os.stat(target)
-        if (copied.st_size, copied.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+        target_status = os.stat(target)
+        if (target_status.st_size, target_status.st_mtime_ns) == (source_status.st_size, source_status.st_mtime_ns):
             return
-    with open(source, "rb") as read, open(f"{target}.new", "wb") as written:
-        written.write(read.read())
-    os.chmod(f"{target}.new", stat.S_IMODE(found.st_mode))
-    os.utime(f"{target}.new", ns=(found.st_mtime_ns, found.st_mtime_ns))
+    with open(source, "rb") as source_file, open(f"{target}.new", "wb") as target_file:
+        target_file.write(source_file.read())
+    os.chmod(f"{target}.new", stat.S_IMODE(source_status.st_mode))
+    os.utime(f"{target}.new", ns=(source_status.st_mtime_ns, source_status.st_mtime_ns))
     os.rename(f"{target}.new", target)

@@ -24,25 +24,25 @@ def kill_all() -> None:
     They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
     stopped: set[int] = set()
-    while fresh := [pid for pid in below(os.getpid()) if pid not in stopped]:
-        for pid in fresh:
-            _send(pid, signal.SIGSTOP)
-        stopped.update(fresh)
-    while found := below(os.getpid()):
-        for pid in found:
-            _send(pid, signal.SIGKILL)
+    while unstopped := [pid for pid in below(os.getpid()) if pid not in stopped]:
+        for pid in unstopped:
+            _send_signal(pid, signal.SIGSTOP)
+        stopped.update(unstopped)
+    while remaining := below(os.getpid()):
+        for pid in remaining:
+            _send_signal(pid, signal.SIGKILL)
         os.wait()
 
 
 def below(root: int) -> list[int]:
     """Return the pids of a process's live descendants, parents first."""
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        forked = children(waiting.pop())
-        found += [pid for pid in forked if not _is_dead(pid)]
-        waiting += forked
-    return found
+    pids: list[int] = []
+    pending = [root]
+    while pending:
+        child_pids = children(pending.pop())
+        pids += [pid for pid in child_pids if not _is_dead(pid)]
+        pending += child_pids
+    return pids
 
 
 def children(pid: int) -> list[int]:
@@ -51,13 +51,13 @@ def children(pid: int) -> list[int]:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [child for thread in threads for child in _numbers(f"/proc/{pid}/task/{thread}/children")]
+    return [child for thread in threads for child in _read_pids(f"/proc/{pid}/task/{thread}/children")]
 
 
-def _numbers(path: str) -> list[int]:
+def _read_pids(path: str) -> list[int]:
     try:
         with open(path, "rb") as file:
-            return [int(word) for word in file.read().split()]
+            return [int(pid_text) for pid_text in file.read().split()]
     except OSError:
         return []
 
@@ -70,9 +70,9 @@ def _is_dead(pid: int) -> bool:
         return True
 
 
-def _send(pid: int, number: int) -> None:
+def _send_signal(pid: int, signal_number: int) -> None:
     try:
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
     except OSError:
         return
 
@@ -80,56 +80,61 @@ def _send(pid: int, number: int) -> None:
 _AFTER_HOOK_SECONDS = 2.0
 
 
-def stop_signal(named: str) -> int:
+def stop_signal(text: str) -> int:
     """Parse the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it is empty or unknown."""
-    name = named.strip().upper()
+    name = text.strip().upper()
     if name.isdigit():
         return int(name)
     return signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM)
 
 
-def signal_process_group(pid: int, number: int) -> None:
+def signal_process_group(pid: int, signal_number: int) -> None:
     """Send a signal to the command's process group, or only to the command if bubblewrap leads its session."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
-            os.killpg(pid, number)
+            os.killpg(pid, signal_number)
         else:
             for child in children(pid)[:1]:
-                os.kill(child, number)
+                os.kill(child, signal_number)
 
 
-def signal_first_process(pid: int, number: int) -> None:
+def signal_first_process(pid: int, signal_number: int) -> None:
     """Send a signal only to the first process of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
 
 
 class ContainerTermination:
-    """The termination of one container, which starts with the first call of `obey`; `ask` sends the stop signal."""
+    """The termination of one container, which starts with the first call of `request_stop`."""
 
     def __init__(
-        self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: StartAttempt, ask: Callable[[], None]
+        self,
+        pid: int,
+        loop: Loop,
+        hook: Mapping[str, Any] | None,
+        attempt: StartAttempt,
+        send_stop_signal: Callable[[], None],
     ) -> None:
         self._pid = pid
-        self._ask = ask
+        self._send_stop_signal = send_stop_signal
         self._loop = loop
         self._hook = hook
         self._attempt = attempt
         self._has_begun = False
         #: The times of SIGKILL by the grace period and by the minimum after a hook, in microseconds since the epoch.
-        self._killed_at = 0
-        self._killed_not_before = 0
+        self._kill_at = 0
+        self._kill_not_before = 0
 
-    def obey(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
+    def request_stop(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
         """Terminate the container according to a stop request; a later request may shorten the grace period."""
-        self._killed_at = request["at"] + int(request["grace"] * 1e6)
+        self._kill_at = request["at"] + int(request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
             if self._hook and request["grace"] > 0:
                 self._attempt(self._hook, request["grace"], lambda outcome: self._after_hook(outcome, warn))
             else:
-                self._ask()
-        self._look()
+                self._send_stop_signal()
+        self._kill_when_due()
 
     def kill(self) -> None:
         """Kill the container's first process; the kernel (pid namespace) or the warden then kills the others."""
@@ -139,13 +144,13 @@ class ContainerTermination:
     def _after_hook(self, outcome: ProbeOutcome, warn: Callable[[str, str], None]) -> None:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
-        self._killed_not_before = linux.now() + int(_AFTER_HOOK_SECONDS * 1e6)
-        self._ask()
+        self._kill_not_before = linux.now() + int(_AFTER_HOOK_SECONDS * 1e6)
+        self._send_stop_signal()
 
-    def _look(self) -> None:
+    def _kill_when_due(self) -> None:
         """Kill the container if its grace period has ended; otherwise check again at its end."""
-        left = max(self._killed_at, self._killed_not_before) - linux.now()
-        if left <= 0:
+        remaining = max(self._kill_at, self._kill_not_before) - linux.now()
+        if remaining <= 0:
             self.kill()
         else:
-            self._loop.after(left / 1e6, self._look)
+            self._loop.call_later(remaining / 1e6, self._kill_when_due)

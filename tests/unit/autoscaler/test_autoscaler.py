@@ -13,7 +13,7 @@ TPU: Any = {"requests": {"google.com/tpu": "4"}}
 
 
 def autoscaler_reconciles(world: Scaled) -> int:
-    return sum(lane.reconciles for lane in world.runner._queue.lanes if lane.controller.name == "autoscaler")
+    return sum(queue.reconciles for queue in world.runner._queue.queues if queue.controller.name == "autoscaler")
 
 
 def test_autoscaler_scales_up_for_pending_pods_at_next_scan() -> None:

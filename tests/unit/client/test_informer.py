@@ -12,29 +12,29 @@ EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 def test_list_and_watch_requests_have_selector_of_scope() -> None:
     informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
     path = "/apis/batch/v1/namespaces/team/jobs"
-    assert informer.following().request.path == f"{path}?limit=500&{ONE.selector}"
-    informer.listed(EMPTY)
-    asked = informer.following().request.path
+    assert informer.plan_request().request.path == f"{path}?limit=500&{ONE.selector}"
+    informer.process_list_page(EMPTY)
+    asked = informer.plan_request().request.path
     assert asked.startswith(f"{path}?watch=1")
     assert asked.endswith(f"&{ONE.selector}")
 
 
 def test_expired_page_is_followed_by_full_list() -> None:
     informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
-    informer.following()
-    informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
-    informer.following()
-    informer.listed(HttpAnswer(410))
-    assert informer.following().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
+    informer.plan_request()
+    informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
+    informer.plan_request()
+    informer.process_list_page(HttpAnswer(410))
+    assert informer.plan_request().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
 
 
 def test_invalid_list_response_is_trouble_and_keeps_cache() -> None:
     cache = Cache()
     informer = Informer(kind_info(scheme.JOB), cache, 0)
     job = b'{"metadata": {"name": "a", "namespace": "team", "resourceVersion": "3", "uid": "u"}}'
-    informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))
+    informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))
     informer.relist()
     for body in (b"<html>Log in</html>", b"", b'{"metadata": {"resourceVersion": "8"}, "ite'):
-        assert informer.listed(HttpAnswer(200, body)) == ()
+        assert informer.process_list_page(HttpAnswer(200, body)) == ()
         assert "not from the Kubernetes API" in informer.trouble
     assert len(cache.of_kind(scheme.JOB)) == 1

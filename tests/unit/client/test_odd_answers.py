@@ -79,7 +79,7 @@ def test_repeated_gone_watches_are_retried_with_backoff() -> None:
 def test_invalid_watch_line_is_trouble(line: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
-    assert informer.watched([line]) == []
+    assert informer.process_watch_lines([line]) == []
     assert informer.trouble
 
 
@@ -88,7 +88,8 @@ def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
     informer.relist()
-    assert informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)) == ()
+    answer = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)
+    assert informer.process_list_page(answer) == ()
     assert "not from the Kubernetes API" in informer.trouble
 
 

@@ -26,74 +26,74 @@ class NamedController:
         return ReconcileResult()
 
 
-def one_lane() -> tuple[WorkQueue, ControllerQueue]:
-    queue = WorkQueue([NamedController("only")])
-    return queue, queue.lanes[0]
+def one_queue() -> tuple[WorkQueue, ControllerQueue]:
+    work_queue = WorkQueue([NamedController("only")])
+    return work_queue, work_queue.queues[0]
 
 
-def take(lane: ControllerQueue) -> Key:
+def take(queue: ControllerQueue) -> Key:
     """Take the next key like the runner."""
-    taken, key = lane.line.popleft()
-    assert taken is lane
-    del lane.states[key]
+    taken, key = queue.rank_queue.popleft()
+    assert taken is queue
+    del queue.states[key]
     return key
 
 
 def test_queue_returns_each_key_once_in_order_of_arrival() -> None:
-    queue, lane = one_lane()
+    work_queue, queue = one_queue()
     for key in (B, A, B):
-        lane.add(key)
-    queue.validate()
-    assert [take(lane), take(lane)] == [B, A]
-    assert not queue
+        queue.add(key)
+    work_queue.validate()
+    assert [take(queue), take(queue)] == [B, A]
+    assert not work_queue
 
 
 def test_key_with_pending_writes_is_not_queued() -> None:
-    queue, lane = one_lane()
-    lane.add(A)
-    lane.mark_submitted(take(lane))
-    lane.add(A)
-    lane.add(A)
-    queue.validate()
-    assert not queue
-    assert lane.land(A)
+    work_queue, queue = one_queue()
+    queue.add(A)
+    queue.mark_submitted(take(queue))
+    queue.add(A)
+    queue.add(A)
+    work_queue.validate()
+    assert not work_queue
+    assert queue.complete_writes(A)
 
 
 def test_key_without_new_request_is_not_requeued_after_writes() -> None:
-    _, lane = one_lane()
-    lane.add(A)
-    lane.mark_submitted(take(lane))
-    assert not lane.land(A)
+    _, queue = one_queue()
+    queue.add(A)
+    queue.mark_submitted(take(queue))
+    assert not queue.complete_writes(A)
 
 
-def test_replaced_wake_up_is_ignored() -> None:
-    _, lane = one_lane()
-    lane.wake_ups[A] = DelayedRequeue(10, 1)
-    assert not lane.wake(A, 20)
-    assert lane.wake(A, 10)
-    assert not lane.wake(A, 10)
-    assert take(lane) == A
+def test_replaced_requeue_is_ignored() -> None:
+    _, queue = one_queue()
+    queue.delayed_requeues[A] = DelayedRequeue(10, 1)
+    assert not queue.process_requeue(A, 20)
+    assert queue.process_requeue(A, 10)
+    assert not queue.process_requeue(A, 10)
+    assert take(queue) == A
 
 
-def test_wake_early_skips_failing_keys_and_keys_with_pending_writes() -> None:
-    _, lane = one_lane()
+def test_requeue_early_skips_failing_keys_and_keys_with_pending_writes() -> None:
+    _, queue = one_queue()
     failing, moving = Key("Job.batch", "team", "failing"), Key("Job.batch", "team", "moving")
-    lane.wake_ups = {
+    queue.delayed_requeues = {
         B: DelayedRequeue(20, 1),
         A: DelayedRequeue(10, 2),
         failing: DelayedRequeue(5, 3),
         moving: DelayedRequeue(5, 4),
     }
-    lane.failures[failing] = 1
-    lane.mark_submitted(moving)
-    assert lane.wake_early() == [2, 1]
-    assert [take(lane), take(lane)] == [A, B]
-    assert lane.due == {A: 10, B: 20}
-    assert lane.wake_ups == {failing: DelayedRequeue(5, 3), moving: DelayedRequeue(5, 4)}
+    queue.failures[failing] = 1
+    queue.mark_submitted(moving)
+    assert queue.requeue_early() == [2, 1]
+    assert [take(queue), take(queue)] == [A, B]
+    assert queue.early_due_times == {A: 10, B: 20}
+    assert queue.delayed_requeues == {failing: DelayedRequeue(5, 3), moving: DelayedRequeue(5, 4)}
 
 
-def test_lines_are_sorted_by_rank() -> None:
-    queue = WorkQueue(
+def test_rank_queues_are_sorted_by_rank() -> None:
+    work_queue = WorkQueue(
         [
             NamedController("high", 10),
             NamedController("low", -1),
@@ -101,14 +101,16 @@ def test_lines_are_sorted_by_rank() -> None:
             NamedController("also-low", -1),
         ]
     )
-    assert [lane.controller.name for lane in queue.lanes] == ["high", "low", "middle", "also-low"]
-    by_line = [[lane.controller.name for lane in queue.lanes if lane.line is line] for line in queue.lines]
-    assert by_line == [["low", "also-low"], ["middle"], ["high"]]
+    assert [queue.controller.name for queue in work_queue.queues] == ["high", "low", "middle", "also-low"]
+    by_rank = [
+        [q.controller.name for q in work_queue.queues if q.rank_queue is rank] for rank in work_queue.rank_queues
+    ]
+    assert by_rank == [["low", "also-low"], ["middle"], ["high"]]
 
 
-def test_lanes_for_returns_lanes_of_kind_and_of_all_kinds() -> None:
-    queue = WorkQueue(
+def test_queues_for_kind_returns_queues_of_kind_and_of_all_kinds() -> None:
+    work_queue = WorkQueue(
         [NamedController("jobs", kinds=("Job.batch",)), NamedController("all"), NamedController("pods", kinds=("Pod",))]
     )
-    assert [lane.controller.name for lane in queue.lanes_for("Job.batch")] == ["jobs", "all"]
-    assert [lane.controller.name for lane in queue.lanes_for("Secret")] == ["all"]
+    assert [queue.controller.name for queue in work_queue.queues_for_kind("Job.batch")] == ["jobs", "all"]
+    assert [queue.controller.name for queue in work_queue.queues_for_kind("Secret")] == ["all"]

@@ -12,7 +12,7 @@ from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.cli.commands.install import faults_of
 from batchyard.controller_groups import ON_KUBERNETES, REMOTE
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests
-from batchyard.server.operator.coexistence import OURS
+from batchyard.server.operator.coexistence import OPERATOR_CONFIG_MAP
 from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,10 @@ def test_configuration_is_mounted_and_its_change_restarts_pods() -> None:
     (key,) = one[f"ConfigMap/{volume['configMap']['name']}"]["data"]
     assert f"--config={mount['mountPath']}/{key}" in container["args"]
     assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
-    assert (OURS.namespace, OURS.name) == ("batchyard-system", volume["configMap"]["name"])
+    assert (OPERATOR_CONFIG_MAP.namespace, OPERATOR_CONFIG_MAP.name) == (
+        "batchyard-system",
+        volume["configMap"]["name"],
+    )
     assert template["metadata"] != other[f"Deployment/{NAME}"]["spec"]["template"]["metadata"]
     assert f"ConfigMap/{NAME}-configuration" not in by_name(manifests(InstallSettings()))
 

@@ -260,10 +260,10 @@ def test_own_status_write_triggers_no_reconcile() -> None:
     stage = team()
     stage.put(workload("a", 2))
     stage.run(0.5)
-    (lane,) = [lane for lane in stage.runner._queue.lanes if lane.controller.name == "queue-status"]
-    before = lane.reconciles
+    (queue,) = [queue for queue in stage.runner._queue.queues if queue.controller.name == "queue-status"]
+    before = queue.reconciles
     stage.run(2)
-    assert (counts(cluster_queue(stage)), lane.reconciles) == ((0, 1, 1), before + 1)
+    assert (counts(cluster_queue(stage)), queue.reconciles) == ((0, 1, 1), before + 1)
 
 
 def test_shares_are_reported_only_with_fair_sharing() -> None:

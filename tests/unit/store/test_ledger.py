@@ -23,7 +23,7 @@ def entry(number: int, name: str = "job-a-12345", namespace: str = "team", reaso
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[LedgerFile]:
-    ledger = LedgerFile(tmp_path / "decisions.db", kept=100)
+    ledger = LedgerFile(tmp_path / "decisions.db", entries_max=100)
     yield ledger
     ledger.close()
 
@@ -129,7 +129,7 @@ def test_failed_append_stores_no_records(ledger: LedgerFile) -> None:
 def test_query_above_step_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = LedgerFile(tmp_path / "large.db")
     ledger.append([entry(number) for number in range(1, 1001)])
-    monkeypatch.setattr(module, "_STEPS_MAX", 0)
+    monkeypatch.setattr(module, "_THOUSAND_STEPS_MAX", 0)
     with pytest.raises(QueryTooBroad):
         ledger.find(LedgerQuery(reason="Nothing"))
     monkeypatch.undo()

@@ -37,7 +37,7 @@ from batchyard.kubelet.local.errors import (
 
 
 #: Limits that default to the node's allocatable amount.
-_DEFAULTED: Final = ("cpu", "memory", "ephemeral-storage")
+_NODE_LIMITED_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class PodFields(NamedTuple):
@@ -58,31 +58,31 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 # --- fields ---
 
 
-def variable_of_field(facts: PodFields, path: str) -> str:
+def variable_of_field(pod_fields: PodFields, path: str) -> str:
     """Return the value of a `fieldRef` for an environment variable. InputError if the field is not supported."""
-    spec: Mapping[str, Any] = facts.pod["spec"]
+    spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
         case "spec.nodeName":
             return str(spec.get("nodeName") or "")
         case "spec.serviceAccountName":
             return str(spec.get("serviceAccountName") or "")
         case "status.podIP":
-            return next(iter(facts.addresses), "")
+            return next(iter(pod_fields.addresses), "")
         case "status.podIPs":
-            return ",".join(facts.addresses)
+            return ",".join(pod_fields.addresses)
         case "status.hostIP":
-            return _host_addresses(facts.node)[0]
+            return _host_addresses(pod_fields.node)[0]
         case "status.hostIPs":
-            return ",".join(_host_addresses(facts.node))
-    return text_of_field(facts.pod, path)
+            return ",".join(_host_addresses(pod_fields.node))
+    return text_of_field(pod_fields.pod, path)
 
 
 def text_of_field(pod: Obj, path: str) -> str:
     """Return the value of a metadata field for a downward API file. InputError if the field is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
-    field, subscript = _parted(path)
+    field, subscript = _split_field_path(path)
     if subscript is not None:
-        return _entry(metadata, path, field, subscript)
+        return _metadata_entry(metadata, path, field, subscript)
     match path:
         case "metadata.annotations" | "metadata.labels":
             entries: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
@@ -92,68 +92,73 @@ def text_of_field(pod: Obj, path: str) -> str:
     raise InputError(f"unsupported fieldPath: {path}")
 
 
-def _parted(path: str) -> tuple[str, str | None]:
+def _split_field_path(path: str) -> tuple[str, str | None]:
     """Split `metadata.labels['x']` into the field and its subscript."""
-    field, bracket, rest = path.partition("['")
-    return (field, rest.removesuffix("']")) if field and bracket and path.endswith("']") else (path, None)
+    field, bracket, remainder = path.partition("['")
+    return (field, remainder.removesuffix("']")) if field and bracket and path.endswith("']") else (path, None)
 
 
-def _entry(metadata: Mapping[str, Any], path: str, field: str, key: str) -> str:
+def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str) -> str:
     if field not in {"metadata.annotations", "metadata.labels"}:
         raise InputError(f"fieldPath {quoted(path)} does not support subscript")
-    wrong = rules.qualified_name(key.lower() if field == "metadata.annotations" else key)
-    if wrong:
-        raise InputError(f"invalid key subscript in {path}: {';'.join(wrong)}")
+    errors = rules.qualified_name(key.lower() if field == "metadata.annotations" else key)
+    if errors:
+        raise InputError(f"invalid key subscript in {path}: {';'.join(errors)}")
     return str((metadata.get(field.removeprefix("metadata.")) or {}).get(key, ""))
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
     """Return the node's first address, and the first one of the other IP family."""
-    listed: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
-    found = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in listed if a["type"] == kind]
-    if not found:
+    node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
+    host_addresses = [
+        a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind
+    ]
+    if not host_addresses:
         raise InputError("host IP unknown; known addresses: []")
-    versions = [ipaddress.ip_address(address).version for address in found]
-    return [found[0], *[a for a, version in zip(found, versions, strict=True) if version != versions[0]][:1]]
+    versions = [ipaddress.ip_address(address).version for address in host_addresses]
+    return [
+        host_addresses[0],
+        *[a for a, version in zip(host_addresses, versions, strict=True) if version != versions[0]][:1],
+    ]
 
 
 # --- resources ---
 
 
-def text_of_resource(facts: PodFields, selector: Mapping[str, Any], own: str = "") -> str:
+def text_of_resource(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
-    `own` is the container to use if the selector names none. An unset limit defaults to the smaller of the pod's limit
-    and the node's allocatable amount. InputError if the resource is not supported.
+    `default_container` is used if the selector names no container. An unset limit defaults to the smaller of the pod's
+    limit and the node's allocatable amount. InputError if the resource is not supported.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
-    is_known = name in _DEFAULTED or name.startswith("hugepages-")
+    is_known = name in _NODE_LIMITED_RESOURCES or name.startswith("hugepages-")
     if kind not in {"limits", "requests"} or not is_known:
         raise InputError(f"unsupported container resource : {resource}")
-    container = _container(facts.pod, selector.get("containerName") or own)
+    container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
     amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     nano = meta.parse(amounts.get(name) or "0")
-    if kind == "limits" and not nano and name in _DEFAULTED:
-        nano = _ceiling(facts, name)
+    if kind == "limits" and not nano and name in _NODE_LIMITED_RESOURCES:
+        nano = _default_limit(pod_fields, name)
     unit = 1_000_000 if name == "cpu" else meta.NANO
     divisor = meta.parse(selector.get("divisor") or "1") or meta.NANO
-    return str(-(-_whole(nano, unit) // _whole(divisor, unit)))
+    return str(-(-_divide_rounding_up(nano, unit) // _divide_rounding_up(divisor, unit)))
 
 
-def _ceiling(facts: PodFields, name: str) -> int:
+def _default_limit(pod_fields: PodFields, name: str) -> int:
     """Return the value that an unset limit defaults to, in billionths; 0 if it is unknown."""
-    allocatable: Mapping[str, Any] = ((facts.node or {}).get("status") or {}).get("allocatable") or {}
-    pods_own: Mapping[str, Any] = (facts.pod["spec"].get("resources") or {}).get("limits") or {}
-    known = [meta.parse(amounts[name]) for amounts in (allocatable, pods_own) if name in amounts]
-    return min((nano for nano in known if nano), default=0)
+    allocatable: Mapping[str, Any] = ((pod_fields.node or {}).get("status") or {}).get("allocatable") or {}
+    pod_limits: Mapping[str, Any] = (pod_fields.pod["spec"].get("resources") or {}).get("limits") or {}
+    limits = [meta.parse(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
+    return min((nano for nano in limits if nano), default=0)
 
 
-def _whole(nano: int, unit: int) -> int:
+def _divide_rounding_up(nano: int, unit: int) -> int:
     return -(-nano // unit)
 
 
-def _container(pod: Obj, name: str) -> Mapping[str, Any]:
+def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
     spec = pod["spec"]
     for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
         if container["name"] == name:
@@ -182,7 +187,7 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
     """
     length = 0
 
-    def replaced(match: re.Match[str]) -> str:
+    def replace_reference(match: re.Match[str]) -> str:
         nonlocal length
         name = match.group(1)
         value = "$" if name is None else lookup(name)
@@ -193,8 +198,8 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
             raise too_long()
         return value
 
-    closed = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
-    return _REFERENCE.sub(replaced, text[:closed]) + text[closed:].replace("$$", "$")
+    end = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
+    return _REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
 
 
 def too_long() -> InputError:
@@ -222,8 +227,8 @@ def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]
 
 
 #: The Service of the API server, whose variables all pods get.
-_MASTER: Final = Key(scheme.SERVICE, "default", "kubernetes")
-_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
+_API_SERVICE: Final = Key(scheme.SERVICE, "default", "kubernetes")
+_API_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
 def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
@@ -233,65 +238,67 @@ def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_ne
     namespace with the same name overrides it. A pod with its own network (`has_network`) reaches the API server at the
     Service address, a pod on the host network at the endpoint.
     """
-    found: dict[str, Obj] = {}
-    master = reader.get(_MASTER) if has_network else _as_the_node_sees_it(reader)
-    if master is not None and _address(master):
-        found[_MASTER.name] = master
+    services: dict[str, Obj] = {}
+    api_service = reader.get(_API_SERVICE) if has_network else _api_service_at_endpoint(reader)
+    if api_service is not None and _cluster_ip(api_service):
+        services[_API_SERVICE.name] = api_service
     for service in reader.list(scheme.SERVICE, namespace) if has_links else ():
-        if _address(service) and key_of(service) != _MASTER:
-            found[service["metadata"]["name"]] = service
-    return {name: value for service in found.values() for name, value in _variables(service).items()}
+        if _cluster_ip(service) and key_of(service) != _API_SERVICE:
+            services[service["metadata"]["name"]] = service
+    return {name: value for service in services.values() for name, value in _service_address_variables(service).items()}
 
 
-def _as_the_node_sees_it(reader: Reader) -> Obj | None:
+def _api_service_at_endpoint(reader: Reader) -> Obj | None:
     """Return the API server's Service with its endpoint's address and port, which the server's certificate covers."""
-    endpoints = reader.get(_ENDPOINTS)
+    endpoints = reader.get(_API_ENDPOINTS)
     for subset in (endpoints or {}).get("subsets") or ():
         if subset["ports"][0].get("name") == "https":
             spec = {"clusterIP": subset["addresses"][0]["ip"], "ports": subset["ports"]}
-            return {"metadata": {"name": _MASTER.name}, "spec": spec}
+            return {"metadata": {"name": _API_SERVICE.name}, "spec": spec}
     return None
 
 
-def _address(service: Obj) -> str:
+def _cluster_ip(service: Obj) -> str:
     address: str = service["spec"].get("clusterIP") or ""
     return "" if address == "None" else address
 
 
-def _variables(service: Obj) -> dict[str, str]:
-    prefix, address = _upper(service["metadata"]["name"]), _address(service)
+def _service_address_variables(service: Obj) -> dict[str, str]:
+    prefix, address = _variable_prefix(service["metadata"]["name"]), _cluster_ip(service)
     ports: list[Mapping[str, Any]] = list(service["spec"].get("ports") or ())
     variables = {f"{prefix}_SERVICE_HOST": address}
     if ports:
         variables[f"{prefix}_SERVICE_PORT"] = str(ports[0]["port"])
-    variables.update({f"{prefix}_SERVICE_PORT_{_upper(p['name'])}": str(p["port"]) for p in ports if p.get("name")})
+    variables.update(
+        {f"{prefix}_SERVICE_PORT_{_variable_prefix(p['name'])}": str(p["port"]) for p in ports if p.get("name")}
+    )
     for number, port in enumerate(ports):
-        variables.update(_links(prefix, address, port, is_first=number == 0))
+        variables.update(_link_variables(prefix, address, port, is_first=number == 0))
     return variables
 
 
-def _links(prefix: str, address: str, port: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
+def _link_variables(prefix: str, address: str, port: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
     """Return the variables of one Service port in the format of Docker links (`REDIS_PORT_6379_TCP_ADDR`)."""
     protocol: str = port.get("protocol") or "TCP"
     host = f"[{address}]" if ":" in address else address
     url = f"{protocol.lower()}://{host}:{port['port']}"
-    own = f"{prefix}_PORT_{port['port']}_{protocol.upper()}"
+    port_prefix = f"{prefix}_PORT_{port['port']}_{protocol.upper()}"
     return {
         **({f"{prefix}_PORT": url} if is_first else {}),
-        own: url,
-        f"{own}_PROTO": protocol.lower(),
-        f"{own}_PORT": str(port["port"]),
-        f"{own}_ADDR": address,
+        port_prefix: url,
+        f"{port_prefix}_PROTO": protocol.lower(),
+        f"{port_prefix}_PORT": str(port["port"]),
+        f"{port_prefix}_ADDR": address,
     }
 
 
-def _upper(name: str) -> str:
+def _variable_prefix(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-_Find = Callable[[Reader, str, str], ConfigData | None]
+_FindConfig = Callable[[Reader, str, str], ConfigData | None]
 #: For each reference field: the lookup function, the kind for messages, and the message for a missing object.
-_REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
+_REFERENCE_KINDS: Final[Mapping[str, tuple[_FindConfig, str, Callable[[str], str]]]] = {
     "configMapRef": (find_config_map, "ConfigMap", no_config_map),
     "secretRef": (find_secret, "Secret", no_secret),
     "configMapKeyRef": (find_config_map, "ConfigMap", no_config_map),
@@ -319,87 +326,87 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
 
     ContainerError if they are too long for a process.
     """
-    found: list[str] = []
-    left = TOTAL
+    argv: list[str] = []
+    remaining = TOTAL
     try:
-        for part in [*(container.get("command") or ()), *(container.get("args") or ())]:
-            found.append(expand(part, variables.get))
-            left -= len(found[-1])
-            if left < 0:
+        for argument in [*(container.get("command") or ()), *(container.get("args") or ())]:
+            argv.append(expand(argument, variables.get))
+            remaining -= len(argv[-1])
+            if remaining < 0:
                 raise too_long()
     except InputError as error:
         raise ContainerError(CREATE, str(error)) from error
-    return found
+    return argv
 
 
-def _environment_variables(facts: PodFields, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
-    spec, namespace = facts.pod["spec"], facts.pod["metadata"].get("namespace") or ""
-    has_links, has_network = spec.get("enableServiceLinks") is not False, bool(facts.addresses)
+def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
+    spec, namespace = pod_fields.pod["spec"], pod_fields.pod["metadata"].get("namespace") or ""
+    has_links, has_network = spec.get("enableServiceLinks") is not False, bool(pod_fields.addresses)
     services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
-    own: dict[str, str] = {}
-    left = TOTAL
+    variables: dict[str, str] = {}
+    remaining = TOTAL
     for source in container.get("envFrom") or ():
-        whole = _from_whole(source, namespace, reader)
-        left -= sum(len(name) + len(value) for name, value in whole.items())
-        if left < 0:
+        object_variables = _variables_from_object(source, namespace, reader)
+        remaining -= sum(len(name) + len(value) for name, value in object_variables.items())
+        if remaining < 0:
             raise too_long()
-        own.update(whole)
+        variables.update(object_variables)
     for variable in container.get("env") or ():
         if variable.get("value"):
-            value: str | None = expand(variable["value"], ChainMap(own, services).get)
+            value: str | None = expand(variable["value"], ChainMap(variables, services).get)
         else:
-            value = _from_source(facts, container, variable.get("valueFrom") or {}, reader)
+            value = _value_from_source(pod_fields, container, variable.get("valueFrom") or {}, reader)
         if value is not None:
-            left -= len(variable["name"]) + len(value)
-            if left < 0:
+            remaining -= len(variable["name"]) + len(value)
+            if remaining < 0:
                 raise too_long()
-            own[variable["name"]] = value
-    return {**{name: value for name, value in services.items() if name not in own}, **own}
+            variables[variable["name"]] = value
+    return {**{name: value for name, value in services.items() if name not in variables}, **variables}
 
 
-def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
+def _variables_from_object(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
     """Return the variables of an `envFrom` entry: all entries of a ConfigMap or Secret, with the prefix."""
-    found = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
-    if found is None:
+    entry = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
+    if entry is None:
         return {}
-    field, reference = found
-    config = _find(field, reference, namespace, reader)
+    field, reference = entry
+    config = _find_referenced(field, reference, namespace, reader)
     prefix: str = source.get("prefix") or ""
-    return {prefix + key: text for key, text in sorted(config.texts.items())} if config is not None else {}
+    return {prefix + key: value for key, value in sorted(config.variable_values.items())} if config is not None else {}
 
 
-def _from_source(
-    facts: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
+def _value_from_source(
+    pod_fields: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
 ) -> str | None:
     """Return the value of an `env` entry from its `valueFrom`; None if the variable stays unset."""
     if source.get("fieldRef"):
-        return variable_of_field(facts, source["fieldRef"]["fieldPath"])
+        return variable_of_field(pod_fields, source["fieldRef"]["fieldPath"])
     if source.get("resourceFieldRef"):
-        return text_of_resource(facts, source["resourceFieldRef"], container["name"])
+        return text_of_resource(pod_fields, source["resourceFieldRef"], container["name"])
     if source.get("fileKeyRef"):
         raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
     for field in ("configMapKeyRef", "secretKeyRef"):
         if source.get(field):
-            return _from_key(field, source[field], facts.pod["metadata"].get("namespace") or "", reader)
+            return _value_from_key(field, source[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
     return ""
 
 
-def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> str | None:
-    config = _find(field, reference, namespace, reader)
+def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> str | None:
+    config = _find_referenced(field, reference, namespace, reader)
     if config is None:
         return None
     key: str = reference["key"]
-    if key not in config.texts and not reference.get("optional"):
-        noun = _REFERENCES[field][1]
+    if key not in config.variable_values and not reference.get("optional"):
+        noun = _REFERENCE_KINDS[field][1]
         raise InputError(f"couldn't find key {key} in {noun} {namespace}/{reference.get('name') or ''}")
-    return config.texts.get(key)
+    return config.variable_values.get(key)
 
 
-def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
+def _find_referenced(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
     """Return the referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
-    find, _, not_found = _REFERENCES[field]
+    find_object, _, not_found = _REFERENCE_KINDS[field]
     name: str = reference.get("name") or ""
-    config = find(reader, namespace, name)
+    config = find_object(reader, namespace, name)
     if config is None and not reference.get("optional"):
         raise InputError(not_found(name))
     return config

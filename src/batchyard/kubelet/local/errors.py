@@ -37,8 +37,8 @@ class ContainerError(Exception):
 class VolumeError(Exception):
     """A volume cannot be created; the text is the message of a Warning Event with reason FailedMount."""
 
-    def __init__(self, volume: str, why: str) -> None:
-        super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {why}')
+    def __init__(self, volume: str, reason: str) -> None:
+        super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {reason}')
         self.volume = volume
 
 
@@ -46,7 +46,7 @@ class VolumeError(Exception):
 # Quoting in the format of Go's `%q`, which downward API files of labels and annotations use.
 
 
-_SHORT: Final = {
+_ESCAPES: Final = {
     '"': '\\"',
     "\\": "\\\\",
     "\a": "\\a",
@@ -61,13 +61,13 @@ _SHORT: Final = {
 
 def quoted(text: str) -> str:
     """Quote a text as Go's `%q` does; unprintable characters become escapes."""
-    return f'"{"".join(map(_escaped, text))}"'
+    return f'"{"".join(map(_escape_character, text))}"'
 
 
-def _escaped(char: str) -> str:
+def _escape_character(char: str) -> str:
     code = ord(char)
-    if char in _SHORT:
-        return _SHORT[char]
+    if char in _ESCAPES:
+        return _ESCAPES[char]
     if char.isprintable():
         return char
     if code < 0x80:
@@ -84,7 +84,7 @@ class ConfigData(NamedTuple):
     """The entries of a ConfigMap or Secret."""
 
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
-    texts: Mapping[str, str]
+    variable_values: Mapping[str, str]
     #: Contents for files.
     contents: Mapping[str, bytes]
 
@@ -94,8 +94,11 @@ def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | N
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None
-    texts: Mapping[str, str] = obj.get("data") or {}
-    return ConfigData(texts, {**{key: text.encode() for key, text in texts.items()}, **_decoded(obj.get("binaryData"))})
+    variable_values: Mapping[str, str] = obj.get("data") or {}
+    return ConfigData(
+        variable_values,
+        {**{key: text.encode() for key, text in variable_values.items()}, **_decode_entries(obj.get("binaryData"))},
+    )
 
 
 def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
@@ -103,7 +106,7 @@ def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
     obj = reader.get(Key(scheme.SECRET, namespace, name))
     if obj is None:
         return None
-    contents = _decoded(obj.get("data"))
+    contents = _decode_entries(obj.get("data"))
     return ConfigData({key: value.decode("utf-8", "surrogateescape") for key, value in contents.items()}, contents)
 
 
@@ -117,5 +120,5 @@ def no_secret(name: str) -> str:
     return f'secret "{name}" not found'
 
 
-def _decoded(encoded: Mapping[str, Any] | None) -> dict[str, bytes]:
+def _decode_entries(encoded: Mapping[str, Any] | None) -> dict[str, bytes]:
     return {key: base64.b64decode(value or "") for key, value in (encoded or {}).items()}

@@ -26,8 +26,8 @@ ERR_IMAGE_PULL: Final = "ErrImagePull"
 IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
 INVALID_IMAGE_NAME: Final = "InvalidImageName"
 
-_PART: Final = r"[a-zA-Z0-9]+(?:(?:\.|_|__|-+)[a-zA-Z0-9]+)*"
-_NAME: Final = rf"(?:[a-zA-Z0-9.:\[\]-]+/)?{_PART}(?:/{_PART})*"
+_NAME_COMPONENT: Final = r"[a-zA-Z0-9]+(?:(?:\.|_|__|-+)[a-zA-Z0-9]+)*"
+_NAME: Final = rf"(?:[a-zA-Z0-9.:\[\]-]+/)?{_NAME_COMPONENT}(?:/{_NAME_COMPONENT})*"
 _REFERENCE: Final = re.compile(
     rf"(?P<name>{_NAME})(?::(?P<tag>[\w][\w.-]{{0,127}}))?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
@@ -53,7 +53,7 @@ class ImageRow(NamedTuple):
     #: The image to request from the engine instead; '' for the same.
     image: str = ""
 
-    def place(self, image: str) -> dict[str, Any]:
+    def image_field(self, image: str) -> dict[str, Any]:
         """Return the image field of a run's spec for an image that this mapping applies to."""
         if self.environment:
             return {"name": image, "environment": self.environment}
@@ -73,17 +73,19 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
     )
 
 
-def find_row(image: str, rows: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
+def find_row(image: str, mappings: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
     """Return the first mapping that matches an image, else one to the first usable engine; ContainerError if none."""
-    _refuse_invalid(image)
-    first = engines[0] if engines else ""
-    row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=first))
-    if row.engine and row.engine not in engines:
+    _reject_invalid(image)
+    default_engine = engines[0] if engines else ""
+    mapping = next(
+        (mapping for mapping in mappings if matches(image, mapping.match)), ImageRow(image, engine=default_engine)
+    )
+    if mapping.engine and mapping.engine not in engines:
         raise ContainerError(
-            ERR_IMAGE_PULL, f"image {quoted(image)} comes from {row.engine}, which is not usable on this node"
+            ERR_IMAGE_PULL, f"image {quoted(image)} comes from {mapping.engine}, which is not usable on this node"
         )
-    if row.engine or row.environment or row.root or row.machine:
-        return row
+    if mapping.engine or mapping.environment or mapping.root or mapping.machine:
+        return mapping
     raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
 
 
@@ -91,8 +93,8 @@ def reference(image: str) -> str:
     """Return the full reference of an image: with the default registry host and the tag `latest` if unset."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
-    whole = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
-    return whole if "@" in whole or ":" in whole.rpartition("/")[2] else f"{whole}:latest"
+    with_host = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
+    return with_host if "@" in with_host or ":" in with_host.rpartition("/")[2] else f"{with_host}:latest"
 
 
 def matches(image: str, pattern: str) -> bool:
@@ -125,21 +127,21 @@ def backing_off(image: str, error: ContainerError) -> ContainerError:
     )
 
 
-def _refuse_invalid(image: str) -> None:
+def _reject_invalid(image: str) -> None:
     match = _REFERENCE.fullmatch(image)
-    why = "" if match is not None else "invalid reference format"
-    if match is not None and (capital := _capital_repository(match["name"])):
-        why = f"invalid reference format: repository name ({capital}) must be lowercase"
-    if why:
-        reason = f"couldn't parse image name {quoted(image)}: {why}"
+    error = "" if match is not None else "invalid reference format"
+    if match is not None and (repository := _uppercase_repository(match["name"])):
+        error = f"invalid reference format: repository name ({repository}) must be lowercase"
+    if error:
+        reason = f"couldn't parse image name {quoted(image)}: {error}"
         raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quoted(image)}: {reason}")
 
 
-def _capital_repository(name: str) -> str:
+def _uppercase_repository(name: str) -> str:
     """Return the repository part of an image name if it has uppercase letters, which only the host may have."""
-    host, slash, rest = name.partition("/")
+    host, slash, path = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
-        repository = rest
+        repository = path
     else:
         repository = name if slash else f"library/{name}"
     return "" if repository == repository.lower() else repository
@@ -157,15 +159,15 @@ def _capital_repository(name: str) -> str:
 _BACKOFF_MIN: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 5 * MINUTE
 #: How long a failed pull is reported as ErrImagePull before it is reported as ImagePullBackOff.
-_ERROR_REPORTED_FOR: Final = SECOND
+_ERROR_REPORT_TIME: Final = SECOND
 #: The data keys of Secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg.
-_KEYS: Final = (".dockerconfigjson", ".dockercfg")
+_PULL_SECRET_KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
     """A container that waits for its image: the reported reason, and when to check again (None: on the next change)."""
 
-    trouble: StartProblem | None
+    problem: StartProblem | None
     until: Instant | None = None
 
 
@@ -187,93 +189,95 @@ class ImageSources(NamedTuple):
 def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
     """Return the metadata of a container's image if it is present, else the pull to wait for or to request."""
     container = start.container
-    last = container.images[-1] if container.images else None
-    if last is None or last.attempt != start.attempt:
-        return ImageRequest(_number(last) + 1, 0)
-    if last.is_alive:
-        return ImageWait(previous_image_trouble(container.reported))
-    if last.exit_code == 0:
-        found: Mapping[str, Any] = last.status["image"]
-        return found
-    return _after_failure(last, now)
+    last_pull = container.images[-1] if container.images else None
+    if last_pull is None or last_pull.attempt != start.attempt:
+        return ImageRequest(_pull_number(last_pull) + 1, 0)
+    if last_pull.is_alive:
+        return ImageWait(previous_image_problem(container.reported))
+    if last_pull.exit_code == 0:
+        metadata: Mapping[str, Any] = last_pull.status["image"]
+        return metadata
+    return _retry_after_failure(last_pull, now)
 
 
-def image_pull_request(pod: Obj, start: ContainerStart, row: ImageRow, ask: ImageRequest, sources: ImageSources) -> Obj:
+def image_pull_request(
+    pod: Obj, start: ContainerStart, mapping: ImageRow, pull_request: ImageRequest, sources: ImageSources
+) -> Obj:
     """Return the run request for a container's image pull."""
     name: str = start.container.spec.get("image") or ""
     spec = {
         "kind": "image",
         "for": start.container.name,
-        "number": ask.number,
+        "number": pull_request.number,
         "attempt": start.attempt,
         "sandbox": start.container.sandbox,
-        "failures": ask.failures,
+        "failures": pull_request.failures,
         "image": name,
-        "engine": row.engine,
+        "engine": mapping.engine,
         "cacheBytes": sources.cache_bytes,
-        "named": row.image or name,
-        "reference": reference(row.image or name),
-        "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", row),
+        "named": mapping.image or name,
+        "reference": reference(mapping.image or name),
+        "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
         "workingDir": start.container.spec.get("workingDir") or "",
         "auth": credentials(pod, sources.reader),
     }
     return image_run_request(pod, spec)
 
 
-def effective_policy(policy: str, row: ImageRow) -> str:
+def effective_policy(policy: str, mapping: ImageRow) -> str:
     """Return the pull policy to use; for an image replaced by a mapping, `Always` means the default policy."""
-    return pull_policy(row.image) if policy == "Always" and row.image else policy
+    return pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 
 def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
     """Return a pod's registry credentials in the engines' format; empty for none. Missing Secrets are skipped."""
-    found: dict[str, Any] = {}
-    for named in pod["spec"].get("imagePullSecrets") or ():
-        secret = find_secret(reader, pod["metadata"]["namespace"], named.get("name") or "")
-        texts = {} if secret is None else secret.texts
-        for key in _KEYS:
-            for host, entry in _entries(texts.get(key, "")).items():
-                found.setdefault(host, entry)
-    return {"auths": found} if found else {}
+    auths: dict[str, Any] = {}
+    for secret_reference in pod["spec"].get("imagePullSecrets") or ():
+        secret = find_secret(reader, pod["metadata"]["namespace"], secret_reference.get("name") or "")
+        values = {} if secret is None else secret.variable_values
+        for key in _PULL_SECRET_KEYS:
+            for host, entry in _parse_pull_secret(values.get(key, "")).items():
+                auths.setdefault(host, entry)
+    return {"auths": auths} if auths else {}
 
 
-def _entries(text: str) -> dict[str, Any]:
+def _parse_pull_secret(text: str) -> dict[str, Any]:
     """Return the credentials by registry host from a pull secret's data; empty if the data is malformed."""
     try:
         document = json.loads(text or "{}")
         entries = document.get("auths", document) if isinstance(document, dict) else {}
-        return {host: {"auth": _auth(entry)} for host, entry in entries.items()}
+        return {host: {"auth": _basic_auth(entry)} for host, entry in entries.items()}
     except (ValueError, AttributeError, binascii.Error):
         return {}
 
 
-def _auth(entry: Mapping[str, Any]) -> str:
-    plain = f"{entry.get('username', '')}:{entry.get('password', '')}"
-    return entry.get("auth") or base64.b64encode(plain.encode()).decode()
+def _basic_auth(entry: Mapping[str, Any]) -> str:
+    user_and_password = f"{entry.get('username', '')}:{entry.get('password', '')}"
+    return entry.get("auth") or base64.b64encode(user_and_password.encode()).decode()
 
 
-def _after_failure(last: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
-    failures = int(last.obj["spec"]["failures"])
-    again = ImageRequest(_number(last) + 1, failures + 1)
+def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
+    failures = int(last_pull.obj["spec"]["failures"])
+    next_request = ImageRequest(_pull_number(last_pull) + 1, failures + 1)
     wait = backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
-    reason = last.status.get("reason") or ERR_IMAGE_PULL
-    error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last.status.get("message") or "")
+    reason = last_pull.status.get("reason") or ERR_IMAGE_PULL
+    error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last_pull.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:
         wait = _BACKOFF_MIN
-    elif now >= last.ended_at + _ERROR_REPORTED_FOR:
-        error = backing_off(str(last.obj["spec"]["image"]), error)
-    if now >= last.ended_at + wait:
-        return again
-    until = last.ended_at + (_ERROR_REPORTED_FOR if error.reason == ERR_IMAGE_PULL else wait)
+    elif now >= last_pull.ended_at + _ERROR_REPORT_TIME:
+        error = backing_off(str(last_pull.obj["spec"]["image"]), error)
+    if now >= last_pull.ended_at + wait:
+        return next_request
+    until = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)
     return ImageWait(StartProblem(error.reason, error.message), until)
 
 
-def previous_image_trouble(reported: Mapping[str, Any]) -> StartProblem | None:
+def previous_image_problem(reported: Mapping[str, Any]) -> StartProblem | None:
     """Return the reported problem of the previous image pull, which stays until the current pull ends; None if none."""
     waiting = (reported.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")
     return StartProblem(waiting["reason"], waiting.get("message", "")) if is_about_image else None
 
 
-def _number(last: ObservedRun | None) -> int:
-    return -1 if last is None else int(last.obj["spec"]["number"])
+def _pull_number(last_pull: ObservedRun | None) -> int:
+    return -1 if last_pull is None else int(last_pull.obj["spec"]["number"])

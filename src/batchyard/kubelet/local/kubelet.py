@@ -24,7 +24,7 @@ from batchyard.kubelet.local.images import (
     IMAGE_PULL_BACK_OFF,
     INVALID_IMAGE_NAME,
     ImageWait,
-    previous_image_trouble,
+    previous_image_problem,
 )
 from batchyard.kubelet.local.pod_actions import (
     EXPIRED,
@@ -58,47 +58,52 @@ from batchyard.nodes.pods import PodsByNode
 
 
 def pod_events(
-    situation: PodState, steps: PodActions, troubles: Mapping[str, StartProblem], after: Obj, now: Instant
+    pod_state: PodState, actions: PodActions, problems: Mapping[str, StartProblem], new_pod: Obj, now: Instant
 ) -> Iterator[EventRecord]:
     """Yield the Events for the transition from a pod's current status to its new status."""
-    key = _key(after)
-    old = statuses_by_name(situation.pod)
-    for name, status in statuses_by_name(after).items():
-        yield from _of_container(key, old.get(name) or {}, status, after)
-    yield from _of_sandbox(key, situation, steps)
-    ending = termination_of(situation, now)
+    key = _pod_key(new_pod)
+    old = statuses_by_name(pod_state.pod)
+    for name, status in statuses_by_name(new_pod).items():
+        yield from _container_events(key, old.get(name) or {}, status, new_pod)
+    yield from _sandbox_events(key, pod_state, actions)
+    termination = termination_of(pod_state, now)
     if (
-        ending is not None
-        and ending.why
-        and not any(each.last and each.last.stop and each.last.stop.at >= ending.since for each in situation.containers)
+        termination is not None
+        and termination.reason
+        and not any(
+            container.last_run and container.last_run.stop and container.last_run.stop.at >= termination.since
+            for container in pod_state.containers
+        )
     ):
-        yield EventRecord(key, "Normal" if ending.why == EXPIRED else "Warning", ending.why, ending.message)
-    for halt in steps.halts:
-        yield EventRecord(key, "Normal", "Killing", halt.message)
-    for each in situation.containers:
-        trouble = troubles.get(each.name)
-        if trouble is not None and _waiting(old.get(each.name) or {}) != trouble.state()["waiting"]:
-            yield from _of_trouble(key, each, trouble)
+        yield EventRecord(
+            key, "Normal" if termination.reason == EXPIRED else "Warning", termination.reason, termination.message
+        )
+    for container_stop in actions.stops:
+        yield EventRecord(key, "Normal", "Killing", container_stop.message)
+    for container in pod_state.containers:
+        problem = problems.get(container.name)
+        if problem is not None and _waiting_state(old.get(container.name) or {}) != problem.state()["waiting"]:
+            yield from _problem_events(key, container, problem)
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
     """Yield Events for new warnings of a run's shim, such as failed probes."""
     pod = run["spec"]["pod"]
-    known = max((each["n"] for each in _warnings(old)), default=0)
-    for each in _warnings(run):
-        if each["n"] > known:
+    reported_count = max((warning["n"] for warning in _warnings(old)), default=0)
+    for warning in _warnings(run):
+        if warning["n"] > reported_count:
             key = Key(POD, pod["namespace"], pod["name"])
-            yield EventRecord(key, each.get("type", "Warning"), each["reason"], each["message"])
+            yield EventRecord(key, warning.get("type", "Warning"), warning["reason"], warning["message"])
 
 
 def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
     return [] if run is None else (run.get("status") or {}).get("warnings") or []
 
 
-def _of_sandbox(key: Key, situation: PodState, steps: PodActions) -> Iterator[EventRecord]:
+def _sandbox_events(key: Key, pod_state: PodState, actions: PodActions) -> Iterator[EventRecord]:
     """Yield the Events for a pod sandbox that is replaced."""
-    sandbox = situation.sandbox
-    if not steps.makes_sandbox or sandbox is None:
+    sandbox = pod_state.sandbox
+    if not actions.creates_sandbox or sandbox is None:
         return
     if not sandbox.started_at:
         why = sandbox.status.get("message") or "unknown"
@@ -106,52 +111,52 @@ def _of_sandbox(key: Key, situation: PodState, steps: PodActions) -> Iterator[Ev
     yield EventRecord(key, "Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 
 
-def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod: Obj) -> Iterator[EventRecord]:
-    name, ran = new["name"], new.get("containerID")
-    if ran is not None and ran != old.get("containerID"):
+def _container_events(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod: Obj) -> Iterator[EventRecord]:
+    name, container_id = new["name"], new.get("containerID")
+    if container_id is not None and container_id != old.get("containerID"):
         if not new["imageID"]:
-            yield _pulled(key, new["image"])
+            yield _pulled_event(key, new["image"])
         yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
-        ended = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
-        if ended.get("reason") == "StartError":
-            yield EventRecord(key, "Warning", "Failed", f"Error: {ended.get('message', '')}")
+        terminated = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
+        if terminated.get("reason") == "StartError":
+            yield EventRecord(key, "Warning", "Failed", f"Error: {terminated.get('message', '')}")
         else:
             yield EventRecord(key, "Normal", "Started", f"Started container {name}")
-    waiting = _waiting(new)
-    if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting(old):
+    waiting = _waiting_state(new)
+    if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting_state(old):
         message = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
         yield EventRecord(key, "Warning", "BackOff", message)
 
 
-def _of_trouble(key: Key, container: PodContainer, trouble: StartProblem) -> Iterator[EventRecord]:
+def _problem_events(key: Key, container: PodContainer, problem: StartProblem) -> Iterator[EventRecord]:
     """Yield the Events for a container that cannot be created, such as for a failed image pull."""
     image = container.spec.get("image") or ""
-    if trouble.reason == ERR_IMAGE_PULL:
-        yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {trouble.message}")
-        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
-    elif trouble.reason == INVALID_IMAGE_NAME:
-        yield EventRecord(key, "Warning", "InspectFailed", trouble.message)
-        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
-    elif trouble.reason in {IMAGE_PULL_BACK_OFF, ERR_IMAGE_NEVER_PULL}:
-        if trouble.reason == IMAGE_PULL_BACK_OFF:
+    if problem.reason == ERR_IMAGE_PULL:
+        yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {problem.message}")
+        yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
+    elif problem.reason == INVALID_IMAGE_NAME:
+        yield EventRecord(key, "Warning", "InspectFailed", problem.message)
+        yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
+    elif problem.reason in {IMAGE_PULL_BACK_OFF, ERR_IMAGE_NEVER_PULL}:
+        if problem.reason == IMAGE_PULL_BACK_OFF:
             yield EventRecord(key, "Normal", "BackOff", f"Back-off pulling image {quoted(image)}")
-        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
+        yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
     else:
         if not container.images:
-            yield _pulled(key, image)
-        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.message}")
+            yield _pulled_event(key, image)
+        yield EventRecord(key, "Warning", "Failed", f"Error: {problem.message}")
 
 
-def _pulled(key: Key, image: str) -> EventRecord:
+def _pulled_event(key: Key, image: str) -> EventRecord:
     return EventRecord(key, "Normal", "Pulled", f"Container image {quoted(image)} already present on machine")
 
 
-def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _waiting_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
     waiting: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
     return waiting
 
 
-def _key(pod: Obj) -> Key:
+def _pod_key(pod: Obj) -> Key:
     return Key(POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
@@ -162,41 +167,44 @@ def _key(pod: Obj) -> Key:
 # fifths of its lifetime).
 
 
-_SYNC: Final = MINUTE
+_SYNC_INTERVAL: Final = MINUTE
 _TOKEN_SECONDS: Final = 3600
 #: The downward API fields that may change while the pod runs.
-_CHANGES: Final = ("metadata.labels", "metadata.annotations")
+_CHANGING_FIELDS: Final = ("metadata.labels", "metadata.annotations")
 
 
-def refreshed_every(pod: Obj) -> Duration | None:
+def refresh_interval(pod: Obj) -> Duration | None:
     """Return the interval at which the files of a pod's volumes are refreshed; None if they do not change."""
-    return min((every for volume in pod["spec"].get("volumes") or () for every in _of_volume(volume)), default=None)
+    return min(
+        (interval for volume in pod["spec"].get("volumes") or () for interval in _volume_intervals(volume)),
+        default=None,
+    )
 
 
-def _of_volume(volume: Mapping[str, Any]) -> Iterator[Duration]:
-    yield from _of_source(volume)
-    for part in (volume.get("projected") or {}).get("sources") or ():
-        yield from _of_source(part)
+def _volume_intervals(volume: Mapping[str, Any]) -> Iterator[Duration]:
+    yield from _source_intervals(volume)
+    for projected_source in (volume.get("projected") or {}).get("sources") or ():
+        yield from _source_intervals(projected_source)
 
 
-def _of_source(source: Mapping[str, Any]) -> Iterator[Duration]:
+def _source_intervals(source: Mapping[str, Any]) -> Iterator[Duration]:
     token, config = source.get("serviceAccountToken"), source.get("configMap") or {}
     if token is not None:
         yield (token.get("expirationSeconds") or _TOKEN_SECONDS) * SECOND * 4 // 5
     if source.get("secret") or (config and config.get("name") != ROOT_CERTIFICATE):
-        yield _SYNC
-    paths = [(item.get("fieldRef") or {}).get("fieldPath") or "" for item in _items(source)]
-    if any(path.startswith(_CHANGES) for path in paths):
-        yield _SYNC
+        yield _SYNC_INTERVAL
+    paths = [(item.get("fieldRef") or {}).get("fieldPath") or "" for item in _downward_items(source)]
+    if any(path.startswith(_CHANGING_FIELDS) for path in paths):
+        yield _SYNC_INTERVAL
 
 
-def _items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _downward_items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
     return items
 
 
 #: The delay before a failed start is retried if nothing changes.
-_TRIED_AGAIN_AFTER: Final = 10 * SECOND
+_RETRY_DELAY: Final = 10 * SECOND
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
@@ -215,7 +223,7 @@ class LocalKubelet:
         #: The uids of pods that have runs, with the number of runs, by the pod's key.
         self._uids: dict[Key, dict[str, int]] = {}
         #: By namespace, the pods that cannot start and the reason: a new object in the namespace may resolve it.
-        self._troubled: dict[str, dict[Key, str]] = {}
+        self._blocked_pods: dict[str, dict[Key, str]] = {}
         #: Warnings from shims that are not yet recorded as Events.
         self._warnings: dict[Key, list[EventRecord]] = {}
 
@@ -226,16 +234,16 @@ class LocalKubelet:
         """
         key = event.key
         if key.kind == RUN:
-            pod = self._note(event)
+            pod = self._index_run(event)
             return () if _is_own_stop_request(event) else (pod,)
         if key.kind != scheme.POD:
-            return tuple(self._troubled.get(key.namespace, ()))
+            return tuple(self._blocked_pods.get(key.namespace, ()))
         is_gone = event.type is _DELETED or is_terminal(event.obj)
         self._pods.observe(key, event.old, None if is_gone else event.obj)
-        is_ours = node_of(event.obj) == self._node or key in self._uids
-        return (key,) if is_ours and _is_news(event) else ()
+        is_local = node_of(event.obj) == self._node or key in self._uids
+        return (key,) if is_local and _is_news(event) else ()
 
-    def _note(self, event: WatchEvent) -> Key:
+    def _index_run(self, event: WatchEvent) -> Key:
         """Update the indexes for a changed run and collect its shim's new warnings; return the key of the run's pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
@@ -257,119 +265,140 @@ class LocalKubelet:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Start and stop a pod's containers and update its status; clean up runs of deleted pods of that name."""
         pod = reader.get(key)
-        is_ours = pod is not None and node_of(pod) == self._node
-        uid = pod["metadata"]["uid"] if pod is not None and is_ours else ""
+        is_local = pod is not None and node_of(pod) == self._node
+        uid = pod["metadata"]["uid"] if pod is not None and is_local else ""
         writes = [
-            write for gone in self._uids.get(key, ()) if gone != uid for write in _cleaned(reader.list(RUN, gone), now)
+            write
+            for other_uid in self._uids.get(key, ())
+            if other_uid != uid
+            for write in _clean_up_runs(reader.list(RUN, other_uid), now)
         ]
-        if pod is None or not is_ours:
-            self._remember_trouble(key, "")
+        if pod is None or not is_local:
+            self._remember_problem(key, "")
             self._warnings.pop(key, None)
             return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
-        outcome = self._after_end(pod, runs, reader, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
+        outcome = (
+            self._clean_up_ended(pod, runs, reader, now)
+            if is_terminal(pod)
+            else self._advance_pod(pod, runs, reader, now)
+        )
         outcome.writes[:0] = writes
         return outcome
 
-    def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
+    def _clean_up_ended(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         """Clean up after an ended pod: stop its sandbox, then delete the pod if its deletion was requested.
 
         If another component set the final status, the containers are first stopped with their grace period.
         """
-        situation = observed_pod_state(pod, runs)
-        if situation.alive():
-            steps = stop_actions(situation, termination_of(situation, now) or graceful_termination(pod, 0), now)
-            return self._outcome(situation, steps, reader, now)
-        alive = [run for run in map(run_of, runs) if run.is_alive]
-        halts: list[Write] = [Update(stopped(run, StopRequest(now, 0))) for run in alive if run.stop is None]
-        if any("terminated" not in each.reported.get("state", {}) for each in situation.containers if each.runs):
-            ended = self._outcome(situation, PodActions(has_ended=True), reader, now)
-            return ReconcileResult([*halts, *ended.writes], ended.events)
+        pod_state = observed_pod_state(pod, runs)
+        if pod_state.live_containers():
+            actions = stop_actions(pod_state, termination_of(pod_state, now) or graceful_termination(pod, 0), now)
+            return self._build_result(pod_state, actions, reader, now)
+        live_runs = [run for run in map(run_of, runs) if run.is_alive]
+        stops: list[Write] = [Update(stopped(run, StopRequest(now, 0))) for run in live_runs if run.stop is None]
+        if any(
+            "terminated" not in container.reported.get("state", {})
+            for container in pod_state.containers
+            if container.runs
+        ):
+            result = self._build_result(pod_state, PodActions(has_ended=True), reader, now)
+            return ReconcileResult([*stops, *result.writes], result.events)
         if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
-            return ReconcileResult([*halts, *remove_work_finalizer(pod)])
-        if alive or not awaits_deletion(pod):
-            return ReconcileResult(halts)
+            return ReconcileResult([*stops, *remove_work_finalizer(pod)])
+        if live_runs or not awaits_deletion(pod):
+            return ReconcileResult(stops)
         metadata = pod["metadata"]
         return ReconcileResult(
             [Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])]
         )
 
-    def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
+    def _advance_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
-            refusal = self._requests.refusal(pod, self._others(key, reader), reader)
-            if refusal is not None:
-                status = rejected(pod, refusal.status, now)
-                warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
+            rejection = self._requests.check_admission(pod, self._other_pods(key, reader), reader)
+            if rejection is not None:
+                status = rejected(pod, rejection.status, now)
+                warning = EventRecord(key, "Warning", rejection.reason, rejection.message)
                 return ReconcileResult([UpdateStatus(with_status(pod, status))], [warning])
-        situation = observed_pod_state(pod, runs)
-        return self._outcome(situation, compute_pod_actions(situation, now), reader, now)
+        pod_state = observed_pod_state(pod, runs)
+        return self._build_result(pod_state, compute_pod_actions(pod_state, now), reader, now)
 
-    def _outcome(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> ReconcileResult:
+    def _build_result(self, pod_state: PodState, actions: PodActions, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes for the pod's actions, with its new status and Events."""
-        pod = situation.pod
+        pod = pod_state.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
-        wanted = self._wanted(situation, steps, reader, now)
+        desired_runs = self._compute_desired_runs(pod_state, actions, reader, now)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
-        after = with_status(pod, status_of(StatusInputs(situation, steps, wanted.troubles, host_ip), now))
+        new_pod = with_status(pod, status_of(StatusInputs(pod_state, actions, desired_runs.problems, host_ip), now))
         events = [*self._warnings.pop(key, ())]
-        if wanted.fault and wanted.fault != self._troubled.get(key.namespace, {}).get(key):
-            events.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
-        trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
-        self._remember_trouble(key, trouble)
-        waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
-        waits += [self._refresh(situation, reader, wanted, now), *wanted.looks]
-        news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
-        events += pod_events(situation, steps, wanted.troubles, after, now)
+        if desired_runs.volume_error and desired_runs.volume_error != self._blocked_pods.get(key.namespace, {}).get(
+            key
+        ):
+            events.append(EventRecord(key, "Warning", "FailedMount", desired_runs.volume_error))
+        problem = desired_runs.volume_error or next(
+            (start_problem.reason for start_problem in desired_runs.problems.values()), ""
+        )
+        self._remember_problem(key, problem)
+        candidates = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
+        candidates += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
+        status_writes = [UpdateStatus(new_pod)] if new_pod["status"] != pod.get("status") else []
+        events += pod_events(pod_state, actions, desired_runs.problems, new_pod, now)
         return ReconcileResult(
-            [*wanted.writes, *news], events, requeue_at=min((at for at in waits if at is not None), default=None)
+            [*desired_runs.writes, *status_writes],
+            events,
+            requeue_at=min((time for time in candidates if time is not None), default=None),
         )
 
-    def _wanted(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> "_DesiredRuns":
+    def _compute_desired_runs(
+        self, pod_state: PodState, actions: PodActions, reader: Reader, now: Instant
+    ) -> "_DesiredRuns":
         """Return the writes that create, stop and delete runs, and why containers or volumes cannot be created."""
-        wanted = _DesiredRuns([_halted(halt) for halt in steps.halts], {}, "", [])
-        if steps.makes_sandbox:
+        desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
+        if actions.creates_sandbox:
             try:
-                wanted.writes.append(Create(self._requests.sandbox(situation, reader)))
+                desired_runs.writes.append(Create(self._requests.sandbox(pod_state, reader)))
             except VolumeError as error:
-                return wanted._replace(fault=str(error))
-        for start in steps.starts:
-            request = self._requests.container(situation, start, reader, now)
+                return desired_runs._replace(volume_error=str(error))
+        for start in actions.starts:
+            request = self._requests.container(pod_state, start, reader, now)
             if isinstance(request, ImageWait):
-                wanted.looks.append(request.until)
-                trouble = request.trouble
+                desired_runs.check_times.append(request.until)
+                problem = request.problem
             else:
-                wanted.writes.extend([*_outdated(start, request), Create(request)])
-                trouble = previous_image_trouble(start.container.reported) if run_of(request).image_for else None
-            if trouble is not None:
-                wanted.troubles[start.container.name] = trouble
-        return wanted
+                desired_runs.writes.extend([*_delete_outdated_runs(start, request), Create(request)])
+                problem = previous_image_problem(start.container.reported) if run_of(request).image_for else None
+            if problem is not None:
+                desired_runs.problems[start.container.name] = problem
+        return desired_runs
 
-    def _refresh(self, situation: PodState, reader: Reader, wanted: "_DesiredRuns", now: Instant) -> Instant | None:
+    def _refresh_volumes(
+        self, pod_state: PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
+    ) -> Instant | None:
         """Refresh the files of a running pod's volumes if due; return when the next refresh is due."""
-        sandbox, every = situation.sandbox, refreshed_every(situation.pod)
-        if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
+        sandbox, interval = pod_state.sandbox, refresh_interval(pod_state.pod)
+        if sandbox is None or sandbox.phase != READY or interval is None or not pod_state.live_containers():
             return None
-        due = sandbox.files_are_from + every
-        if due > now:
-            return due
-        refreshed_sandbox = self._requests.refreshed(situation, reader, now)
+        due_at = sandbox.files_written_at + interval
+        if due_at > now:
+            return due_at
+        refreshed_sandbox = self._requests.refresh_sandbox(pod_state, reader, now)
         if refreshed_sandbox is not None:
-            wanted.writes.append(Update(refreshed_sandbox))
-        return now + every
+            desired_runs.writes.append(Update(refreshed_sandbox))
+        return now + interval
 
-    def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
+    def _other_pods(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """Return the other pods of this node that have not ended."""
-        pods = [reader.get(other) for other in self._pods.on(self._node) if other != key]
+        pods = [reader.get(other_key) for other_key in self._pods.on(self._node) if other_key != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
-    def _remember_trouble(self, key: Key, trouble: str) -> None:
-        if trouble:
-            self._troubled.setdefault(key.namespace, {})[key] = trouble
-        elif key in self._troubled.get(key.namespace, ()):
-            del self._troubled[key.namespace][key]
-            if not self._troubled[key.namespace]:
-                del self._troubled[key.namespace]
+    def _remember_problem(self, key: Key, problem: str) -> None:
+        if problem:
+            self._blocked_pods.setdefault(key.namespace, {})[key] = problem
+        elif key in self._blocked_pods.get(key.namespace, ()):
+            del self._blocked_pods[key.namespace][key]
+            if not self._blocked_pods[key.namespace]:
+                del self._blocked_pods[key.namespace]
 
 
 class _DesiredRuns(NamedTuple):
@@ -377,29 +406,29 @@ class _DesiredRuns(NamedTuple):
 
     writes: list[Write]
     #: Why containers cannot be started, by container name.
-    troubles: dict[str, StartProblem]
+    problems: dict[str, StartProblem]
     #: Why the pod's volumes cannot be created; empty if they can.
-    fault: str
+    volume_error: str
     #: When to check again for missing images.
-    looks: list[Instant | None]
+    check_times: list[Instant | None]
 
 
-def _halted(halt: ContainerStop) -> Write:
-    return Update(stopped(halt.run, halt.stop))
+def _stop_write(container_stop: ContainerStop) -> Write:
+    return Update(stopped(container_stop.run, container_stop.stop))
 
 
-def _outdated(start: ContainerStart, request: Obj) -> Iterator[Write]:
+def _delete_outdated_runs(start: ContainerStart, request: Obj) -> Iterator[Write]:
     """Yield the deletions of old runs before a new run: all but the last for a container, all for an image pull."""
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 
-def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
+def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """Yield the writes that stop the runs of a deleted pod, then those that delete them, the sandbox last."""
-    alive = [run for run in map(run_of, runs) if run.is_alive]
-    containers = [run for run in alive if run.container] or alive
-    yield from (Update(stopped(run, StopRequest(now, GRACE_MIN))) for run in containers if run.stop is None)
-    if not alive:
+    live_runs = [run for run in map(run_of, runs) if run.is_alive]
+    container_runs = [run for run in live_runs if run.container] or live_runs
+    yield from (Update(stopped(run, StopRequest(now, GRACE_MIN))) for run in container_runs if run.stop is None)
+    if not live_runs:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 
 

@@ -28,8 +28,8 @@ from batchyard.kubelet.local.errors import InputError, quoted
 
 _LENGTH_MAX: Final = 63
 _FULL_LENGTH_MAX: Final = 64
-_HEADER: Final = "# Kubernetes-managed hosts file"
-_LOCAL: Final = """\
+_HOSTS_HEADER: Final = "# Kubernetes-managed hosts file"
+_LOCALHOST_ENTRIES: Final = """\
 127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback
 fe00::0\tip6-localnet
@@ -60,30 +60,32 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
     """Return the hostname and domain of a pod. InputError if the pod's FQDN is too long for a hostname."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
-        return Hostname(_cut(spec["hostnameOverride"]), "")
-    name = _cut(spec.get("hostname") or metadata["name"])
+        return Hostname(_truncate_name(spec["hostnameOverride"]), "")
+    name = _truncate_name(spec.get("hostname") or metadata["name"])
     if not spec.get("subdomain"):
         return Hostname(name, "")
     domain = f"{spec['subdomain']}.{metadata.get('namespace') or ''}.svc.{cluster_domain}"
     if not spec.get("setHostnameAsFQDN"):
         return Hostname(name, domain)
-    full = f"{name}.{domain}"
-    if len(full) > _FULL_LENGTH_MAX:
+    fqdn = f"{name}.{domain}"
+    if len(fqdn) > _FULL_LENGTH_MAX:
         raise InputError(
-            f"failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long"
-            f" ({_FULL_LENGTH_MAX} characters is the max, {len(full)} characters requested)"
+            f"failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long"
+            f" ({_FULL_LENGTH_MAX} characters is the max, {len(fqdn)} characters requested)"
         )
-    return Hostname(full, domain)
+    return Hostname(fqdn, domain)
 
 
-def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], of_machine: str | None) -> str:
+def hosts_file(
+    names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], machine_hosts: str | None
+) -> str:
     """Return a pod's /etc/hosts; `machine_hosts` is the machine's own file, included for pods on the host network."""
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
-    added = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
-    if of_machine is not None:
-        return f"{_HEADER} (host network).\n{of_machine}{added}"
-    own = "\t".join([address, *names]) + "\n" if address else ""
-    return f"{_HEADER}.\n{_LOCAL}{own}{added}"
+    alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
+    if machine_hosts is not None:
+        return f"{_HOSTS_HEADER} (host network).\n{machine_hosts}{alias_entries}"
+    pod_entry = "\t".join([address, *names]) + "\n" if address else ""
+    return f"{_HOSTS_HEADER}.\n{_LOCALHOST_ENTRIES}{pod_entry}{alias_entries}"
 
 
 def pod_name(pod: Obj) -> str:
@@ -92,44 +94,44 @@ def pod_name(pod: Obj) -> str:
     return quoted(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
 
-def _cut(name: str) -> str:
+def _truncate_name(name: str) -> str:
     return name if len(name) <= _LENGTH_MAX else name[:_LENGTH_MAX].rstrip("-.")
 
 
-_POD_PARTS: Final = 2
+_POD_NAME_LABELS: Final = 2
 _SERVICE: Final = "svc"
 _POD: Final = "pod"
-_REVERSE: Final = ".in-addr.arpa"
+_REVERSE_SUFFIX: Final = ".in-addr.arpa"
 
 
 def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the addresses of a DNS name in lowercase; None if the name does not exist."""
-    rest, dot, _ = name.rpartition(f".{domain}")
-    if not dot or not name.endswith(f".{domain}"):
+    prefix, separator, _ = name.rpartition(f".{domain}")
+    if not separator or not name.endswith(f".{domain}"):
         return None
-    *parts, kind = rest.split(".")
-    if kind == _POD and len(parts) == _POD_PARTS:
-        return _written_out(parts[0])
-    if kind != _SERVICE or not 2 <= len(parts) <= 3:
-        return [] if kind in {_POD, _SERVICE} and not parts else None
-    *hostname, service, namespace = parts
-    found = reader.get(Key(scheme.SERVICE, namespace, service))
-    if found is None:
+    *name_labels, record_type = prefix.split(".")
+    if record_type == _POD and len(name_labels) == _POD_NAME_LABELS:
+        return _parse_dashed_address(name_labels[0])
+    if record_type != _SERVICE or not 2 <= len(name_labels) <= 3:
+        return [] if record_type in {_POD, _SERVICE} and not name_labels else None
+    *hostname, service, namespace = name_labels
+    service_object = reader.get(Key(scheme.SERVICE, namespace, service))
+    if service_object is None:
         return None
-    pods = _pods(found, reader)
-    own = found["spec"].get("clusterIP") or ""
-    if not hostname and not found["spec"].get("selector") and own not in {"", "None"}:
-        return [own]  # such as the API's Service, at whose address the server itself listens
+    pods = _service_pods(service_object, reader)
+    cluster_ip = service_object["spec"].get("clusterIP") or ""
+    if not hostname and not service_object["spec"].get("selector") and cluster_ip not in {"", "None"}:
+        return [cluster_ip]  # such as the API's Service, at whose address the server itself listens
     if not hostname:
-        return [_address(pod) for pod in pods]
-    return [_address(pod) for pod in pods if _calls_itself(pod, hostname[0], service)] or None
+        return [_pod_ip(pod) for pod in pods]
+    return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service)] or None
 
 
 def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the DNS names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
-    if not name.endswith(_REVERSE):
+    if not name.endswith(_REVERSE_SUFFIX):
         return None
-    address = ".".join(reversed(name.removesuffix(_REVERSE).split(".")))
+    address = ".".join(reversed(name.removesuffix(_REVERSE_SUFFIX).split(".")))
     for pod in reader.list(scheme.POD):
         spec, metadata = pod["spec"], pod["metadata"]
         if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
@@ -139,34 +141,34 @@ def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     return None
 
 
-def _pods(service: Obj, reader: Reader) -> Iterator[Obj]:
+def _service_pods(service: Obj, reader: Reader) -> Iterator[Obj]:
     """Yield the pods that a Service's DNS name resolves to."""
     spec = service["spec"]
     selector = spec.get("selector")
     if not selector:
         return
     for pod in reader.list(scheme.POD, service["metadata"]["namespace"]):
-        if not _is_chosen(pod, selector) or is_terminal(pod) or not _address(pod):
+        if not _matches_selector(pod, selector) or is_terminal(pod) or not _pod_ip(pod):
             continue
         if spec.get("publishNotReadyAddresses") or (is_ready(pod) and not is_terminating(pod)):
             yield pod
 
 
-def _is_chosen(pod: Obj, selector: Mapping[str, str]) -> bool:
+def _matches_selector(pod: Obj, selector: Mapping[str, str]) -> bool:
     labels = pod["metadata"].get("labels") or {}
     return all(labels.get(name) == value for name, value in selector.items())
 
 
-def _calls_itself(pod: Obj, hostname: str, subdomain: str) -> bool:
+def _has_hostname(pod: Obj, hostname: str, subdomain: str) -> bool:
     spec = pod["spec"]
     return bool(spec.get("hostname") == hostname and spec.get("subdomain") == subdomain)
 
 
-def _address(pod: Obj) -> str:
+def _pod_ip(pod: Obj) -> str:
     return (pod.get("status") or {}).get("podIP") or ""
 
 
-def _written_out(text: str) -> Sequence[str] | None:
+def _parse_dashed_address(text: str) -> Sequence[str] | None:
     """Parse the address in a DNS label such as `10-77-0-5`; None if it is invalid."""
     try:
         return [str(IPv4Address(text.replace("-", ".")))]

@@ -19,7 +19,7 @@ from batchyard.kubelet.local.security import containers_of
 from batchyard.nodes import conditions, health
 
 #: The interval at which an unchanged node status is reported.
-_REPORTS_EVERY: Final = 5 * MINUTE
+_REPORT_INTERVAL: Final = 5 * MINUTE
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
@@ -44,14 +44,14 @@ class LocalNode:
     rank = 0
     kinds: Sequence[str] = (scheme.CLUSTER, scheme.NODE, scheme.LEASE, scheme.NAMESPACE)
 
-    def __init__(self, facts: NodeInventory) -> None:
-        self._facts = facts
-        self._key = Key(scheme.NODE, "", facts.name)
+    def __init__(self, inventory: NodeInventory) -> None:
+        self._inventory = inventory
+        self._key = Key(scheme.NODE, "", inventory.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the node's key if the event may change the node, its Lease, or whether the Lease can be created."""
         key = event.key
-        if key.kind == scheme.LEASE and (key != health.lease_key(self._facts.name) or event.type is not _DELETED):
+        if key.kind == scheme.LEASE and (key != health.lease_key(self._inventory.name) or event.type is not _DELETED):
             return ()
         if key.kind == scheme.NAMESPACE and (key.name != health.LEASE_NAMESPACE or event.old is not None):
             return ()
@@ -63,61 +63,68 @@ class LocalNode:
         """Register the node if it does not exist; otherwise update its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
-            return ReconcileResult([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
+            return ReconcileResult(
+                [Create(self._new_node())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")]
+            )
         writes: list[Write] = []
-        reported = self._with_current_status(node, now)
-        if reported is not node:
-            writes.append(UpdateStatus(reported))
+        updated = self._with_current_status(node, now)
+        if updated is not node:
+            writes.append(UpdateStatus(updated))
         lease = reader.get(health.lease_key(key.name))
-        renewed = _renewed(lease, node, now)
-        if renewed is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
-            writes.append(Create(renewed) if lease is None else Update(renewed))
-        events = [] if conditions.readiness(node) == "True" else [_ready(key)]
-        return ReconcileResult(writes, events, parse_time(renewed["spec"]["renewTime"]) + health.BEAT)
+        renewed_lease = _renew_lease(lease, node, now)
+        if renewed_lease is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
+            writes.append(Create(renewed_lease) if lease is None else Update(renewed_lease))
+        events = [] if conditions.readiness(node) == "True" else [_ready_event(key)]
+        return ReconcileResult(writes, events, parse_time(renewed_lease["spec"]["renewTime"]) + health.BEAT)
 
-    def _new(self) -> Obj:
-        facts = self._facts
-        metadata = {"name": facts.name, "labels": dict(facts.labels)}
-        spec = {"taints": [dict(taint) for taint in facts.taints]} if facts.taints else {}
+    def _new_node(self) -> Obj:
+        inventory = self._inventory
+        metadata = {"name": inventory.name, "labels": dict(inventory.labels)}
+        spec = {"taints": [dict(taint) for taint in inventory.taints]} if inventory.taints else {}
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
     def _with_current_status(self, node: Obj, now: Instant) -> Obj:
         """Return the node with its current status; the same object if the status is unchanged and no report is due."""
-        facts, old = self._facts, node.get("status") or {}
-        addresses = [{"type": "InternalIP", "address": facts.address}, {"type": "Hostname", "address": facts.name}]
-        own = {
-            "capacity": dict(facts.capacity),
-            "allocatable": dict(facts.allocatable),
+        inventory, old = self._inventory, node.get("status") or {}
+        addresses = [
+            {"type": "InternalIP", "address": inventory.address},
+            {"type": "Hostname", "address": inventory.name},
+        ]
+        status_fields = {
+            "capacity": dict(inventory.capacity),
+            "allocatable": dict(inventory.allocatable),
             "addresses": addresses,
-            "nodeInfo": dict(facts.info),
+            "nodeInfo": dict(inventory.info),
         }
-        is_known = all(old.get(name) == value for name, value in own.items())
-        current = conditions.with_resumed_heartbeats(node if is_known else with_status(node, {**old, **own}), now)
-        return _reported(current, now) if current is not node or _is_due(node, now) else node
+        is_unchanged = all(old.get(name) == value for name, value in status_fields.items())
+        current = conditions.with_resumed_heartbeats(
+            node if is_unchanged else with_status(node, {**old, **status_fields}), now
+        )
+        return _with_heartbeat(current, now) if current is not node or _is_report_due(node, now) else node
 
 
-def _is_due(node: Obj, now: Instant) -> bool:
+def _is_report_due(node: Obj, now: Instant) -> bool:
     ready = conditions.conditions_of(node).get(conditions.READY) or {}
-    return now >= parse_time(ready.get("lastHeartbeatTime") or node["metadata"]["creationTimestamp"]) + _REPORTS_EVERY
+    return now >= parse_time(ready.get("lastHeartbeatTime") or node["metadata"]["creationTimestamp"]) + _REPORT_INTERVAL
 
 
-def _reported(node: Obj, now: Instant) -> Obj:
+def _with_heartbeat(node: Obj, now: Instant) -> Obj:
     """Return the node with the heartbeat time of its conditions set to `now`."""
-    beat = {"lastHeartbeatTime": format_time(now)}
-    return with_path(node, ("status", "conditions"), [{**c, **beat} for c in node["status"]["conditions"]])
+    heartbeat = {"lastHeartbeatTime": format_time(now)}
+    return with_path(node, ("status", "conditions"), [{**c, **heartbeat} for c in node["status"]["conditions"]])
 
 
-def _renewed(lease: Obj | None, node: Obj, now: Instant) -> Obj:
+def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
     """Return the node's Lease with a new renewal time; the same object if it was renewed recently."""
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
-    last = lease["spec"].get("renewTime")
-    if last is not None and parse_time(last) + health.BEAT > now:
+    renewed_at = lease["spec"].get("renewTime")
+    if renewed_at is not None and parse_time(renewed_at) + health.BEAT > now:
         return lease
     return with_path(lease, ("spec", "renewTime"), format_micro_time(now))
 
 
-def _ready(key: Key) -> EventRecord:
+def _ready_event(key: Key) -> EventRecord:
     return EventRecord(key, "Normal", "NodeReady", f"Node {key.name} status is now: NodeReady")
 
 
@@ -155,33 +162,35 @@ class ContainerDevices:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation:
+def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]) -> Allocation:
     """Allocate devices to each container of a pod that requests some; InputError if too few are free.
 
-    `numbers` are the machine's healthy devices, `held` the current allocations by pod uid. A pod keeps its devices.
+    `numbers` are the machine's healthy devices, `allocations` the current ones by pod uid. A pod keeps its devices.
     """
     uid: str = pod["metadata"]["uid"]
-    own = held.get(uid, {})
-    taken = {number for allocation in held.values() for given in allocation.values() for number in given}
+    own_allocation = allocations.get(uid, {})
+    allocated = {number for allocation in allocations.values() for devices in allocation.values() for number in devices}
     reusable: dict[int, None] = {}
-    found: dict[str, Sequence[int]] = {}
+    result: dict[str, Sequence[int]] = {}
     for container in containers_of(pod):
-        wanted = _wanted(container, resource)
-        if not wanted:
+        count = _requested_devices(container, resource)
+        if not count:
             continue
         name: str = container["name"]
-        if name in own:
-            _check_same(container, own[name], (uid, resource, wanted, numbers))
-            given: Sequence[int] = own[name]
+        if name in own_allocation:
+            _check_unchanged(container, own_allocation[name], (uid, resource, count, numbers))
+            devices: Sequence[int] = own_allocation[name]
         else:
-            given = _pick(resource, wanted, list(reusable), [n for n in sorted(numbers) if n not in taken])
-        found[name] = given
-        taken.update(given)
-        for number in given:
+            devices = _choose_devices(
+                resource, count, list(reusable), [n for n in sorted(numbers) if n not in allocated]
+            )
+        result[name] = devices
+        allocated.update(devices)
+        for number in devices:
             reusable.pop(number, None)
-        if _only_starts(pod, container):
-            reusable.update(dict.fromkeys(given))
-    return found
+        if _is_plain_init_container(pod, container):
+            reusable.update(dict.fromkeys(devices))
+    return result
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
@@ -191,36 +200,38 @@ def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
     """
     if not gpus:
         return ContainerDevices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
-    listed = ",".join(gpu.uuid for gpu in gpus)
+    uuids = ",".join(gpu.uuid for gpu in gpus)
     paths = dict.fromkeys(path for gpu in gpus for path in gpu.paths)
-    return ContainerDevices(list(paths), {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed})
+    return ContainerDevices(list(paths), {"CUDA_VISIBLE_DEVICES": uuids, "NVIDIA_VISIBLE_DEVICES": uuids})
 
 
-def _wanted(container: Mapping[str, Any], resource: str) -> int:
+def _requested_devices(container: Mapping[str, Any], resource: str) -> int:
     limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
     return meta.amount(resource, limits.get(resource) or "0")
 
 
-def _only_starts(pod: Obj, container: Mapping[str, Any]) -> bool:
+def _is_plain_init_container(pod: Obj, container: Mapping[str, Any]) -> bool:
     return container in (pod["spec"].get("initContainers") or ()) and container.get("restartPolicy") != "Always"
 
 
-def _check_same(container: Mapping[str, Any], had: Sequence[int], asked: tuple[str, str, int, Sequence[int]]) -> None:
-    uid, resource, wanted, numbers = asked
-    if len(had) != wanted:
+def _check_unchanged(
+    container: Mapping[str, Any], allocated: Sequence[int], request: tuple[str, str, int, Sequence[int]]
+) -> None:
+    uid, resource, count, numbers = request
+    if len(allocated) != count:
         raise InputError(
             f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
-            f" from {len(had)} to {wanted}"
+            f" from {len(allocated)} to {count}"
         )
-    if not set(had) <= set(numbers):
-        lost = "previously allocated devices are no longer healthy"
-        raise InputError(f"{lost}; cannot allocate unhealthy devices {resource}")
+    if not set(allocated) <= set(numbers):
+        error = "previously allocated devices are no longer healthy"
+        raise InputError(f"{error}; cannot allocate unhealthy devices {resource}")
 
 
-def _pick(resource: str, wanted: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
+def _choose_devices(resource: str, count: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
     """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
-    reused = sorted(reusable)[:wanted]
-    needed = wanted - len(reused)
+    reused = sorted(reusable)[:count]
+    needed = count - len(reused)
     if len(free) < needed:
         raise InputError(
             f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(free)}"

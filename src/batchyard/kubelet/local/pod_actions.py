@@ -33,7 +33,7 @@ from batchyard.kubelet.local.runs import (
 # The observed state of a pod on this machine: its sandbox, and its containers with their runs.
 
 
-_STATUSES = ("initContainerStatuses", "containerStatuses")
+_STATUS_FIELDS = ("initContainerStatuses", "containerStatuses")
 
 
 class ContainerRole(Enum):
@@ -48,7 +48,7 @@ class PodContainer(NamedTuple):
     """A container of a pod, with its role and its most recent runs, the oldest first."""
 
     spec: Mapping[str, Any]
-    part: ContainerRole
+    role: ContainerRole
     runs: Sequence[ObservedRun]
     #: The number of the current sandbox.
     sandbox: int
@@ -64,12 +64,12 @@ class PodContainer(NamedTuple):
         return name
 
     @property
-    def last(self) -> ObservedRun | None:
+    def last_run(self) -> ObservedRun | None:
         """The container's last run; None before the first one."""
         return self.runs[-1] if self.runs else None
 
     @property
-    def here(self) -> ObservedRun | None:
+    def current_run(self) -> ObservedRun | None:
         """The last run in the current sandbox, or None: in a new sandbox all containers start again."""
         return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
 
@@ -81,16 +81,16 @@ class PodContainer(NamedTuple):
     @property
     def is_done(self) -> bool:
         """Whether the next container may start: a sidecar has started, or an init container has succeeded."""
-        run = self.here
+        run = self.current_run
         if run is None:
             return False
-        return run.is_started if self.part is ContainerRole.SIDECAR else not run.is_alive and run.exit_code == 0
+        return run.is_started if self.role is ContainerRole.SIDECAR else not run.is_alive and run.exit_code == 0
 
     @property
     def next_attempt(self) -> int:
         """The attempt number of the next run; derived from the pod's status if earlier runs were deleted."""
-        if self.last is not None:
-            return self.last.attempt + 1
+        if self.last_run is not None:
+            return self.last_run.attempt + 1
         has_run = self.reported.get("containerID") or self.reported.get("lastState")
         return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
 
@@ -105,13 +105,13 @@ class PodState(NamedTuple):
     #: The number of the next sandbox.
     next_sandbox: int
 
-    def of(self, part: ContainerRole) -> Iterator[PodContainer]:
+    def with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
         """Yield the containers with a role, in the order of the pod's spec."""
-        return (each for each in self.containers if each.part is part)
+        return (container for container in self.containers if container.role is role)
 
-    def alive(self) -> Sequence[PodContainer]:
+    def live_containers(self) -> Sequence[PodContainer]:
         """Return the containers that run or are starting."""
-        return [each for each in self.containers if each.is_alive]
+        return [container for container in self.containers if container.is_alive]
 
     @property
     def restart_policy(self) -> str:
@@ -122,31 +122,36 @@ class PodState(NamedTuple):
 
 def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod, computed from its runs and its status."""
-    seen = [run_of(run) for run in runs]
-    sandbox = next((run for run in seen if not run.container and not run.image_for), None)
-    last = max((run.sandbox for run in seen), default=-1)
-    number = last + 1 if sandbox is None else sandbox.sandbox
-    ran, statuses, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
-    images = images_by_container(seen)
+    observed = [run_of(run) for run in runs]
+    sandbox = next((run for run in observed if not run.container and not run.image_for), None)
+    last_sandbox = max((run.sandbox for run in observed), default=-1)
+    number = last_sandbox + 1 if sandbox is None else sandbox.sandbox
+    runs_by_container, statuses, spec = by_container(observed), statuses_by_name(pod), pod["spec"]
+    images = images_by_container(observed)
 
-    def container(each: Mapping[str, Any], part: ContainerRole) -> PodContainer:
-        name: str = each["name"]
-        return PodContainer(each, part, ran.get(name, ()), number, statuses.get(name) or {}, images.get(name, ()))
+    def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
+        name: str = entry["name"]
+        return PodContainer(
+            entry, role, runs_by_container.get(name, ()), number, statuses.get(name) or {}, images.get(name, ())
+        )
 
-    firsts = [
-        container(each, ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT)
-        for each in spec.get("initContainers") or ()
+    init_containers = [
+        container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
+        for entry in spec.get("initContainers") or ()
     ]
     return PodState(
-        pod, sandbox, [*firsts, *(container(each, ContainerRole.MAIN) for each in spec["containers"])], last + 1
+        pod,
+        sandbox,
+        [*init_containers, *(container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
+        last_sandbox + 1,
     )
 
 
 def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
     """Return the container statuses of a pod, by name."""
     status = pod.get("status") or {}
-    found: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUSES]
-    return {each["name"]: each for statuses in found for each in statuses}
+    status_lists: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUS_FIELDS]
+    return {entry["name"]: entry for statuses in status_lists for entry in statuses}
 
 
 # --- termination ---
@@ -175,7 +180,7 @@ class PodTermination(NamedTuple):
     #: The grace period in seconds, from the stop of the pod's first container.
     grace: int
     #: The reason and message if the pod fails in any case; empty if the containers' exit codes decide its phase.
-    why: str = ""
+    reason: str = ""
     message: str = ""
 
 
@@ -190,27 +195,27 @@ class ContainerStop(NamedTuple):
 class PodStopPlan(NamedTuple):
     """The runs to stop now, and when to stop the remaining containers; `is_over` if no container is alive."""
 
-    halts: list[ContainerStop]
-    look_again: Instant | None
+    stops: list[ContainerStop]
+    next_check_at: Instant | None
     is_over: bool
 
 
-def termination_of(situation: PodState, now: Instant) -> PodTermination | None:
+def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
     """Return the termination of a deleted pod, one over its deadline or with a full volume; None for other pods."""
-    pod = situation.pod
+    pod = pod_state.pod
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
         return PodTermination(deleted_at, pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
-        return graceful_termination(pod, expires_at)._replace(why=EXPIRED, message=TOO_LATE)
-    exceeded = {} if situation.sandbox is None else situation.sandbox.status.get("exceeded") or {}
+        return graceful_termination(pod, expires_at)._replace(reason=EXPIRED, message=TOO_LATE)
+    exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
     if exceeded:
-        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _too_full(pod, exceeded["volume"]))
+        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
     return None
 
 
-def _too_full(pod: Obj, name: str) -> str:
+def _volume_limit_message(pod: Obj, name: str) -> str:
     """Return the eviction message for an emptyDir over its size limit; it ends with a space, as in Kubernetes."""
     limits = {
         volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
@@ -225,33 +230,33 @@ def graceful_termination(pod: Obj, since: Instant) -> PodTermination:
 
 def deadline_of(pod: Obj) -> Instant | None:
     """Return when a pod's activeDeadlineSeconds end; None if it has no deadline or has not started."""
-    seconds, started = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
-    return None if seconds is None or started is None else parse_time(started) + seconds * SECOND
+    seconds, start_time = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
+    return None if seconds is None or start_time is None else parse_time(start_time) + seconds * SECOND
 
 
-def containers_to_stop(situation: PodState, ending: PodTermination, now: Instant) -> PodStopPlan:
+def containers_to_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
     """Return which containers of a terminating pod to stop now, and when to stop the rest."""
-    alive = situation.alive()
-    until = _begun_at(situation, ending, now) + ending.grace * SECOND
-    firsts = [each for each in alive if each.part is not ContainerRole.SIDECAR]
-    turn = (firsts or alive[-1:]) if now < until else alive
-    seconds = max(GRACE_MIN, -(-(until - now) // SECOND))
-    halts = list(_halts(turn, StopRequest(now, seconds), max(GRACE_MIN, ending.grace)))
-    return PodStopPlan(halts, until if len(turn) < len(alive) else None, not alive)
+    live = pod_state.live_containers()
+    stop_by = _termination_start(pod_state, termination, now) + termination.grace * SECOND
+    non_sidecars = [container for container in live if container.role is not ContainerRole.SIDECAR]
+    stopping = (non_sidecars or live[-1:]) if now < stop_by else live
+    seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
+    stops = list(_stop_requests(stopping, StopRequest(now, seconds), max(GRACE_MIN, termination.grace)))
+    return PodStopPlan(stops, stop_by if len(stopping) < len(live) else None, not live)
 
 
-def _begun_at(situation: PodState, ending: PodTermination, now: Instant) -> Instant:
+def _termination_start(pod_state: PodState, termination: PodTermination, now: Instant) -> Instant:
     """Return when the first container was stopped for this termination; `now` if none was stopped yet."""
-    lasts = (each.last for each in situation.containers)
-    return min((run.stop.at for run in lasts if run and run.stop and run.stop.at >= ending.since), default=now)
+    last_runs = (container.last_run for container in pod_state.containers)
+    return min((run.stop.at for run in last_runs if run and run.stop and run.stop.at >= termination.since), default=now)
 
 
-def _halts(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
+def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
     """Yield stop requests for containers that have none, or one with a longer grace period than now allowed."""
-    for each in containers:
-        run = each.last
-        assert run is not None, f"container {each.name} is alive but has no run"
-        message = f"Stopping container {each.name}"
+    for container in containers:
+        run = container.last_run
+        assert run is not None, f"container {container.name} is alive but has no run"
+        message = f"Stopping container {container.name}"
         if run.stop is None:
             yield ContainerStop(run, stop, message)
         elif run.stop.grace > grace and run.stop.until() > stop.at + grace * SECOND:
@@ -261,7 +266,7 @@ def _halts(containers: Sequence[PodContainer], stop: StopRequest, grace: int) ->
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
-_BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
+_BACKOFF_RESET_TIME: Final = 2 * BACKOFF_MAX
 #: The delay before a failed sandbox is retried.
 SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
@@ -278,138 +283,145 @@ class PodActions(NamedTuple):
     """The actions that are due for a pod, and when to compute them again."""
 
     starts: Sequence[ContainerStart] = ()
-    halts: Sequence[ContainerStop] = ()
+    stops: Sequence[ContainerStop] = ()
     #: Whether a sandbox must be created: the first one, or a replacement for a lost one.
-    makes_sandbox: bool = False
+    creates_sandbox: bool = False
     #: The restart delay of containers in CrashLoopBackOff, by name.
     backoffs: Mapping[str, Duration] = MappingProxyType({})
     #: Whether no container runs and none will start.
     has_ended: bool = False
-    look_again: Instant | None = None
+    next_check_at: Instant | None = None
 
 
-def compute_pod_actions(situation: PodState, now: Instant) -> PodActions:
+def compute_pod_actions(pod_state: PodState, now: Instant) -> PodActions:
     """Return the due actions for an admitted pod that has not ended."""
-    ending = termination_of(situation, now)
-    if ending is not None:
-        return stop_actions(situation, ending, now)
-    sandbox = situation.sandbox
+    termination = termination_of(pod_state, now)
+    if termination is not None:
+        return stop_actions(pod_state, termination, now)
+    sandbox = pod_state.sandbox
     if sandbox is None or sandbox.phase == EXITED:
-        return _without_sandbox(situation, sandbox, now)
+        return _actions_without_sandbox(pod_state, sandbox, now)
     if sandbox.phase != READY:
-        return PodActions(look_again=deadline_of(situation.pod))
-    return _running_actions(situation, now)
+        return PodActions(next_check_at=deadline_of(pod_state.pod))
+    return _running_actions(pod_state, now)
 
 
-def stop_actions(situation: PodState, ending: PodTermination, now: Instant) -> PodActions:
+def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant) -> PodActions:
     """Return the actions that stop all containers of a pod in order."""
-    found = containers_to_stop(situation, ending, now)
-    return PodActions(halts=found.halts, has_ended=found.is_over, look_again=found.look_again)
+    plan = containers_to_stop(pod_state, termination, now)
+    return PodActions(stops=plan.stops, has_ended=plan.is_over, next_check_at=plan.next_check_at)
 
 
-def _without_sandbox(situation: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
+def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
     """Return the actions for a pod without a live sandbox: stop its containers, then create a new sandbox.
 
     The pod ends instead if its restart policy forbids a restart or its containers have succeeded.
     """
-    if situation.alive():
-        return stop_actions(situation, graceful_termination(situation.pod, sandbox.ended_at if sandbox else 0), now)
-    if _is_enough(situation):
+    if pod_state.live_containers():
+        return stop_actions(pod_state, graceful_termination(pod_state.pod, sandbox.ended_at if sandbox else 0), now)
+    if _has_finished_without_sandbox(pod_state):
         return PodActions(has_ended=True)
-    deadline = deadline_of(situation.pod)
+    deadline = deadline_of(pod_state.pod)
     if sandbox is not None and not sandbox.started_at and sandbox.ended_at + SANDBOX_AGAIN_AFTER > now:
-        again = sandbox.ended_at + SANDBOX_AGAIN_AFTER
-        return PodActions(look_again=again if deadline is None else min(again, deadline))
-    return PodActions(makes_sandbox=True, look_again=deadline)
+        retry_at = sandbox.ended_at + SANDBOX_AGAIN_AFTER
+        return PodActions(next_check_at=retry_at if deadline is None else min(retry_at, deadline))
+    return PodActions(creates_sandbox=True, next_check_at=deadline)
 
 
-def _is_enough(situation: PodState) -> bool:
+def _has_finished_without_sandbox(pod_state: PodState) -> bool:
     """Report whether a pod without sandbox has ended: restarts are forbidden, or its containers have succeeded."""
-    if situation.restart_policy == "Never":
-        return any(each.runs for each in situation.containers)
-    lasts = [each.last for each in situation.of(ContainerRole.MAIN)]
-    return situation.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in lasts)
+    if pod_state.restart_policy == "Never":
+        return any(container.runs for container in pod_state.containers)
+    last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
+    return pod_state.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in last_runs)
 
 
 # --- running pods ---
 
 
-def _running_actions(situation: PodState, now: Instant) -> PodActions:
-    pod, policy = situation.pod, situation.restart_policy
-    for each in situation.of(ContainerRole.INIT):
-        run = each.here
+def _running_actions(pod_state: PodState, now: Instant) -> PodActions:
+    pod, policy = pod_state.pod, pod_state.restart_policy
+    for container in pod_state.with_role(ContainerRole.INIT):
+        run = container.current_run
         if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
-            return stop_actions(situation, graceful_termination(pod, run.ended_at), now)
-    mains = [each.last for each in situation.of(ContainerRole.MAIN)]
-    if all(run and not run.is_alive and not _begins_again(ContainerRole.MAIN, run, policy) for run in mains):
-        since = max(run.ended_at for run in mains if run)
-        return stop_actions(situation, graceful_termination(pod, since), now)
-    return _started(situation, now)
+            return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
+    main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
+    if all(run and not run.is_alive and not _restarts(ContainerRole.MAIN, run, policy) for run in main_runs):
+        since = max(run.ended_at for run in main_runs if run)
+        return stop_actions(pod_state, graceful_termination(pod, since), now)
+    return _start_actions(pod_state, now)
 
 
-def _may_run(situation: PodState) -> Sequence[PodContainer]:
+def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     """Return the containers that may run now.
 
     These are the current init container with the sidecars before it, or all sidecars and main containers.
     """
-    firsts = [each for each in situation.containers if each.part is not ContainerRole.MAIN]
-    mains = list(situation.of(ContainerRole.MAIN))
-    sidecars = [each for each in firsts if each.part is ContainerRole.SIDECAR]
-    if not firsts or any(each.is_alive for each in mains):
-        return [*sidecars, *mains]
-    reached = max((number for number, each in enumerate(firsts) if each.here is not None), default=None)
-    if reached is None:
-        return firsts[:1]
-    current = firsts[reached]
-    stay = [each for each in firsts[:reached] if each.part is ContainerRole.SIDECAR]
+    init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
+    main_containers = list(pod_state.with_role(ContainerRole.MAIN))
+    sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
+    if not init_containers or any(container.is_alive for container in main_containers):
+        return [*sidecars, *main_containers]
+    current_index = max(
+        (index for index, container in enumerate(init_containers) if container.current_run is not None), default=None
+    )
+    if current_index is None:
+        return init_containers[:1]
+    current = init_containers[current_index]
+    running_sidecars = [
+        container for container in init_containers[:current_index] if container.role is ContainerRole.SIDECAR
+    ]
     if not current.is_done:
-        return [*stay, current]
-    return [*stay, current, *(firsts[reached + 1 : reached + 2] or mains)]
+        return [*running_sidecars, current]
+    return [*running_sidecars, current, *(init_containers[current_index + 1 : current_index + 2] or main_containers)]
 
 
-def _started(situation: PodState, now: Instant) -> PodActions:
+def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
     """Return the starts and restarts of containers that may run, and the stops after failed probes or hooks."""
-    policy = situation.restart_policy
+    policy = pod_state.restart_policy
     starts: list[ContainerStart] = []
-    halts: list[ContainerStop] = []
+    stops: list[ContainerStop] = []
     backoffs: dict[str, Duration] = {}
-    waits = [deadline_of(situation.pod)]
-    for each in _may_run(situation):
-        run = each.last if each.part is ContainerRole.MAIN else each.here
+    check_times = [deadline_of(pod_state.pod)]
+    for container in _startable_containers(pod_state):
+        run = container.last_run if container.role is ContainerRole.MAIN else container.current_run
         if run is None:
-            starts.append(ContainerStart(each, each.next_attempt))
+            starts.append(ContainerStart(container, container.next_attempt))
         elif run.is_alive:
-            halts += _halted_for_failure(each, run, situation, now)
-        elif _begins_again(each.part, run, policy):
-            in_row = _restarts_in_row(run)
-            wait = backoff(BACKOFF_MIN, BACKOFF_MAX, in_row) if in_row else 0
-            if run.ended_at + wait > now:
-                backoffs[each.name] = wait
-                waits.append(run.ended_at + wait)
+            stops += _stops_after_failure(container, run, pod_state, now)
+        elif _restarts(container.role, run, policy):
+            early_restarts = _restarts_in_row(run)
+            delay = backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
+            if run.ended_at + delay > now:
+                backoffs[container.name] = delay
+                check_times.append(run.ended_at + delay)
             else:
-                starts.append(ContainerStart(each, each.next_attempt, in_row + 1))
+                starts.append(ContainerStart(container, container.next_attempt, early_restarts + 1))
     return PodActions(
-        starts, halts, backoffs=backoffs, look_again=min((at for at in waits if at is not None), default=None)
+        starts,
+        stops,
+        backoffs=backoffs,
+        next_check_at=min((time for time in check_times if time is not None), default=None),
     )
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
     """Return how many consecutive early restarts preceded the end of a run; 0 if the run was long."""
-    ran = run.ended_at - run.started_at if run.started_at else 0
-    return 0 if ran > _BACKOFF_FORGOTTEN else run.restarts_in_row
+    run_time = run.ended_at - run.started_at if run.started_at else 0
+    return 0 if run_time > _BACKOFF_RESET_TIME else run.restarts_in_row
 
 
-def _begins_again(part: ContainerRole, run: ObservedRun, policy: str) -> bool:
+def _restarts(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
     """Report whether a container restarts after this ended run, given its role and the restart policy."""
-    if part is ContainerRole.SIDECAR:
+    if role is ContainerRole.SIDECAR:
         return True
-    if part is ContainerRole.MAIN and policy == "Always":
+    if role is ContainerRole.MAIN and policy == "Always":
         return True
-    return policy != "Never" and (run.exit_code != 0 or (part is ContainerRole.MAIN and run.is_killed_by_probe))
+    return policy != "Never" and (run.exit_code != 0 or (role is ContainerRole.MAIN and run.is_killed_by_probe))
 
 
-def _halted_for_failure(
-    container: PodContainer, run: ObservedRun, situation: PodState, now: Instant
+def _stops_after_failure(
+    container: PodContainer, run: ObservedRun, pod_state: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
     """Yield the stop of a container whose probe or postStart hook failed; nothing if none failed."""
     failed = run.status.get("failed")
@@ -417,15 +429,15 @@ def _halted_for_failure(
         return
     probe = (container.spec.get(f"{failed['probe']}Probe") or {}) if "probe" in failed else {}
     grace = probe.get("terminationGracePeriodSeconds")
-    seconds = pods.grace_period(situation.pod) if grace is None else min(grace, GRACE_MAX)
+    seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
     stop = StopRequest(now, max(GRACE_MIN, seconds), failed.get("message", ""))
-    yield ContainerStop(run, stop, _why(container, failed, situation.restart_policy))
+    yield ContainerStop(run, stop, _failure_message(container, failed, pod_state.restart_policy))
 
 
-def _why(container: PodContainer, failed: Mapping[str, Any], policy: str) -> str:
+def _failure_message(container: PodContainer, failed: Mapping[str, Any], policy: str) -> str:
     if "hook" in failed:
         return "FailedPostStartHook"
-    if container.part is not ContainerRole.MAIN:
+    if container.role is not ContainerRole.MAIN:
         return f"Init container {container.name} failed {failed['probe']} probe"
     why = f"Container {container.name} failed {failed['probe']} probe"
     return why if policy == "Never" else f"{why}, will be restarted"

@@ -77,14 +77,14 @@ _PROBES: Final[Mapping[str, str]] = {
 
 
 _HOOKS: Final = ("postStart", "preStop")
-_DEFAULTS: Final[Mapping[str, int]] = {
+_PROBE_DEFAULTS: Final[Mapping[str, int]] = {
     "initialDelaySeconds": 0,
     "timeoutSeconds": 1,
     "periodSeconds": 10,
     "successThreshold": 1,
     "failureThreshold": 3,
 }
-_OF_ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+_HANDLER_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "httpGet": {"path": "/", "scheme": "HTTP"},
     "grpc": {"service": ""},
     "tcpSocket": {},
@@ -94,49 +94,54 @@ _PORT_MAX: Final = 65535
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
-    found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
-    for name, probe in found.items():
-        if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
+    probes = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
+    for name, probe in probes.items():
+        if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
             raise ContainerError(CONFIG, f"{name} probe: must specify a handler type")
     return {
-        name: {**_DEFAULTS, **_without_nulls(probe), **_actions(probe, container, f"{name} probe")}
-        for name, probe in found.items()
+        name: {**_PROBE_DEFAULTS, **_without_nulls(probe), **_handlers_with_defaults(probe, container, f"{name} probe")}
+        for name, probe in probes.items()
     }
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
-    found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
-    return {name: {**_without_nulls(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
+    hooks = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
+    return {
+        name: {**_without_nulls(hook), **_handlers_with_defaults(hook, container, f"{name} hook")}
+        for name, hook in hooks.items()
+    }
 
 
 def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _actions(fields: Mapping[str, Any], container: Mapping[str, Any], whose: str) -> dict[str, Mapping[str, Any]]:
+def _handlers_with_defaults(
+    fields: Mapping[str, Any], container: Mapping[str, Any], owner: str
+) -> dict[str, Mapping[str, Any]]:
     """Return the httpGet, grpc and tcpSocket handlers of a probe or hook, with defaults and a numeric port."""
     return {
         action: {
             **defaults,
             **_without_nulls(fields[action]),
-            "port": _port(fields[action].get("port"), container, whose),
+            "port": _resolve_port(fields[action].get("port"), container, owner),
         }
-        for action, defaults in _OF_ACTIONS.items()
+        for action, defaults in _HANDLER_DEFAULTS.items()
         if fields.get(action) is not None
     }
 
 
-def _port(port: int | str | None, container: Mapping[str, Any], whose: str) -> int:
+def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: str) -> int:
     number = port
     if isinstance(port, str):
-        named = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
-        number = named.get(port, int(port) if port.isdecimal() and port.isascii() else None)
+        ports_by_name = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
+        number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
     if number is None:
-        raise ContainerError(CONFIG, f"{whose}: port {port} not found")
+        raise ContainerError(CONFIG, f"{owner}: port {port} not found")
     if not 0 < int(number) <= _PORT_MAX:
-        raise ContainerError(CONFIG, f"{whose}: invalid port number: {number}")
+        raise ContainerError(CONFIG, f"{owner}: invalid port number: {number}")
     return int(number)
 
 
@@ -192,7 +197,7 @@ class ContainerInputs:
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
     #: The image of the container to create; None for a mapped image.
-    standing: ResolvedImage | None = None
+    resolved_image: ResolvedImage | None = None
 
 
 class ContainerRunSpec(NamedTuple):
@@ -204,29 +209,34 @@ class ContainerRunSpec(NamedTuple):
 
 
 def container_run(
-    pod: Obj, container: Mapping[str, Any], attempt: int, given: ContainerInputs, settings: NodeSettings, reader: Reader
+    pod: Obj,
+    container: Mapping[str, Any],
+    attempt: int,
+    inputs: ContainerInputs,
+    settings: NodeSettings,
+    reader: Reader,
 ) -> ContainerRunSpec:
     """Return the spec of a container run; attempts are counted from 0. ContainerError if it cannot be created."""
     name: str = container["name"]
-    standing = given.standing or ResolvedImage(find_row(container.get("image") or "", settings.images), {})
+    resolved_image = inputs.resolved_image or ResolvedImage(find_row(container.get("image") or "", settings.images), {})
     reject_unsupported(pod, container, reader, host_network=settings.host_network)
     seccomp = seccomp_of(pod, container, settings.profile_fault)
-    devices = given.devices.get(name, ContainerDevices())
-    variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
-    mounts = mounts_of(container, variables, given.volumes)
+    devices = inputs.devices.get(name, ContainerDevices())
+    variables = {**devices.variables, **environment(pod, container, inputs.addresses, reader)}
+    mounts = mounts_of(container, variables, inputs.volumes)
     metadata, context = pod["metadata"], container.get("securityContext") or {}
     spec: dict[str, Any] = {
         "kind": "container",
         "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
         "container": name,
         "attempt": attempt,
-        "argv": _argv(container, variables, standing.image),
-        "environment": {**_hostname(pod, settings.cluster_domain), **variables},
-        **_place(pod, container, standing, settings.default_user),
+        "argv": _argv(container, variables, resolved_image.image),
+        "environment": {**_hostname_variable(pod, settings.cluster_domain), **variables},
+        **_image_fields(pod, container, resolved_image, settings.default_user),
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_mounts_of_image(standing.row), *(mount.row() for mount in mounts)],
+        "mounts": [*_image_mounts(resolved_image.row), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
         **_resources(pod, container, settings.pids),
         "seccomp": seccomp,
@@ -242,26 +252,33 @@ def container_run(
     return ContainerRunSpec(spec, mounts)
 
 
-def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
+def _image_mounts(mapping: ImageRow) -> list[dict[str, Any]]:
     """Return the mount of a mapped image's working directory; empty if it has none."""
-    folder = row.working_dir
+    folder = mapping.working_dir
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
-def _place(pod: Obj, container: Mapping[str, Any], standing: ResolvedImage, default: ContainerUser) -> dict[str, Any]:
+def _image_fields(
+    pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: ContainerUser
+) -> dict[str, Any]:
     """Return the fields of the run spec for a container's image, working directory, user and stop signal."""
-    row, image = standing
+    mapping, image = resolved_image
     name, folder = container.get("image") or "", container.get("workingDir")
-    if not row.engine:
-        place = {"image": row.place(name), "workingDir": folder or row.working_dir or None}
-        return {**place, "user": user_of(pod, container, default)}
-    source = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
+    if not mapping.engine:
+        fields = {"image": mapping.image_field(name), "workingDir": folder or mapping.working_dir or None}
+        return {**fields, "user": user_of(pod, container, default_user)}
+    source_fields = {
+        "engine": mapping.engine,
+        "id": image["id"],
+        "resolved": image["name"] or name,
+        "digest": image["digest"],
+    }
     if "unpacked" in image:
-        files, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
+        content_fields, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
-        files, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
+        content_fields, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
     return {
-        "image": {"name": name, **source, **files},
+        "image": {"name": name, **source_fields, **content_fields},
         "workingDir": folder or image["workingDir"] or "/",
         "user": user_in_image(pod, container, image["user"]) or user,
         "groups": [] if group is None else [group],
@@ -280,12 +297,12 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
         argv = [*entrypoint, *(argv or arguments)]
     if not argv:
-        what = f"image {quoted(container.get('image') or '')} has none"
-        raise ContainerError(CREATE, f"no command specified: {what}; set the container's command")
+        reason = f"image {quoted(container.get('image') or '')} has none"
+        raise ContainerError(CREATE, f"no command specified: {reason}; set the container's command")
     return argv
 
 
-def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
+def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
     """Return the variable HOSTNAME of a pod; empty for a pod on the host network, whose hostname the shim sets."""
     if pod["spec"].get("hostNetwork"):
         return {}
@@ -297,15 +314,15 @@ def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
 
 def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
     """Return a container's limits and requests; a limit defaults to the pod's limit, a request to the limit."""
-    own: Mapping[str, Any] = container.get("resources") or {}
-    limits: Mapping[str, Any] = own.get("limits") or {}
-    of_pod: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
-    cpu, memory = (_amount(name, limits) or _amount(name, of_pod) for name in ("cpu", "memory"))
-    requested = _amount("cpu", own.get("requests") or {}) or _amount("cpu", limits)
-    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids}, "requests": {"cpu": requested}}
+    resources: Mapping[str, Any] = container.get("resources") or {}
+    limits: Mapping[str, Any] = resources.get("limits") or {}
+    pod_limits: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
+    cpu, memory = (_parse_amount(name, limits) or _parse_amount(name, pod_limits) for name in ("cpu", "memory"))
+    cpu_request = _parse_amount("cpu", resources.get("requests") or {}) or _parse_amount("cpu", limits)
+    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids}, "requests": {"cpu": cpu_request}}
 
 
-def _amount(name: str, amounts: Mapping[str, Any]) -> int | None:
+def _parse_amount(name: str, amounts: Mapping[str, Any]) -> int | None:
     """Return a resource quantity in millicores or bytes; None if it is unset or zero, which means no limit."""
     return meta.amount(name, amounts[name]) or None if name in amounts else None
 
@@ -319,8 +336,8 @@ def _amount(name: str, amounts: Mapping[str, Any]) -> int | None:
 
 
 #: The order in which resources are checked; all other resources follow by name.
-_ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
-_OS: Final = "kubernetes.io/os"
+_RESOURCE_ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
+_OS_LABEL: Final = "kubernetes.io/os"
 
 
 class KubeletRejection(NamedTuple):
@@ -338,39 +355,39 @@ class KubeletRejection(NamedTuple):
 
 
 def allocate(
-    pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]
+    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
     """Allocate devices to a pod's containers, or return the rejection of the pod if that fails.
 
     The parameters are those of batchyard.kubelet.local.node.allocation_of.
     """
     try:
-        return allocation_of(pod, resource, numbers, held)
+        return allocation_of(pod, resource, numbers, allocations)
     except InputError as error:
         return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
-def find_rejection(pod: Obj, node: Obj, others: Sequence[Obj]) -> KubeletRejection | None:
-    """Return the first reason for a node to reject a pod, or None; `others` are the node's pods that have not ended."""
-    for refusal in _refusals(pod, node, others):
-        return refusal
+def find_rejection(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> KubeletRejection | None:
+    """Return the first reason for a node to reject a pod, or None; `other_pods` are the node's live pods."""
+    for rejection in _rejections(pod, node, other_pods):
+        return rejection
     return None
 
 
-def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[KubeletRejection]:
+def _rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[KubeletRejection]:
     """Yield the reasons for a node to reject a pod, in the kubelet's order."""
-    yield from _of_system(pod, node)
-    view, asking = node_view(node), pod_view(pod)
-    here = NodeInfo(view)
-    for other in others:
-        here.take(pod_view(other))
-    yield from _of_room(asking, here)
-    yield from _of_rules(asking, here)
+    yield from _system_rejections(pod, node)
+    view, requested_pod = node_view(node), pod_view(pod)
+    node_info = NodeInfo(view)
+    for other_pod in other_pods:
+        node_info.take(pod_view(other_pod))
+    yield from _resource_rejections(requested_pod, node_info)
+    yield from _scheduling_rejections(requested_pod, node_info)
 
 
-def _of_system(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
+def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
     spec: Mapping[str, Any] = pod["spec"]
-    system = (pod["metadata"].get("labels") or {}).get(_OS, "linux")
+    system = (pod["metadata"].get("labels") or {}).get(_OS_LABEL, "linux")
     if system != "linux":
         message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         yield KubeletRejection("PodOSSelectorNodeLabelDoesNotMatch", message)
@@ -382,31 +399,34 @@ def _of_system(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
         yield KubeletRejection("SupplementalGroupsPolicyNotSupported", message)
 
 
-def _of_room(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
+def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
     """Yield a rejection per insufficient resource. Extended resources that the node does not have are ignored."""
     total = node.view.allocatable
-    wanted = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
-    for name in sorted(wanted, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
+    requested = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
+    for name in sorted(
+        requested,
+        key=lambda name: (_RESOURCE_ORDER.index(name) if name in _RESOURCE_ORDER else len(_RESOURCE_ORDER), name),
+    ):
         capacity, left = total.get(name, 0), node.left.get(name, 0)
-        if wanted[name] > left:
-            amounts = f"requested: {wanted[name]}, used: {capacity - left}, capacity: {capacity}"
+        if requested[name] > left:
+            amounts = f"requested: {requested[name]}, used: {capacity - left}, capacity: {capacity}"
             yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
 
 
-def _of_rules(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
+def _scheduling_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
     view: NodeView = node.view
     if not selects(pod.shape.rules, view):
-        yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+        yield _predicate_rejection("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if pod.node_name and pod.node_name != view.name:
-        yield _failed("NodeName", "node(s) didn't match the requested node name")
+        yield _predicate_rejection("NodeName", "node(s) didn't match the requested node name")
     if not all(map(node.has_port, pod.shape.host_ports)):
-        yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+        yield _predicate_rejection("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     if any(taint.effect == "NoExecute" and not tolerates(pod.tolerations, taint) for taint in view.taints):
-        yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+        yield _predicate_rejection("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
 
-def _failed(rule: str, why: str) -> KubeletRejection:
-    return KubeletRejection(rule, f"Predicate {rule} failed: {why}")
+def _predicate_rejection(rule: str, reason: str) -> KubeletRejection:
+    return KubeletRejection(rule, f"Predicate {rule} failed: {reason}")
 
 
 class RunRequests:
@@ -418,38 +438,38 @@ class RunRequests:
         self._token = token
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
-    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
+    def check_admission(self, pod: Obj, other_pods: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
         """Return why this node rejects a pod; None if it admits the pod or the node's status is not known yet."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
-        given = self._allocated(pod, reader)
-        return given if isinstance(given, KubeletRejection) else find_rejection(pod, node, others)
+        allocation = self._allocate_gpus(pod, reader)
+        return allocation if isinstance(allocation, KubeletRejection) else find_rejection(pod, node, other_pods)
 
-    def _allocated(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
+    def _allocate_gpus(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
         """Allocate GPUs to a pod's containers; the sandbox runs record the allocations of all pods."""
-        if not any(GPU in amounts for amounts in _amounts(pod)):
+        if not any(GPU in amounts for amounts in _resource_lists(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
-        held = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
-        return allocate(pod, GPU, list(self._gpus), held)
+        allocations = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
+        return allocate(pod, GPU, list(self._gpus), allocations)
 
-    def sandbox(self, situation: PodState, reader: Reader) -> Obj:
+    def sandbox(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the run request for a pod's next sandbox; VolumeError if a volume cannot be created."""
-        pod = situation.pod
+        pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
             names = hostname_of(pod, domain)
         except InputError as error:
             raise VolumeError("", str(error)) from error
-        gpus = self._allocated(pod, reader) if self._gpus else {}
+        gpus = self._allocate_gpus(pod, reader) if self._gpus else {}
         if isinstance(gpus, KubeletRejection):
             raise VolumeError("", gpus.message)
         searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
-            "sandbox": situation.next_sandbox,
+            "sandbox": pod_state.next_sandbox,
             "hostname": names.name,
             "names": names.names,
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
@@ -461,45 +481,45 @@ class RunRequests:
         }
         return sandbox_run_request(pod, spec, plans)
 
-    def refreshed(self, situation: PodState, reader: Reader, now: Instant) -> Obj | None:
+    def refresh_sandbox(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
         """Return a pod's sandbox run with current volume files; None if a source cannot be read now."""
-        assert situation.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
+        assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
-            plans = volume_plans(situation.pod, VolumeSources(reader, self._token, self._settings.host_paths))
+            plans = volume_plans(pod_state.pod, VolumeSources(reader, self._token, self._settings.host_paths))
         except VolumeError:
             return None
         files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
-        return refreshed(situation.sandbox, files, now)
+        return refreshed(pod_state.sandbox, files, now)
 
-    def container(self, situation: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
+    def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the run request for a container or for its image pull, or the image that the container waits for."""
-        pod, sandbox = situation.pod, situation.sandbox
+        pod, sandbox = pod_state.pod, pod_state.sandbox
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
-            row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
-            image = image_of(start, now) if row.engine else {}
+            mapping = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
+            image = image_of(start, now) if mapping.engine else {}
             if isinstance(image, ImageRequest):
-                return image_pull_request(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
+                return image_pull_request(pod, start, mapping, image, ImageSources(reader, self._settings.cache_bytes))
             if isinstance(image, ImageWait):
                 return image
             plans = outlines(pod, self._settings.host_paths)
-            devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
-            given = ContainerInputs(
-                [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(row, image)
+            devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
+            inputs = ContainerInputs(
+                [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(mapping, image)
             )
-            run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
+            run_spec = container_run(pod, start.container.spec, start.attempt, inputs, self._settings, reader)
         except ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
-        spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
-        return container_run_request(pod, spec, run.mounts, plans)
+        spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
+        return container_run_request(pod, spec, run_spec.mounts, plans)
 
-    def _devices(self, sandbox: ObservedRun, container: str) -> ContainerDevices:
+    def _container_gpus(self, sandbox: ObservedRun, container: str) -> ContainerDevices:
         """Return the GPUs that a pod's sandbox run records for a container."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
 
 
-def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
+def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
     """Yield the resource limits and the requests of each container of a pod."""
     for container in containers_of(pod):
         resources = container.get("resources") or {}

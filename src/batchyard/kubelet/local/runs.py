@@ -88,7 +88,7 @@ class ObservedRun(NamedTuple):
         return int(self.obj["spec"].get("sandbox", 0))
 
     @property
-    def files_are_from(self) -> Instant:
+    def files_written_at(self) -> Instant:
         """When the files of the pod's volumes were last written; only for a ready sandbox."""
         return int(self.obj.get("filesFrom", self.started_at))
 
@@ -117,35 +117,35 @@ def run_of(obj: Obj) -> ObservedRun:
 
 def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the image pulls among runs by container, the oldest first."""
-    found: dict[str, list[ObservedRun]] = {}
-    for run in sorted(runs, key=lambda each: int(each.obj["spec"].get("number", 0))):
+    groups: dict[str, list[ObservedRun]] = {}
+    for run in sorted(runs, key=lambda observed: int(observed.obj["spec"].get("number", 0))):
         if run.image_for:
-            found.setdefault(run.image_for, []).append(run)
-    return found
+            groups.setdefault(run.image_for, []).append(run)
+    return groups
 
 
 def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the container runs by container, the oldest first."""
-    found: dict[str, list[ObservedRun]] = {}
-    for run in sorted(runs, key=lambda each: each.attempt):
+    groups: dict[str, list[ObservedRun]] = {}
+    for run in sorted(runs, key=lambda observed: observed.attempt):
         if run.container:
-            found.setdefault(run.container, []).append(run)
-    return found
+            groups.setdefault(run.container, []).append(run)
+    return groups
 
 
 def container_run_request(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
     """Return the Run object that requests a container start; the runtime resolves the sources of its mounts."""
-    return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
+    return {**_new_run(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
 def image_run_request(pod: Obj, spec: Mapping[str, Any]) -> Obj:
     """Return the Run object that requests the pull of a container's image."""
-    return _new(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
+    return _new_run(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
 
 
 def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
     """Return the Run object that requests a pod's sandbox, with the volume plans."""
-    return {**_new(pod, SANDBOX, spec), "volumes": plans}
+    return {**_new_run(pod, SANDBOX, spec), "volumes": plans}
 
 
 def stopped(run: ObservedRun, stop: StopRequest) -> Obj:
@@ -169,12 +169,12 @@ def key_of_run(run: ObservedRun) -> Key:
     return key_of(run.obj)
 
 
-def _new(pod: Obj, name: str, spec: Mapping[str, Any]) -> Obj:
+def _new_run(pod: Obj, name: str, spec: Mapping[str, Any]) -> Obj:
     metadata = pod["metadata"]
-    whose = {"uid": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
+    pod_reference = {"uid": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
     return {
         "apiVersion": API_VERSION,
         "kind": "Run",
         "metadata": {"namespace": metadata["uid"], "name": name},
-        "spec": {"pod": whose, **spec},
+        "spec": {"pod": pod_reference, **spec},
     }

@@ -15,8 +15,8 @@ from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError
 from batchyard.kubelet.local.names import pod_name
 
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
-_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
-_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
+_SUPPORTED_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
+_APPARMOR_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -45,28 +45,28 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> d
     ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
     so membership in the fsGroup is not needed.
     """
-    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
-    if _effective(pod, container, "runAsNonRoot"):
-        _refuse_root(pod, container, uid, default)
+    uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
+    if _effective_setting(pod, container, "runAsNonRoot"):
+        _reject_root(pod, container, uid, default)
     if uid is None and gid is None:
         return None
-    of_user = default.gid if uid is None else 0
-    return {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
+    default_gid = default.gid if uid is None else 0
+    return {"uid": default.uid if uid is None else uid, "gid": default_gid if gid is None else gid}
 
 
-def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | None:
-    """Return the user of a container as `uid` or `user:gid`; None for the user in the image's metadata, `own`.
+def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
+    """Return the user of a container as `uid` or `user:gid`; None for the user in the image's metadata, `image_user`.
 
     ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
     """
-    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
-    name, _, _ = own.partition(":")
-    if _effective(pod, container, "runAsNonRoot"):
+    uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
+    name, _, _ = image_user.partition(":")
+    if _effective_setting(pod, container, "runAsNonRoot"):
         if uid is None and name and not name.isdigit():
-            whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+            owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
             reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
-            raise ContainerError(CONFIG, f"container has runAsNonRoot and {reason} {whose}")
-        _refuse_root(pod, container, uid, ContainerUser(int(name or 0), 0))
+            raise ContainerError(CONFIG, f"container has runAsNonRoot and {reason} {owner}")
+        _reject_root(pod, container, uid, ContainerUser(int(name or 0), 0))
     if uid is None and gid is None:
         return None
     user = str(uid) if uid is not None else name or "0"
@@ -81,7 +81,7 @@ def fs_group(pod: Obj) -> int | None:
 
 def fs_user(pod: Obj) -> int | None:
     """Return the runAsUser that all containers of a pod share; None if they have none or differ."""
-    users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
+    users = {_effective_setting(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
 
 
@@ -95,30 +95,30 @@ def shared_group(pod: Obj) -> int | None:
     return fs_user(pod) if group is None else group
 
 
-def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: ContainerUser) -> None:
-    whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: ContainerUser) -> None:
+    owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
     if uid == 0:
-        raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {whose}")
+        raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {owner}")
     if uid is None and default.uid == 0:
-        raise ContainerError(CONFIG, f"container has runAsNonRoot and image will run as root {whose}")
+        raise ContainerError(CONFIG, f"container has runAsNonRoot and image will run as root {owner}")
 
 
-def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
+def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
     """Return a field of the container's security context, or else of the pod's security context."""
-    own = (container.get("securityContext") or _NOTHING).get(field)
-    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
+    container_value = (container.get("securityContext") or _NOTHING).get(field)
+    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if container_value is None else container_value
 
 
 # --- seccomp ---
 
 
-def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], str]) -> dict[str, str]:
+def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
     """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
-    `fault` returns why a profile of the machine cannot be loaded, or ''. ContainerError if the profile has no valid
-    name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    `profile_error` returns why a profile of the machine cannot be loaded, or ''. ContainerError if the profile has no
+    valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
     """
-    profile = _effective(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
+    profile = _effective_setting(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":
         return {"type": profile["type"]}
     name: str = profile.get("localhostProfile") or ""
@@ -126,9 +126,9 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], st
         raise ContainerError(CONFIG, "localhostProfile must be set if seccompProfile type is Localhost.")
     if name.startswith("/") or ".." in name.split("/"):
         raise ContainerError(CONFIG, f"localhostProfile {name} must be a relative path that does not contain '..'")
-    why = fault(name)
-    if why:
-        raise ContainerError(CREATE, f"failed to create containerd container: {why}")
+    error = profile_error(name)
+    if error:
+        raise ContainerError(CREATE, f"failed to create containerd container: {error}")
     return {"type": "Localhost", "profile": name}
 
 
@@ -140,35 +140,41 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
 
     `host_network` is whether pods may use the machine's network.
     """
-    wrong = [*_of_pod(pod["spec"]), *_of_app_armor(pod, container), *_of_container(pod["spec"], container)]
+    unsupported = [
+        *_unsupported_in_pod(pod["spec"]),
+        *_unsupported_app_armor(pod, container),
+        *_unsupported_in_container(pod["spec"], container),
+    ]
     if pod["spec"].get("hostNetwork") and not host_network:
-        wrong.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)")
-    if wrong:
-        raise ContainerError(CONFIG, f"not supported on this node: {'; '.join(wrong)}")
-    _refuse_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
+        unsupported.append(
+            "hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)"
+        )
+    if unsupported:
+        raise ContainerError(CONFIG, f"not supported on this node: {'; '.join(unsupported)}")
+    _reject_unknown_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
 
 
-def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
+def _unsupported_in_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             yield field
     context: Mapping[str, Any] = spec.get("securityContext") or _NOTHING
-    listed = {
+    lists = {
         "sysctls": [sysctl["name"] for sysctl in context.get("sysctls") or ()],
         "supplementalGroups": [str(group) for group in context.get("supplementalGroups") or ()],
     }
-    for field, names in listed.items():
+    for field, names in lists.items():
         if names:
             yield f"{field} {', '.join(names)}"
 
 
-def _of_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
-    profile = _effective(pod, container, "appArmorProfile") or _NOTHING
-    if profile.get("type", "RuntimeDefault") not in _PROFILES:
+def _unsupported_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
+    profile = _effective_setting(pod, container, "appArmorProfile") or _NOTHING
+    if profile.get("type", "RuntimeDefault") not in _APPARMOR_PROFILES:
         yield f"appArmorProfile of type {profile['type']}"
 
 
-def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
     context: Mapping[str, Any] = container.get("securityContext") or _NOTHING
     added: Sequence[str] = (context.get("capabilities") or _NOTHING).get("add") or ()
     if context.get("privileged"):
@@ -183,19 +189,19 @@ def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iter
         yield "resources.claims"
     if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
         yield f"stopSignal {container['lifecycle']['stopSignal']}"
-    taken = (
+    host_ports = (
         [] if spec.get("hostNetwork") else [p["hostPort"] for p in container.get("ports") or () if p.get("hostPort")]
     )
-    if taken:
-        yield f"hostPort {', '.join(map(str, taken))} without hostNetwork"
+    if host_ports:
+        yield f"hostPort {', '.join(map(str, host_ports))} without hostNetwork"
 
 
-def _refuse_runtime_class(name: str, reader: Reader) -> None:
+def _reject_unknown_runtime_class(name: str, reader: Reader) -> None:
     """Raise ContainerError if a RuntimeClass does not exist or its handler is not available on this node."""
     if not name:
         return
-    found = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
-    if found is None:
+    runtime_class = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
+    if runtime_class is None:
         raise ContainerError(CREATE, f'RuntimeClass "{name}" not found')
-    if found.get("handler", "") not in _HANDLERS:
-        raise ContainerError(CREATE, f'no runtime for "{found["handler"]}" is configured')
+    if runtime_class.get("handler", "") not in _SUPPORTED_HANDLERS:
+        raise ContainerError(CREATE, f'no runtime for "{runtime_class["handler"]}" is configured')

@@ -111,18 +111,20 @@ def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans:
     """
     name: str = container["name"]
     try:
-        mounts = [_mount(name, mount, variables, plans) for mount in container.get("volumeMounts") or ()]
+        mounts = [_resolve_mount(name, mount, variables, plans) for mount in container.get("volumeMounts") or ()]
     except InputError as error:
         raise ContainerError(CONFIG, str(error)) from error
     return sorted(mounts, key=lambda mount: mount.target.count("/"))
 
 
-def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> Mount:
+def _resolve_mount(
+    container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]
+) -> Mount:
     volume: str = mount["name"]
     plan = plans.get(volume)
     if plan is None:
         raise InputError(f"cannot find volume {quoted(volume)} to mount into container {quoted(container)}")
-    sub_path = _sub_path(mount, variables)
+    sub_path = _resolve_sub_path(mount, variables)
     if mount.get("recursiveReadOnly") == "Enabled":
         raise InputError(
             "failed to resolve recursive read-only mode: "
@@ -135,7 +137,7 @@ def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str
     )
 
 
-def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
     """Return the normalized subPath of a mount; InputError if it is absolute or contains '..'."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
@@ -146,8 +148,8 @@ def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
         raise InputError(f"error SubPath `{path}` must not be an absolute path")
     if ".." in path.split("/"):
         raise InputError(f"unable to provision SubPath `{path}`: must not contain '..'")
-    whole = posixpath.normpath(path)
-    return "" if whole == "." else whole
+    normalized = posixpath.normpath(path)
+    return "" if normalized == "." else normalized
 
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
@@ -156,13 +158,13 @@ Token: TypeAlias = Callable[[str, str, str, int], str]
 InputError if the ServiceAccount does not exist.
 """
 
-_MODE: Final = 0o644
+_DEFAULT_FILE_MODE: Final = 0o644
 _TOKEN_SECONDS: Final = 3600
 #: The mode bits that files get if the pod has an fsGroup.
-_GROUP_READS: Final = 0o440
+_GROUP_READ_BITS: Final = 0o440
 _PATH_MAX: Final = 4096
 _NAME_MAX: Final = 255
-_KINDS: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
+_SUPPORTED_TYPES: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
 
 
 class VolumeSources(NamedTuple):
@@ -184,13 +186,13 @@ def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
 
     `host_paths` are the machine's directories that pods may mount as hostPath volumes.
     """
-    return {volume["name"]: _outline(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
+    return {volume["name"]: _plan_without_contents(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
 
 
-def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
+def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
     if volume.get("hostPath"):
         return HostPathPlan(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
-    kind = _kind_of(volume)
+    kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
 
@@ -198,97 +200,103 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
     """Return the plan of one volume; VolumeError if it cannot be created or its type is not supported."""
     name: str = volume["name"]
     try:
-        return _plan(pod, volume, sources)
+        return _build_plan(pod, volume, sources)
     except InputError as error:
         raise VolumeError(name, str(error)) from error
 
 
-def _plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
-    kind = _kind_of(volume)
+def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
+    kind = _volume_type(volume)
     source: Mapping[str, Any] = volume.get(kind) or {}
     match kind:
         case "emptyDir":
-            return _empty(pod, source, sources.reader)
+            return _empty_dir_plan(pod, source, sources.reader)
         case "hostPath":
-            return _host_path(source, sources.host_paths)
+            return _host_path_plan(source, sources.host_paths)
         case "projected":
-            made = _of_all(source.get("sources") or (), pod, sources, source.get("defaultMode", _MODE))
+            files_by_path = _projected_files(
+                source.get("sources") or (), pod, sources, source.get("defaultMode", _DEFAULT_FILE_MODE)
+            )
         case "configMap" | "secret" | "downwardAPI":
-            made = _SOURCES[kind](source, pod, sources, source.get("defaultMode", _MODE))
+            files_by_path = _FILE_SOURCES[kind](source, pod, sources, source.get("defaultMode", _DEFAULT_FILE_MODE))
         case _:
-            raise InputError(f"volumes of type {kind} are not supported here: use one of {_KINDS}")
-    mask = 0 if fs_group(pod) is None else _GROUP_READS
-    files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
+            raise InputError(f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_TYPES}")
+    mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
+    files = {_validate_path(path): file._replace(mode=file.mode | mode_bits) for path, file in files_by_path.items()}
     return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
 
 
-def _kind_of(volume: Mapping[str, Any]) -> str:
+def _volume_type(volume: Mapping[str, Any]) -> str:
     return next((field for field in volume if field != "name" and volume[field] is not None), "emptyDir")
 
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """Return the emptyDir volumes in memory with their sizes, in the format of a sandbox's spec."""
-    empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
-    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
+    empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items()]
 
 
 def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """Return the emptyDir volumes on disk that have a size limit, in the format of a sandbox's spec."""
-    empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
-    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
+    empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items() if plan.size_bytes]
 
 
 # --- files ---
 
 
-def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
+def _projected_files(
+    projected_sources: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int
+) -> dict[str, VolumeFile]:
     """Return the files of a projected volume; one InputError reports the errors of all sources."""
     files: dict[str, VolumeFile] = {}
-    wrong: list[str] = []
-    for part in parts:
+    failures: list[str] = []
+    for projected_source in projected_sources:
         try:
-            files.update(_of_part(part, pod, sources, mode))
+            files.update(_projected_source_files(projected_source, pod, sources, mode))
         except InputError as error:
-            wrong.append(str(error))
-    _raise_all(wrong)
+            failures.append(str(error))
+    _raise_errors(failures)
     return files
 
 
-def _of_part(part: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    kind = next((field for field in part if part[field] is not None), "")
+def _projected_source_files(
+    projected_source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int
+) -> dict[str, VolumeFile]:
+    kind = next((field for field in projected_source if projected_source[field] is not None), "")
     if not kind:
         return {}
-    if kind not in _SOURCES:
-        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED}")
-    return _SOURCES[kind](part[kind], pod, sources, mode)
+    if kind not in _FILE_SOURCES:
+        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED_TYPES}")
+    return _FILE_SOURCES[kind](projected_source[kind], pod, sources, mode)
 
 
-def _raise_all(wrong: Sequence[str]) -> None:
+def _raise_errors(failures: Sequence[str]) -> None:
     """Raise InputError with all error messages, in the format of Go's aggregate errors; do nothing without errors."""
-    messages = list(dict.fromkeys(wrong))
+    messages = list(dict.fromkeys(failures))
     if messages:
         raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
 
 
-def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
+def _config_map_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     name = source.get("name") or ""
     config = find_config_map(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
         raise InputError(no_config_map(name))
-    return _of_config(source, config, mode, "configmap references non-existent config key")
+    return _entry_files(source, config, mode, "configmap references non-existent config key")
 
 
-def _of_secret(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
+def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a Secret, named by `secretName` in a volume and by `name` in a projected source."""
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
         raise InputError(no_secret(name))
-    return _of_config(source, config, mode, "references non-existent secret key")
+    return _entry_files(source, config, mode, "references non-existent secret key")
 
 
-def _of_config(
-    source: Mapping[str, Any], config: ConfigData | None, mode: int, no_such_key: str
+def _entry_files(
+    source: Mapping[str, Any], config: ConfigData | None, mode: int, missing_key_message: str
 ) -> dict[str, VolumeFile]:
     """Return the entries of a ConfigMap or Secret as files: those in `items`, or all; InputError for a missing key."""
     contents: Mapping[str, bytes] = config.contents if config is not None else {}
@@ -297,67 +305,69 @@ def _of_config(
     files: dict[str, VolumeFile] = {}
     for item in source["items"]:
         if item["key"] in contents:
-            files[item["path"]] = VolumeFile(contents[item["key"]], _or(item.get("mode"), mode))
+            files[item["path"]] = VolumeFile(contents[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
-            raise InputError(f"{no_such_key}: {item['key']}")
+            raise InputError(f"{missing_key_message}: {item['key']}")
     return files
 
 
-def _of_pod(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
+def _downward_api_files(
+    source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int
+) -> dict[str, VolumeFile]:
     """Return the files of a downwardAPI volume; one InputError reports the errors of all items."""
-    facts = pod_fields_of(pod, (), sources.reader)
+    pod_fields = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
-    wrong: list[str] = []
+    failures: list[str] = []
     for item in source.get("items") or ():
         try:
-            lines = _text(facts, item).split("\n")
+            lines = _downward_api_value(pod_fields, item).split("\n")
         except InputError as error:
-            wrong.append(str(error))
+            failures.append(str(error))
         else:
             content = "\n".join(sorted(lines)).encode()
-            files[posixpath.normpath(item["path"])] = VolumeFile(content, _or(item.get("mode"), mode))
-    _raise_all(wrong)
+            files[posixpath.normpath(item["path"])] = VolumeFile(content, _value_or_default(item.get("mode"), mode))
+    _raise_errors(failures)
     return files
 
 
-def _text(facts: PodFields, item: Mapping[str, Any]) -> str:
+def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
     if item.get("fieldRef"):
-        return text_of_field(facts.pod, item["fieldRef"]["fieldPath"])
-    return text_of_resource(facts, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
+        return text_of_field(pod_fields.pod, item["fieldRef"]["fieldPath"])
+    return text_of_resource(pod_fields, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
 
 
-def _of_token(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
+def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the file with a ServiceAccount token; it is not world-readable if the pod's user or group is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
-    seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
+    seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
     is_private = shared_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_private else mode)}
 
 
-_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
-    "configMap": _of_config_map,
-    "secret": _of_secret,
-    "downwardAPI": _of_pod,
-    "serviceAccountToken": _of_token,
+_FILE_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
+    "configMap": _config_map_files,
+    "secret": _secret_files,
+    "downwardAPI": _downward_api_files,
+    "serviceAccountToken": _token_file,
 }
-_PROJECTED: Final = "configMap, secret, downwardAPI and serviceAccountToken"
+_PROJECTED_TYPES: Final = "configMap, secret, downwardAPI and serviceAccountToken"
 
 
-def _checked(path: str) -> str:
+def _validate_path(path: str) -> str:
     """Validate and normalize the path of a file in a volume; InputError if it is invalid."""
-    parts = path.split("/")
+    components = path.split("/")
     if not path:
         raise InputError('invalid path: must not be empty: ""')
     if path.startswith("/"):
         raise InputError(f"invalid path: must be relative path: {path}")
     if len(path) > _PATH_MAX:
         raise InputError(f"invalid path: must be less than or equal to {_PATH_MAX} characters")
-    if ".." in parts:
+    if ".." in components:
         raise InputError(f"invalid path: must not contain '..': {path}")
-    if any(len(part) > _NAME_MAX for part in parts):
+    if any(len(component) > _NAME_MAX for component in components):
         raise InputError(f"invalid path: filenames must be less than or equal to {_NAME_MAX} characters")
-    if parts[0].startswith(".."):
+    if components[0].startswith(".."):
         raise InputError(f"invalid path: must not start with '..': {path}")
     return posixpath.normpath(path)
 
@@ -367,53 +377,53 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
     for container in containers_of(pod):
         mounts = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
         targets = sorted(target for _, target in mounts)
-        for own in (target for name, target in mounts if name == volume):
-            last = ""
+        for mount_path in (target for name, target in mounts if name == volume):
+            previous_prefix = ""
             for target in targets:
-                if target.startswith(f"{own}/") and not (last and target.startswith(last)):
-                    last = f"{target}/"
-                    yield target[len(own) + 1 :]
+                if target.startswith(f"{mount_path}/") and not (previous_prefix and target.startswith(previous_prefix)):
+                    previous_prefix = f"{target}/"
+                    yield target[len(mount_path) + 1 :]
 
 
 # --- directories ---
 
 
-def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
+def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
         raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
     limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
-        sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]
+        sizes = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
         return EmptyDirPlan(True, min(sizes, default=None), mode)
     return EmptyDirPlan(False, limit, mode)
 
 
-def _memory_of_pod(pod: Obj) -> int:
+def _pod_memory_limit(pod: Obj) -> int:
     """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
     spec = pod["spec"]
     total = pod_total(spec, container_limits).get("memory", 0)
-    whole = container_limits(spec).get("memory", 0)
-    is_limited = whole or all(container_limits(container).get("memory") for container in containers_of(pod))
+    pod_level_limit = container_limits(spec).get("memory", 0)
+    is_limited = pod_level_limit or all(container_limits(container).get("memory") for container in containers_of(pod))
     return total // meta.NANO if is_limited else 0
 
 
-def _memory_of_node(pod: Obj, reader: Reader) -> int:
+def _node_memory(pod: Obj, reader: Reader) -> int:
     node = pod_fields_of(pod, (), reader).node or {}
     allocatable: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
     return meta.amount("memory", allocatable.get("memory") or "0")
 
 
-def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPathPlan:
+def _host_path_plan(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPathPlan:
     path: str = source["path"]
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
-    whole = _host_folder(path)
-    if not lies_below(whole, allowed):
+    normalized = _host_folder(path)
+    if not lies_below(normalized, allowed):
         remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
-    return HostPathPlan(whole, source.get("type") or "", tuple(allowed))
+    return HostPathPlan(normalized, source.get("type") or "", tuple(allowed))
 
 
 def _host_folder(path: str) -> str:
@@ -430,5 +440,5 @@ def _namespace(pod: Obj) -> str:
     return pod["metadata"].get("namespace") or ""
 
 
-def _or(value: int | None, default: int) -> int:
+def _value_or_default(value: int | None, default: int) -> int:
     return default if value is None else value

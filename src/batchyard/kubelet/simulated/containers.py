@@ -33,7 +33,7 @@ from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of
 
 #: The maximum number of checkpoint lines in a log; only the last ones are reported.
 SAVES_MAX: Final = 1000
-_STOPPED: Final = (137, 143)
+_SIGNAL_EXIT_CODES: Final = (137, 143)
 
 
 class SimulatedRun(NamedTuple):
@@ -48,62 +48,62 @@ def run_in(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
     """Return the last run of a container, or the one before it if `previous`; None if there is no such run."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
-    return next(filter(None, map(_run, states)), None)
+    return next(filter(None, map(_parse_run, states)), None)
 
 
 def run_since(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
     """Return the run of a container that started at `started`; None if the pod's status has no such run."""
     status = status_of(pod, container)
-    runs = (_run(status.get(field)) for field in ("state", "lastState"))
+    runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
     return next((run for run in runs if run is not None and run.started == started), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
     """Return the status of a container from its pod's status; empty if there is none."""
     status = pod.get("status") or {}
-    statuses = [each for field in _STATUSES for each in status.get(field) or ()]
-    return next((each for each in statuses if each["name"] == container), {})
+    statuses = [container_status for field in _STATUS_FIELDS for container_status in status.get(field) or ()]
+    return next((container_status for container_status in statuses if container_status["name"] == container), {})
 
 
-_STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
 def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[LogLine]:
     """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
-    works = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
-    texts = [f"started: a simulated container, which works {works} and runs no process"]
-    resumed = None if previous else resumption(pod)
-    if resumed is not None:
-        texts.append(f"resumes from {duration_text(resumed.work)} of work saved at {resumed.place}")
-    return [_line(started, text) for text in texts]
+    duration = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
+    lines = [f"started: a simulated container, which works {duration} and runs no process"]
+    resumed_from = None if previous else resumption(pod)
+    if resumed_from is not None:
+        lines.append(f"resumes from {duration_text(resumed_from.work)} of work saved at {resumed_from.place}")
+    return [_format_line(started, text) for text in lines]
 
 
-def saves(started: Instant, every: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
-    """Yield the checkpoint lines of a run later than `after` and up to `until`; `every` is the checkpoint interval."""
-    if every is None:
+def saves(started: Instant, interval: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
+    """Yield the checkpoint lines of a run later than `after` and up to `until`, one per checkpoint `interval`."""
+    if interval is None:
         return
-    last = (until - started) // every
-    first = max((after - started) // every + 1, last - SAVES_MAX + 1)
-    for number in range(first, last + 1):
-        done = duration_text(number * every)
-        yield _line(started + number * every, f"saved: the work of {done} since the start")
+    last_number = (until - started) // interval
+    first_number = max((after - started) // interval + 1, last_number - SAVES_MAX + 1)
+    for number in range(first_number, last_number + 1):
+        work_done = duration_text(number * interval)
+        yield _format_line(started + number * interval, f"saved: the work of {work_done} since the start")
 
 
-def last_line(pod: Obj, ended: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> LogLine:
+def last_line(pod: Obj, terminated: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> LogLine:
     """Return the last line of an ended run's log: its exit code, and why it was stopped."""
-    code = ended["exitCode"]
-    why = "" if previous else _why_stopped(pod)
-    if code in _STOPPED and (why or code != plan.exit_code):
-        how = "killed" if code == _STOPPED[0] else "stopped"
-        text = f"{how}: {why}, exit code {code}" if why else f"{how}: exit code {code}"
+    code = terminated["exitCode"]
+    cause = "" if previous else _why_stopped(pod)
+    if code in _SIGNAL_EXIT_CODES and (cause or code != plan.exit_code):
+        verb = "killed" if code == _SIGNAL_EXIT_CODES[0] else "stopped"
+        text = f"{verb}: {cause}, exit code {code}" if cause else f"{verb}: exit code {code}"
     else:
         text = f"finished: exit code {code}" if code == 0 else f"failed: exit code {code}"
-    return _line(parse_time(ended["finishedAt"]), text)
+    return _format_line(parse_time(terminated["finishedAt"]), text)
 
 
 def lost_line(now: Instant) -> LogLine:
     """Return the last log line of a run whose outcome is unknown."""
-    return _line(now, "lost: the outcome of the container is unknown")
+    return _format_line(now, "lost: the outcome of the container is unknown")
 
 
 def _why_stopped(pod: Obj) -> str:
@@ -114,21 +114,25 @@ def _why_stopped(pod: Obj) -> str:
     return message or ("the pod was deleted" if is_terminating(pod) else "")
 
 
-def _run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
+def _parse_run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
     state = state or {}
     if "running" in state:
         return SimulatedRun(parse_time(state["running"]["startedAt"]), None)
-    ended = state.get("terminated")
-    return SimulatedRun(parse_time(ended["startedAt"]), ended) if ended and ended.get("startedAt") else None
+    terminated = state.get("terminated")
+    return (
+        SimulatedRun(parse_time(terminated["startedAt"]), terminated)
+        if terminated and terminated.get("startedAt")
+        else None
+    )
 
 
-def _line(at: Instant, text: str) -> LogLine:
+def _format_line(at: Instant, text: str) -> LogLine:
     return LogLine(at, f"{format_time(at)} {text}")
 
 
 #: The run plan of init containers, which end immediately.
-_AT_ONCE: Final = RunPlan(0, 0)
-_SIMULATED: Final = "is simulated: it has no process"
+_INIT_PLAN: Final = RunPlan(0, 0)
+_NO_PROCESS: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
@@ -140,31 +144,35 @@ class SimulatedContainers:
         #: The run time of pods for which no other source gives one; None for the Cluster's default.
         self._runtime = runtime
         #: The logs of running containers, by pod.
-        self._open: dict[Key, dict[SimulatedLog, None]] = {}
+        self._open_logs: dict[Key, dict[SimulatedLog, None]] = {}
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
         """Open the log of a container's last run, or of the run before it if `previous`."""
         run = run_in(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check run_in() first"
-        plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader, self._runtime)
+        plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
-            self._follow(key_of(pod), log)
+            self._register_log(key_of(pod), log)
         return log
 
     def usage(self, pod: Obj) -> MeasuredUsage:
         """Return the resource usage of each container of a pod, which is simulated as its requests."""
         spec = pod["spec"]
-        sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
-        return MeasuredUsage({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
+        sidecars = [
+            container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
+        ]
+        return MeasuredUsage(
+            {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecars)}
+        )
 
     def node_usage(self, node: str) -> None:
         """Return None: the usage of a simulated node is the sum over its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Return the error message for requests that need a process in the pod."""
-        return f"pod {pod['metadata']['name']} {_SIMULATED}"
+        return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
@@ -184,25 +192,25 @@ class SimulatedContainers:
         """Forward changes of pods to the open log streams."""
         for change in changes:
             if change.key.kind == scheme.POD:
-                for log in list(self._open.get(change.key, ())):
+                for log in list(self._open_logs.get(change.key, ())):
                     log.observe(change)
 
     def end(self) -> None:
         """Close all log streams, and close later ones as soon as they are opened."""
         self._is_ending = True
-        for logs in list(self._open.values()):
+        for logs in list(self._open_logs.values()):
             for log in list(logs):
                 log.close()
 
-    def _follow(self, key: Key, log: "SimulatedLog") -> None:
-        def forget() -> None:
-            logs = self._open.get(key, {})
+    def _register_log(self, key: Key, log: "SimulatedLog") -> None:
+        def unregister() -> None:
+            logs = self._open_logs.get(key, {})
             logs.pop(log, None)
             if not logs:
-                self._open.pop(key, None)
+                self._open_logs.pop(key, None)
 
-        self._open.setdefault(key, {})[log] = None
-        log.on_close = forget
+        self._open_logs.setdefault(key, {})[log] = None
+        log.on_close = unregister
         if self._is_ending:
             log.close()
 
@@ -220,13 +228,13 @@ class SimulatedLog:
         self._kernel = kernel
         self._previous = previous
         self._reported_until: Instant = run.started
-        self._waiting: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._pending_lines: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_news: Callable[[], None] = _do_nothing
         #: Called once when the log ends or is closed.
         self.on_close: Callable[[], None] = _do_nothing
-        self._take_in(run)
+        self._finish_if_ended(run)
 
     @property
     def is_over(self) -> bool:
@@ -244,9 +252,9 @@ class SimulatedLog:
     def read(self) -> Sequence[LogLine]:
         """Return the log lines since the last read."""
         if not self._is_over:
-            self._save(self._kernel.now())
-            self._wake_at_next_save()
-        lines, self._waiting = self._waiting, []
+            self._add_checkpoints(self._kernel.now())
+            self._schedule_next_checkpoint()
+        lines, self._pending_lines = self._pending_lines, []
         return lines
 
     def close(self) -> None:
@@ -263,44 +271,47 @@ class SimulatedLog:
         self._pod = change.obj
         run = run_since(change.obj, self._container, self._started)
         if run is None or (change.type is EventType.DELETED and run.ended is None):
-            self._waiting.append(lost_line(self._kernel.now()))
+            self._pending_lines.append(lost_line(self._kernel.now()))
             self.close()
         else:
-            self._take_in(run)
+            self._finish_if_ended(run)
 
-    def _take_in(self, run: SimulatedRun) -> None:
+    def _finish_if_ended(self, run: SimulatedRun) -> None:
         """Add the last lines and close the log if the run has ended."""
         if run.ended is None:
             return
-        end = last_line(self._pod, run.ended, self._plan, previous=self._previous)
-        self._save(end.at)
-        self._waiting.append(end)
+        end_line = last_line(self._pod, run.ended, self._plan, previous=self._previous)
+        self._add_checkpoints(end_line.at)
+        self._pending_lines.append(end_line)
         self.close()
 
-    def _save(self, until: Instant) -> None:
+    def _add_checkpoints(self, until: Instant) -> None:
         """Add the checkpoint lines up to `until` that were not reported yet."""
         if until > self._reported_until:
-            self._waiting += saves(self._started, self._plan.checkpoint_every, self._reported_until, until)
+            self._pending_lines += saves(self._started, self._plan.checkpoint_every, self._reported_until, until)
             self._reported_until = until
 
-    def _wake_at_next_save(self) -> None:
-        every = self._plan.checkpoint_every
-        if every is not None and self._ticket is None:
-            done = (self._reported_until - self._started) // every
-            self._ticket = self._kernel.call_at(self._started + (done + 1) * every, self._wake)
+    def _schedule_next_checkpoint(self) -> None:
+        interval = self._plan.checkpoint_every
+        if interval is not None and self._ticket is None:
+            checkpoints_done = (self._reported_until - self._started) // interval
+            self._ticket = self._kernel.call_at(self._started + (checkpoints_done + 1) * interval, self._wake)
 
     def _wake(self) -> None:
         self._ticket = None
         self.on_news()
 
 
-def _prepares(pod: Obj, container: str) -> bool:
+def _is_plain_init_container(pod: Obj, container: str) -> bool:
     """Report whether a container is an init container and not a sidecar."""
-    found = pod["spec"].get("initContainers") or ()
-    return any(each["name"] == container and each.get("restartPolicy") != "Always" for each in found)
+    init_containers = pod["spec"].get("initContainers") or ()
+    return any(
+        init_container["name"] == container and init_container.get("restartPolicy") != "Always"
+        for init_container in init_containers
+    )
 
 
-def _requested(container: Mapping[str, Any]) -> Usage:
+def _requested_usage(container: Mapping[str, Any]) -> Usage:
     requests = (container.get("resources") or {}).get("requests") or {}
     return {name: amount(name, requests[name]) for name in ("cpu", "memory") if name in requests}
 

@@ -65,7 +65,7 @@ FOR_EVER: Final = 1 << 62
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 #: Shell keywords that make it uncertain which commands run and how often.
-_FLOW_WORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
+_FLOW_KEYWORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
 #: Operators between commands that run one after the other.
 _SEPARATORS: Final = frozenset({";", "\n", "&&"})
 _PUNCTUATION: Final = "();<>|&\n"
@@ -97,21 +97,21 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPla
         )
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        runtime = FOR_EVER if job_above(objects[-1]) else _runtime_by_cluster(objects, reader, default)
+        runtime = FOR_EVER if job_above(objects[-1]) else _cluster_runtime(objects, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
     return RunPlan(runtime, exit_code, checkpoint_interval(objects))
 
 
-def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
+def _cluster_runtime(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
     """Return the run time that the Cluster gives for a pod, its Job or its JobSet, or else the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
-    runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
+    runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in objects])
     if runtime is None:
         runtime = default_runtime(cluster) if default is None else default
     return DEFAULT_RUNTIME if runtime is None else runtime
 
 
-def _name_of(obj: Obj) -> str:
+def _namespaced_name(obj: Obj) -> str:
     metadata = obj["metadata"]
     return f"{metadata.get('namespace') or ''}/{metadata['name']}"
 
@@ -131,12 +131,12 @@ def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -
 def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     if not command and _SLEEP_IMAGE.fullmatch(image) and args:
         return _go_duration(args[0])
-    line = (*command, *args)
-    program = line[0].rpartition("/")[2] if line else ""
+    argv = (*command, *args)
+    program = argv[0].rpartition("/")[2] if argv else ""
     if program == "sleep":
-        return _slept(line[1:])
-    script = _script_of(line[1:]) if program in _SHELLS else None
-    return None if script is None else _script_time(script)
+        return _sleep_duration(argv[1:])
+    script = _find_script(argv[1:]) if program in _SHELLS else None
+    return None if script is None else _script_duration(script)
 
 
 # --- annotations ---
@@ -160,21 +160,21 @@ def _go_duration(text: str) -> Duration | None:
         return None
 
 
-def _slept(args: Sequence[str]) -> Duration | None:
+def _sleep_duration(args: Sequence[str]) -> Duration | None:
     """Return the duration of `sleep` with these arguments, parsed and added as in GNU sleep; None if invalid."""
     total = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
             return FOR_EVER
-        found = _SLEEP.fullmatch(arg)
-        if found is None:
+        matched = _SLEEP.fullmatch(arg)
+        if matched is None:
             return None
-        whole, fraction, unit = found[1], found[2] or "", found[3]
-        total += int(whole + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
+        integer_part, fraction, unit = matched[1], matched[2] or "", matched[3]
+        total += int(integer_part + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
     return total if args else None
 
 
-def _script_of(args: Sequence[str]) -> str | None:
+def _find_script(args: Sequence[str]) -> str | None:
     """Return the script in a shell's arguments: the argument after `-c` or an option such as `-ec`; None if none."""
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
@@ -184,17 +184,17 @@ def _script_of(args: Sequence[str]) -> str | None:
     return None
 
 
-def _script_time(script: str) -> Duration | None:
+def _script_duration(script: str) -> Duration | None:
     """Return the total of a script's sleeps; None if it has none, or one that may not run exactly once."""
-    words = _words(script)
-    if words is None or not _FLOW_WORDS.isdisjoint(words):
+    words = _split_script(script)
+    if words is None or not _FLOW_KEYWORDS.isdisjoint(words):
         return None
     total: Duration | None = None
-    for before, command, after in _commands(words):
+    for previous_operator, command, next_operator in _split_commands(words):
         is_last = command[0] in {"exec", "exit"}
         if any("sleep" in word for word in command):
-            slept = _command_time(command[1:] if is_last else command)
-            if slept is None or before not in _SEPARATORS or after not in _SEPARATORS:
+            slept = _command_duration(command[1:] if is_last else command)
+            if slept is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
                 return None
             total = slept + (total or 0)
         if is_last:
@@ -202,12 +202,12 @@ def _script_time(script: str) -> Duration | None:
     return total
 
 
-def _command_time(command: Sequence[str]) -> Duration | None:
+def _command_duration(command: Sequence[str]) -> Duration | None:
     """Return the duration of a `sleep` command; None for any other command."""
-    return _slept(command[1:]) if command[0] == "sleep" else None
+    return _sleep_duration(command[1:]) if command[0] == "sleep" else None
 
 
-def _words(script: str) -> list[str] | None:
+def _split_script(script: str) -> list[str] | None:
     """Split a shell script into words and operators without comments; None if quotes are unbalanced or `<<` occurs."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
@@ -221,20 +221,20 @@ def _words(script: str) -> list[str] | None:
 
 def _without_comments(words: Sequence[str]) -> list[str] | None:
     """Drop comments from words; None if a comment contains `sleep`, since the `#` may have been quoted."""
-    kept: list[str] = []
+    words_kept: list[str] = []
     is_comment = False
     for word in words:
         is_comment = not _is_operator(word, "\n") and (is_comment or word.startswith("#"))
         if not is_comment:
-            kept.append(word)
+            words_kept.append(word)
         elif "sleep" in word:
             return None
-    return kept
+    return words_kept
 
 
-def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
+def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
     """Yield each command with the operators before and after it; both ends of the script count as newlines."""
-    before: str = "\n"
+    previous_operator: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
         if not _is_operator(word):
@@ -242,8 +242,8 @@ def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
             continue
         operator = word.strip("\n") or "\n"
         if command:
-            yield before, command, operator
-        before, command = operator, []
+            yield previous_operator, command, operator
+        previous_operator, command = operator, []
 
 
 def _is_operator(word: str, containing: str = "") -> bool:
@@ -261,8 +261,8 @@ def _is_operator(word: str, containing: str = "") -> bool:
 
 def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
     """Return a pod to create, with the checkpoint finalizer if it saves work at checkpoints."""
-    above = list(owning_jobs(pod, reader.get))
-    if not above or checkpoint_interval([pod, *above]) is None:
+    owners = list(owning_jobs(pod, reader.get))
+    if not owners or checkpoint_interval([pod, *owners]) is None:
         return pod
     return with_finalizer(pod, well_known.WORK_FINALIZER)
 
@@ -277,87 +277,91 @@ def remove_work_finalizer(pod: Obj) -> list[Write]:
     return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
 
 
-def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records an ended pod's work on its Job or JobSet; `after` is the pod's final state."""
-    job = _work_owner(pod, reader) if is_terminal(after) else None
+def saved_at_end(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader) -> list[Write]:
+    """Return the write that records an ended pod's work on its Job or JobSet; `new_pod` has its final state."""
+    job = _work_owner(pod, reader) if is_terminal(new_pod) else None
     if job is None:
         return []
-    if phase(after) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
-        return _written(job, with_saved_work(job, place_of(pod), 0))  # its Job never recreates it
-    return _saved(job, place_of(pod), _work_after(pod, after, every))
+    if phase(new_pod) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
+        return _update_if_changed(job, with_saved_work(job, place_of(pod), 0))  # its Job never recreates it
+    return _record_work(job, place_of(pod), _work_after(pod, new_pod, interval))
 
 
-def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -> list[Write]:
+def saved_at_loss(pod: Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
     job, started = _work_owner(pod, reader), running_since(pod)
     if job is None or started is None:
         return []
-    return _saved(job, place_of(pod), resumed_work(pod) + kept_work(started, every, lost_at))
+    return _record_work(job, place_of(pod), resumed_work(pod) + kept_work(started, interval, lost_at))
 
 
-def resume_from_checkpoint(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
-    """Return the changed pod `after` with the checkpoint from which its containers resume."""
-    if is_terminal(after):
-        return after
-    work = _work_after(pod, after, every)
-    resumed = Resumption(place_of(pod), work) if work else None
-    if running_since(after) is not None and running_since(after) != running_since(pod):
-        resumed = _most_of(pod, resumed, reader)
-    return with_resumption(after, resumed, now)
+def resume_from_checkpoint(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader, now: Instant) -> Obj:
+    """Return the changed pod `new_pod` with the checkpoint from which its containers resume."""
+    if is_terminal(new_pod):
+        return new_pod
+    work = _work_after(pod, new_pod, interval)
+    resumption = Resumption(place_of(pod), work) if work else None
+    if running_since(new_pod) is not None and running_since(new_pod) != running_since(pod):
+        resumption = _larger_resumption(pod, resumption, reader)
+    return with_resumption(new_pod, resumption, now)
 
 
-def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
+def _work_after(pod: Obj, new_pod: Obj, interval: Duration) -> Duration:
     """Return a pod's saved work after a change; 0 if its containers have succeeded and restart."""
-    started, before = running_since(pod), resumed_work(pod)
-    if started is None or running_since(after) == started:
-        return before
-    container = after["status"]["containerStatuses"][0]
-    ended = container["state"].get("terminated") or container["lastState"]["terminated"]
-    if "finishedAt" not in ended:  # it was lost, and its work recorded then
-        return before
-    if ended["exitCode"] == 0 and not is_terminal(after):
+    started, earlier_work = running_since(pod), resumed_work(pod)
+    if started is None or running_since(new_pod) == started:
+        return earlier_work
+    container = new_pod["status"]["containerStatuses"][0]
+    terminated = container["state"].get("terminated") or container["lastState"]["terminated"]
+    if "finishedAt" not in terminated:  # it was lost, and its work recorded then
+        return earlier_work
+    if terminated["exitCode"] == 0 and not is_terminal(new_pod):
         return 0
-    return before + kept_work(started, every, parse_time(ended["finishedAt"]))
+    return earlier_work + kept_work(started, interval, parse_time(terminated["finishedAt"]))
 
 
-def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
+def _larger_resumption(pod: Obj, own_resumption: Resumption | None, reader: Reader) -> Resumption | None:
     """Return where starting containers resume: the larger of the pod's own work and the work recorded on its Job."""
-    job, place = _work_owner(pod, reader), place_of(pod)
+    job, slot = _work_owner(pod, reader), place_of(pod)
     if job is None:
-        return own
-    saved = saved_work(job, place)
-    if saved:
-        return Resumption(place, max(saved, 0 if own is None else own.work))
-    if own is not None or not is_interchangeable(pod) or not saved_places(job):
-        return own
-    siblings, taken = place.rpartition("/")[0], _taken(pod, reader)
-    free = [each for each in saved_places(job) if each not in taken and each.rpartition("/")[0] == siblings]
-    return most_saved(job, free)
+        return own_resumption
+    recorded = saved_work(job, slot)
+    if recorded:
+        return Resumption(slot, max(recorded, 0 if own_resumption is None else own_resumption.work))
+    if own_resumption is not None or not is_interchangeable(pod) or not saved_places(job):
+        return own_resumption
+    slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
+    free_slots = [
+        candidate
+        for candidate in saved_places(job)
+        if candidate not in used_slots and candidate.rpartition("/")[0] == slot_prefix
+    ]
+    return most_saved(job, free_slots)
 
 
-def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
+def _used_slots(pod: Obj, reader: Reader) -> dict[str, None]:
     """Return the checkpoint slots of the other pods of the pod's Job that have not failed."""
     owner = controller_of(pod)
-    others = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
-    return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
+    objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
+    return {place_of(obj): None for obj in objects if group_kind(obj) == scheme.POD and phase(obj) != FAILED}
 
 
 def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
     """Return the Job or JobSet that records a pod's work; None if the pod has no Job or it was deleted."""
-    above = list(owning_jobs(pod, reader.get))
+    owners = list(owning_jobs(pod, reader.get))
     owner = controller_of(pod)
-    if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
+    if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
         return None
-    return above[-1]
+    return owners[-1]
 
 
-def _saved(job: Obj, place: str, work: Duration) -> list[Write]:
+def _record_work(job: Obj, slot: str, work: Duration) -> list[Write]:
     """Return the write that raises the work recorded for a checkpoint slot to `work`; empty if it is not less."""
-    return _written(job, with_saved_work(job, place, work)) if saved_work(job, place) < work else []
+    return _update_if_changed(job, with_saved_work(job, slot, work)) if saved_work(job, slot) < work else []
 
 
-def _written(before: Obj, after: Obj) -> list[Write]:
-    return [] if after is before else [Update(after)]
+def _update_if_changed(old_job: Obj, new_job: Obj) -> list[Write]:
+    return [] if new_job is old_job else [Update(new_job)]
 
 
 # --- bare workloads ---
@@ -378,8 +382,8 @@ class BareWorkloads:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of a Workload that has no owner and holds quota."""
         obj = event.obj
-        holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
-        return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
+        holds_quota = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
+        return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Release the quota of an evicted bare Workload, or finish an admitted one after its run time."""
@@ -392,18 +396,18 @@ class BareWorkloads:
         admitted, runtime = find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
         if admitted is None or admitted["status"] != "True" or runtime is None:
             return ReconcileResult()
-        due = parse_time(admitted["lastTransitionTime"]) + runtime
-        if due > now:
-            return ReconcileResult(requeue_at=due)
+        finish_at = parse_time(admitted["lastTransitionTime"]) + runtime
+        if finish_at > now:
+            return ReconcileResult(requeue_at=finish_at)
         finished = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
         return ReconcileResult([UpdateStatus(finished)])
 
 
 def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
     """Return the first run time in the Cluster that matches one of the names (`namespace/name`); None if none does."""
-    for row in _runtimes(cluster).get("jobs") or ():
-        if _matches(row["names"], names):
-            return parse_duration(row["runtime"])
+    for entry in _runtimes(cluster).get("jobs") or ():
+        if _matches(entry["names"], names):
+            return parse_duration(entry["runtime"])
     return None
 
 
@@ -414,8 +418,8 @@ def default_runtime(cluster: Obj | None) -> Duration | None:
 
 
 def _runtimes(cluster: Obj | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
-    return found
+    runtimes: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
+    return runtimes
 
 
 def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:

@@ -75,15 +75,15 @@ SHUTDOWN_GRACE_CRITICAL: Final = 5
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
-_BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
+_BACKOFF_RESET_TIME: Final = 2 * BACKOFF_MAX
 
 REJECTED: Final = "Pod was rejected as the node is shutting down."
 EXPIRED: Final = "Pod was active on the node longer than the specified deadline"
 
-_KILLED: Final = 137
-_STOPPED: Final = 143
-_LOST: Final = "The container could not be located when the pod was terminated"
-_LOST_AND_RESTARTED: Final = (
+_KILLED_CODE: Final = 137
+_STOPPED_CODE: Final = 143
+_LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
+_RESTARTED_MESSAGE: Final = (
     "The container could not be located when the pod was deleted.  The container used to be Running"
 )
 
@@ -105,7 +105,7 @@ class PodEvent(NamedTuple):
     """An event of a simulated pod, and when it is due."""
 
     at: Instant
-    what: PodEventKind
+    event_kind: PodEventKind
 
 
 def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
@@ -129,45 +129,49 @@ class SimulatedPod(NamedTuple):
     pod: Obj
     machine: NodeMachine
     plan: RunPlan
-    pace: ContainerDelays
+    delays: ContainerDelays
 
 
-def next_pod_event(life: SimulatedPod, now: Instant) -> PodEvent | None:
+def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
     """Return the next event of a live pod on a machine that is on; None if no event is foreseeable."""
-    run = run_of(life.pod)
-    turns = _arrivals(life, now) if run is None else [*_own_turns(life, run), *_ends(life, run)]
-    return min(turns, key=lambda turn: turn.at, default=None)  # the first of several due at the same time
+    run = run_of(sim_pod.pod)
+    pod_events = (
+        _arrival_events(sim_pod, now) if run is None else [*_container_events(sim_pod, run), *_end_events(sim_pod, run)]
+    )
+    return min(
+        pod_events, key=lambda pod_event: pod_event.at, default=None
+    )  # the first of several due at the same time
 
 
-def status_after(life: SimulatedPod, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
+def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod after an event."""
-    run = run_of(life.pod) or SimulatedRunState(creating(life.pod))
-    match turn.what:
+    run = run_of(sim_pod.pod) or SimulatedRunState(creating(sim_pod.pod))
+    match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
-            runs_at_once = life.pace.start_delay(life.pod) == 0
-            return _running(life, run, now) if runs_at_once else _status(life, PENDING, run, now)
+            runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
+            return _running_status(sim_pod, run, now) if runs_at_once else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
-            return _running(life, run._replace(restarts=run.restarts + bool(run.last)), now)
+            return _running_status(sim_pod, run._replace(restarts=run.restarts + bool(run.last)), now)
         case PodEventKind.EXIT:
-            return _after_exit(life, run, turn.at, now)
+            return _status_after_exit(sim_pod, run, pod_event.at, now)
         case PodEventKind.LOSE:
-            return _after_loss(life, run, now)
+            return _status_after_loss(sim_pod, run, now)
         case PodEventKind.REJECT:
-            return _rejected(life, now)
+            return _rejected_status(sim_pod, now)
         case PodEventKind.DELETE:
-            return _made_to_end(life, run, turn, now)
+            return _stopped_status(sim_pod, run, pod_event, now)
         case PodEventKind.EXPIRE:
-            return {**_made_to_end(life, run, turn, now), "reason": "DeadlineExceeded", "message": EXPIRED}
+            return {**_stopped_status(sim_pod, run, pod_event, now), "reason": "DeadlineExceeded", "message": EXPIRED}
         case PodEventKind.SHUT_DOWN:
-            return _shut_down(life, run, turn, now)
+            return _shutdown_status(sim_pod, run, pod_event, now)
 
 
 # --- due events ---
 
 
-def _arrivals(life: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
+def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     """Return the possible events of a pod that its kubelet has not accepted yet."""
-    pod, machine = life.pod, life.machine
+    pod, machine = sim_pod.pod, sim_pod.machine
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
         return [PodEvent(deleted_at, PodEventKind.DELETE)]
@@ -176,47 +180,50 @@ def _arrivals(life: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
 
 
-def _own_turns(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
+def _container_events(sim_pod: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
     """Return the next event that a pod's containers cause: they start, exit, or turn out to be lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
-        if started_at < life.machine.booted_at:
+        if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
-        left = max(0, life.plan.runtime - resumed_work(life.pod))
-        return [PodEvent(started_at + left, PodEventKind.EXIT)] if life.plan.runtime < FOR_EVER else []
+        remaining = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
+        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if sim_pod.plan.runtime < FOR_EVER else []
     if run.last:
-        return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _backoff(run), PodEventKind.START)]
-    begun_at = max(parse_time(life.pod["status"]["startTime"]), life.machine.booted_at)
-    return [PodEvent(begun_at + life.pace.start_delay(life.pod), PodEventKind.START)]
+        return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
+    delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
+    return [PodEvent(delay_start + sim_pod.delays.start_delay(sim_pod.pod), PodEventKind.START)]
 
 
-def _ends(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
+def _end_events(sim_pod: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
     """Return the events that end a pod from outside; running containers need the stop time, up to the grace period."""
-    moment = life.pace.stop_time if "running" in run.state else 0
-    return [PodEvent(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
+    exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
+    return [
+        PodEvent(requested_at + min(exit_delay, grace), event_kind)
+        for requested_at, grace, event_kind in _end_requests(sim_pod)
+    ]
 
 
-def _demands(life: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
+def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
     """Yield the requests to end a pod: the time of the request, the grace period, and the kind of event."""
-    pod, deleted_at = life.pod, pods.deleted_at(life.pod)
+    pod, deleted_at = sim_pod.pod, pods.deleted_at(sim_pod.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
     grace = pods.grace_period(pod)
-    if life.machine.notice_at is not None:
+    if sim_pod.machine.notice_at is not None:
         is_critical = pods.priority(pod) >= pods.SYSTEM_CRITICAL
         limit = SHUTDOWN_GRACE_CRITICAL if is_critical else SHUTDOWN_GRACE
-        begins_at = life.machine.notice_at + (SHUTDOWN_GRACE * SECOND if is_critical else 0)
-        yield begins_at, min(grace, limit) * SECOND, PodEventKind.SHUT_DOWN
+        shutdown_at = sim_pod.machine.notice_at + (SHUTDOWN_GRACE * SECOND if is_critical else 0)
+        yield shutdown_at, min(grace, limit) * SECOND, PodEventKind.SHUT_DOWN
     deadline = pod["spec"].get("activeDeadlineSeconds")
     if deadline is not None:
         yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, PodEventKind.EXPIRE
 
 
-def _backoff(run: SimulatedRunState) -> Duration:
+def _restart_delay(run: SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
-    ended = run.last["terminated"]
-    ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
-    if not run.restarts or ran > _BACKOFF_FORGOTTEN:
+    terminated = run.last["terminated"]
+    run_time = parse_time(terminated["finishedAt"]) - parse_time(terminated["startedAt"])
+    if not run.restarts or run_time > _BACKOFF_RESET_TIME:
         return 0
     return backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
 
@@ -224,79 +231,85 @@ def _backoff(run: SimulatedRunState) -> Duration:
 # --- statuses ---
 
 
-def _status(life: SimulatedPod, phase: str, run: SimulatedRunState, now: Instant) -> dict[str, Any]:
-    return pod_status(life.pod, phase, run, life.machine, now)
+def _status(sim_pod: SimulatedPod, phase: str, run: SimulatedRunState, now: Instant) -> dict[str, Any]:
+    return pod_status(sim_pod.pod, phase, run, sim_pod.machine, now)
 
 
-def _running(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    return _status(life, RUNNING, run._replace(state=running(now)), now)
+def _running_status(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
+    return _status(sim_pod, RUNNING, run._replace(state=running(now)), now)
 
 
-def _after_exit(life: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
+def _status_after_exit(sim_pod: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
     """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
-    code = life.plan.exit_code
-    ended = exited(code, run.state["running"]["startedAt"], at)
-    policy = life.pod["spec"].get("restartPolicy", "Always")
+    code = sim_pod.plan.exit_code
+    terminated = exited(code, run.state["running"]["startedAt"], at)
+    policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
     is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
-    if is_done or any(asked_at <= at for asked_at, _, _ in _demands(life)):
-        return _status(life, FAILED if code else SUCCEEDED, run._replace(state=ended), now)
-    again = run._replace(last=ended)
-    backoff = _backoff(again)
+    if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
+        return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated), now)
+    run_in_backoff = run._replace(last=terminated)
+    backoff = _restart_delay(run_in_backoff)
     if backoff == 0:
-        return _running(life, again._replace(restarts=again.restarts + 1), now)
-    return _status(life, RUNNING, again._replace(state=_backing_off(life.pod, backoff)), now)
+        return _running_status(sim_pod, run_in_backoff._replace(restarts=run_in_backoff.restarts + 1), now)
+    return _status(sim_pod, RUNNING, run_in_backoff._replace(state=_backoff_state(sim_pod.pod, backoff)), now)
 
 
-def _backing_off(pod: Obj, backoff: Duration) -> Mapping[str, Mapping[str, Any]]:
+def _backoff_state(pod: Obj, backoff: Duration) -> Mapping[str, Mapping[str, Any]]:
     metadata, container = pod["metadata"], pod["spec"]["containers"][0]["name"]
     name = f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
-    message = f"back-off {_go_text(backoff)} restarting failed container={container} pod={name}"
+    message = f"back-off {_format_go_duration(backoff)} restarting failed container={container} pod={name}"
     return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
 
 
-def _go_text(duration: Duration) -> str:
+def _format_go_duration(duration: Duration) -> str:
     """Format whole seconds as Go does: 40s, 1m20s, 5m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
-def _after_loss(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
+def _status_after_loss(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
     """Return a pod's status after its machine was lost and returned without the pod's containers."""
-    if life.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(life.pod):
-        return _status(life, FAILED, run._replace(state=missing(_LOST)), now)
-    return _running(life, SimulatedRunState({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
+    if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
+        return _status(sim_pod, FAILED, run._replace(state=missing(_LOST_MESSAGE)), now)
+    return _running_status(sim_pod, SimulatedRunState({}, missing(_RESTARTED_MESSAGE), run.restarts + 1), now)
 
 
-def _rejected(life: SimulatedPod, now: Instant) -> Mapping[str, Any]:
+def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod that is rejected because its node is shutting down."""
     return {
-        **(life.pod.get("status") or {}),
+        **(sim_pod.pod.get("status") or {}),
         "phase": FAILED,
         "reason": "NodeShutdown",
         "message": f"Pod was rejected: {REJECTED}",
         "startTime": format_time(now),
-        "qosClass": qos_class(life.pod["spec"]),
+        "qosClass": qos_class(sim_pod.pod["spec"]),
     }
 
 
-def _shut_down(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
+def _shutdown_status(
+    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent, now: Instant
+) -> Mapping[str, Any]:
     """Return the status of a pod that a node shutdown ended, with the condition DisruptionTarget."""
-    ended = with_status(life.pod, _made_to_end(life, run, turn, now))
-    status: Mapping[str, Any] = pods.disrupted(ended, pods.BY_KUBELET, now)["status"]
+    stopped_pod = with_status(sim_pod.pod, _stopped_status(sim_pod, run, pod_event, now))
+    status: Mapping[str, Any] = pods.disrupted(stopped_pod, pods.BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": pods.BY_KUBELET.message}
 
 
-def _made_to_end(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
+def _stopped_status(
+    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent, now: Instant
+) -> Mapping[str, Any]:
     """Return the status of a failed pod whose containers were stopped, or killed after the grace period."""
-    return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
+    return _status(sim_pod, FAILED, run._replace(state=_final_container_state(sim_pod, run, pod_event)), now)
 
 
-def _state_at_end(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent) -> Mapping[str, Mapping[str, Any]]:
+def _final_container_state(
+    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent
+) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
-        return run.last or missing(_LOST)
-    grace = next(grace for _, grace, what in _demands(life) if what is turn.what)
-    code = _STOPPED if life.pace.stop_time <= grace else _KILLED
-    return exited(code, run.state["running"]["startedAt"], turn.at)
+        return run.last or missing(_LOST_MESSAGE)
+    grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
+    code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
+    return exited(code, run.state["running"]["startedAt"], pod_event.at)
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
@@ -310,14 +323,14 @@ class Kubelets:
 
     def __init__(
         self,
-        pace: ContainerDelays | None = None,
+        delays: ContainerDelays | None = None,
         *,
         with_nodes: bool = True,
         local: str = "",
         runtime: Duration | None = None,
     ) -> None:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
-        self._pace = pace or ContainerDelays()
+        self._delays = delays or ContainerDelays()
         self._with_nodes = with_nodes
         #: The name of the node that is not simulated; empty if all nodes are simulated.
         self._local = local
@@ -329,104 +342,108 @@ class Kubelets:
         """Return the keys of a changed pod or of a changed node's pods; the kubelet's own updates are skipped."""
         key = event.key
         if key.kind != scheme.POD:
-            is_ours = key.name != self._local
-            return self._pods.on(key.name) if is_ours and _is_news_of_machine(event) else ()
+            is_simulated = key.name != self._local
+            return self._pods.on(key.name) if is_simulated and _is_relevant_machine_change(event) else ()
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
-        return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
+        return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
-    def _is_ours(self, pod: Obj) -> bool:
+    def _is_simulated(self, pod: Obj) -> bool:
         """Report whether a pod is on a simulated node, ungated in a cluster without nodes, or kept by the finalizer."""
         node = node_of(pod)
         if node and node == self._local:
             return False
-        is_let_go = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
-        return is_let_go or is_held(pod)
+        is_bound_or_ungated = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
+        return is_bound_or_ungated or is_held(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the next event of a pod if it is due; otherwise requeue the pod for the event's time."""
         pod = reader.get(key)
         if pod is None:
             return ReconcileResult()
-        machine = self._machine(pod, reader, now)
+        machine = self._find_machine(pod, reader, now)
         if not machine.is_on:
-            return ReconcileResult([*_saved_before_crash(pod, reader), *remove_work_finalizer(pod)])
+            return ReconcileResult([*_record_work_before_crash(pod, reader), *remove_work_finalizer(pod)])
         if is_terminal(pod) and is_held(pod):
             return ReconcileResult(remove_work_finalizer(pod))
         if is_terminal(pod):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
         plan = plan_of(pod, reader, self._runtime)
-        life = SimulatedPod(pod, machine, plan, self._pace)
-        turn = next_pod_event(life, now)
-        if turn is None or turn.at > now:
-            return ReconcileResult(requeue_at=None if turn is None else turn.at)
-        after: Obj = with_status(pod, status_after(life, turn, now))
+        sim_pod = SimulatedPod(pod, machine, plan, self._delays)
+        pod_event = next_pod_event(sim_pod, now)
+        if pod_event is None or pod_event.at > now:
+            return ReconcileResult(requeue_at=None if pod_event is None else pod_event.at)
+        new_pod: Obj = with_status(pod, status_after(sim_pod, pod_event, now))
         writes: list[Write] = []
         if plan.checkpoint_every is not None:
-            writes += saved_at_end(pod, after, plan.checkpoint_every, reader)
-            after = resume_from_checkpoint(pod, after, plan.checkpoint_every, reader, now)
-        following = None if is_terminal(after) else next_pod_event(life._replace(pod=after), now)
-        events = _events(key, turn.what, after)
-        return ReconcileResult([*writes, UpdateStatus(after)], events, None if following is None else following.at)
+            writes += saved_at_end(pod, new_pod, plan.checkpoint_every, reader)
+            new_pod = resume_from_checkpoint(pod, new_pod, plan.checkpoint_every, reader, now)
+        next_event = None if is_terminal(new_pod) else next_pod_event(sim_pod._replace(pod=new_pod), now)
+        events = _problem_events(key, pod_event.event_kind, new_pod)
+        return ReconcileResult([*writes, UpdateStatus(new_pod)], events, None if next_event is None else next_event.at)
 
-    def _machine(self, pod: Obj, reader: Reader, now: Instant) -> NodeMachine:
+    def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> NodeMachine:
         if not self._with_nodes:
             return ANYWHERE
         name = node_of(pod)
         return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
 
 
-def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
+def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine has crashed."""
     instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
-    every = plan_of(pod, reader).checkpoint_every
-    return [] if every is None else saved_at_loss(pod, since(instance), every, reader)
+    interval = plan_of(pod, reader).checkpoint_every
+    return [] if interval is None else saved_at_loss(pod, since(instance), interval, reader)
 
 
-def _is_news_of_pod(event: WatchEvent) -> bool:
+def _is_relevant_pod_change(event: WatchEvent) -> bool:
     """Report whether a pod was created or ended, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
     if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or is_held(pod):
         return True
-    new_mark, old_mark = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
-    return bool(new_mark != old_mark)
+    new_deletion, old_deletion = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
+    return bool(new_deletion != old_deletion)
 
 
-def _is_news_of_machine(event: WatchEvent) -> bool:
+def _is_relevant_machine_change(event: WatchEvent) -> bool:
     """Report whether a node or machine was created, a node changed its readiness, or a machine its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
         return readiness(event.obj) != readiness(event.old)
-    return _fate(event.obj) != _fate(event.old)
+    return _machine_state(event.obj) != _machine_state(event.old)
 
 
-def _fate(instance: Obj) -> tuple[Any, Any, bool]:
+def _machine_state(instance: Obj) -> tuple[Any, Any, bool]:
     """Return the fields of a machine that affect its pods."""
     status: Mapping[str, Any] = instance.get("status") or {}
     return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
-def _events(key: Key, what: PodEventKind, after: Obj) -> list[EventRecord]:
+def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[EventRecord]:
     """Return the Events for a problem of a pod; empty for ordinary events."""
-    if what is PodEventKind.EXPIRE:
+    if event_kind is PodEventKind.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
-    if what is PodEventKind.REJECT:
+    if event_kind is PodEventKind.REJECT:
         return [EventRecord(key, "Warning", "NodeShutdown", REJECTED)]
     if (
-        what is PodEventKind.EXIT
-        and not is_terminal(after)
-        and "waiting" in after["status"]["containerStatuses"][0]["state"]
+        event_kind is PodEventKind.EXIT
+        and not is_terminal(new_pod)
+        and "waiting" in new_pod["status"]["containerStatuses"][0]["state"]
     ):
-        return [EventRecord(key, "Warning", "BackOff", f"Back-off restarting failed container {_name(after)}")]
+        return [
+            EventRecord(
+                key, "Warning", "BackOff", f"Back-off restarting failed container {_full_container_name(new_pod)}"
+            )
+        ]
     return []
 
 
-def _name(pod: Obj) -> str:
+def _full_container_name(pod: Obj) -> str:
     """Format a pod's first container and the pod as in messages of the kubelet."""
     metadata = pod["metadata"]
     container = pod["spec"]["containers"][0]["name"]
@@ -446,9 +463,9 @@ def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
 
 def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
     catalog = catalog_of(cluster)
-    spread = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
+    distribution = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
 
     def delay(pod: Obj) -> Duration:
-        return triangular(*spread, seed, POD_START, pod["metadata"]["uid"])
+        return triangular(*distribution, seed, POD_START, pod["metadata"]["uid"])
 
     return delay

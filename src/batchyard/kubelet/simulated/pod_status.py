@@ -75,8 +75,8 @@ def notice_at(instance: Obj) -> Instant | None:
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
         return parse_time(status["since"])
-    given_up = instance["metadata"].get("deletionTimestamp")
-    return parse_time(given_up) if given_up is not None and status.get("phase") == "Running" else None
+    deleted_at = instance["metadata"].get("deletionTimestamp")
+    return parse_time(deleted_at) if deleted_at is not None and status.get("phase") == "Running" else None
 
 
 def pod_address(uid: str) -> str:
@@ -101,10 +101,10 @@ def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
 
 State = Mapping[str, Mapping[str, Any]]
 
-_HAS_SANDBOX: Final = "PodReadyToStartContainers"
-_OWN_CONDITIONS: Final = frozenset({_HAS_SANDBOX, "Initialized", "Ready", "ContainersReady", "PodScheduled"})
-_NO_WORDS: Final = ("", "")
-_NOTHING: Final[State] = {}
+_SANDBOX_CONDITION: Final = "PodReadyToStartContainers"
+_KUBELET_CONDITIONS: Final = frozenset({_SANDBOX_CONDITION, "Initialized", "Ready", "ContainersReady", "PodScheduled"})
+_NO_REASON: Final = ("", "")
+_NO_STATE: Final[State] = {}
 _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
@@ -114,7 +114,7 @@ class SimulatedRunState(NamedTuple):
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: State
     #: The state before the last restart; empty if there was no restart.
-    last: State = _NOTHING
+    last: State = _NO_STATE
     restarts: int = 0
 
 
@@ -146,7 +146,7 @@ def run_of(pod: Obj) -> SimulatedRunState | None:
     if not statuses:
         return None
     first = statuses[0]
-    return SimulatedRunState(first["state"], first.get("lastState") or _NOTHING, first.get("restartCount", 0))
+    return SimulatedRunState(first["state"], first.get("lastState") or _NO_STATE, first.get("restartCount", 0))
 
 
 def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachine, now: Instant) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachin
 def qos_class(spec: Mapping[str, Any]) -> str:
     """Return the QoS class of a pod: Guaranteed, Burstable or BestEffort."""
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    amounts = [(_amounts(c, "requests"), _amounts(c, "limits")) for c in containers]
+    amounts = [(_parse_amounts(c, "requests"), _parse_amounts(c, "limits")) for c in containers]
     if not any(requests or limits for requests, limits in amounts):
         return "BestEffort"
     for requests, limits in amounts:
@@ -188,37 +188,47 @@ def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> l
     """Return a pod's conditions: those of other controllers, then the kubelet's."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
-    runs, not_ready = "running" in run.state, _why_not_ready(pod, phase, run)
-    is_initialized, why = _initialized(pod, phase, is_creating)
+    is_running, not_ready = "running" in run.state, _unready_reason(pod, phase, run)
+    is_initialized, initialized_reason = _initialized_condition(pod, phase, is_creating)
     return [
-        *[c for kind, c in old.items() if kind not in _OWN_CONDITIONS],
+        *[c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS],
         condition(
-            _HAS_SANDBOX, runs or bool(run.last and "waiting" in run.state), _NO_WORDS, old.get(_HAS_SANDBOX), now
+            _SANDBOX_CONDITION,
+            is_running or bool(run.last and "waiting" in run.state),
+            _NO_REASON,
+            old.get(_SANDBOX_CONDITION),
+            now,
         ),
-        condition("Initialized", is_initialized, why, old.get("Initialized"), now),
-        condition("Ready", runs, not_ready, old.get("Ready"), now),
-        condition("ContainersReady", runs, not_ready, old.get("ContainersReady"), now),
-        condition("PodScheduled", True, _NO_WORDS, old.get("PodScheduled"), now),
+        condition("Initialized", is_initialized, initialized_reason, old.get("Initialized"), now),
+        condition("Ready", is_running, not_ready, old.get("Ready"), now),
+        condition("ContainersReady", is_running, not_ready, old.get("ContainersReady"), now),
+        condition("PodScheduled", True, _NO_REASON, old.get("PodScheduled"), now),
     ]
 
 
-def _why_not_ready(pod: Obj, phase: str, run: SimulatedRunState) -> tuple[str, str]:
+def _unready_reason(pod: Obj, phase: str, run: SimulatedRunState) -> tuple[str, str]:
     if phase in {SUCCEEDED, FAILED}:
         return ("PodCompleted" if phase == SUCCEEDED else "PodFailed"), ""
     if "running" in run.state:
-        return _NO_WORDS
+        return _NO_REASON
     sidecars = [c for c in pod["spec"].get("initContainers") or () if _is_sidecar(c)]
-    return "ContainersNotReady", f"containers with unready status: {_names([*sidecars, *pod['spec']['containers']])}"
+    return (
+        "ContainersNotReady",
+        f"containers with unready status: {_format_names([*sidecars, *pod['spec']['containers']])}",
+    )
 
 
-def _initialized(pod: Obj, phase: str, is_creating: bool) -> tuple[bool, tuple[str, str]]:
-    first = pod["spec"].get("initContainers") or ()
-    if is_creating and first:
-        return False, ("ContainersNotInitialized", f"containers with incomplete status: {_names(first)}")
+def _initialized_condition(pod: Obj, phase: str, is_creating: bool) -> tuple[bool, tuple[str, str]]:
+    init_containers = pod["spec"].get("initContainers") or ()
+    if is_creating and init_containers:
+        return False, (
+            "ContainersNotInitialized",
+            f"containers with incomplete status: {_format_names(init_containers)}",
+        )
     return True, ("PodCompleted" if phase == SUCCEEDED else "", "")
 
 
-def _names(containers: Iterable[Mapping[str, Any]]) -> str:
+def _format_names(containers: Iterable[Mapping[str, Any]]) -> str:
     """Format names as Go prints a list."""
     return f"[{' '.join(c['name'] for c in containers)}]"
 
@@ -227,13 +237,13 @@ def _names(containers: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> dict[str, Any]:
-    runs = "running" in run.state
+    is_running = "running" in run.state
     return {
         "name": container["name"],
         "state": run.state,
         "lastState": run.last,
-        "ready": runs,
-        "started": runs,
+        "ready": is_running,
+        "started": is_running,
         "restartCount": run.restarts,
         "image": container.get("image") or "",
         "imageID": "",
@@ -243,18 +253,18 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
 def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return the statuses of init containers, which succeed at once, and sidecars, which run like main containers."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
-    done = SimulatedRunState(exited(0, format_time(now), now))
-    return [_init_container_status(c, run, done, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
+    succeeded = SimulatedRunState(exited(0, format_time(now), now))
+    return [_init_container_status(c, run, succeeded, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
 
 
 def _init_container_status(
-    container: Mapping[str, Any], run: SimulatedRunState, done: SimulatedRunState, old: Mapping[str, Any] | None
+    container: Mapping[str, Any], run: SimulatedRunState, succeeded: SimulatedRunState, old: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
     if _is_sidecar(container) or ("waiting" in run.state and not run.last):
         return _container_status(container, run)
     if old is not None and "terminated" in old["state"]:
         return old
-    return {**_container_status(container, done), "ready": True}
+    return {**_container_status(container, succeeded), "ready": True}
 
 
 def _is_sidecar(container: Mapping[str, Any]) -> bool:
@@ -267,11 +277,13 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
     return pod_address(pod["metadata"]["uid"])
 
 
-def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
+def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
     """Return the CPU and memory requests or limits that determine the QoS class."""
-    asked: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    found: Sequence[tuple[str, int]] = [(name, meta.parse(asked[name])) for name in _QOS_RESOURCES if name in asked]
-    return {name: nano for name, nano in found if nano > 0}
+    quantities: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
+    parsed: Sequence[tuple[str, int]] = [
+        (name, meta.parse(quantities[name])) for name in _QOS_RESOURCES if name in quantities
+    ]
+    return {name: nano for name, nano in parsed if nano > 0}
 
 
 # --- node agent ---
@@ -307,14 +319,14 @@ class NodeAgents:
         if key.kind == scheme.NAMESPACE:
             return tuple(self._nodes) if key.name == health.LEASE_NAMESPACE and event.old is None else ()
         if key.kind == scheme.NODE:
-            self._note(event)
+            self._index_node(event)
         if key.kind == scheme.LEASE and (key.namespace != health.LEASE_NAMESPACE or event.type is not _DELETED):
             return ()
-        if key.kind == scheme.NODE and (event.type is _DELETED or not _is_news_of_node(event)):
+        if key.kind == scheme.NODE and (event.type is _DELETED or not _is_readiness_change(event)):
             return ()
         return (Key(scheme.NODE, "", key.name),)
 
-    def _note(self, event: WatchEvent) -> None:
+    def _index_node(self, event: WatchEvent) -> None:
         if event.type is _DELETED:
             self._nodes.pop(event.key, None)
         else:
@@ -329,27 +341,27 @@ class NodeAgents:
         if lease is not None and not health.is_lease_of(lease, node):
             return ReconcileResult()  # the Lease of an earlier node with this name, about to be deleted
         writes: list[Write] = []
-        beating = _lease(node, lease, instance, now)
-        if beating is not lease:
-            writes.append(Create(beating) if lease is None else Update(beating))
-        reported = _with_readiness(node, instance, now)
-        if reported is node:
+        new_lease = _updated_lease(node, lease, instance, now)
+        if new_lease is not lease:
+            writes.append(Create(new_lease) if lease is None else Update(new_lease))
+        updated_node = _with_readiness(node, instance, now)
+        if updated_node is node:
             return ReconcileResult(writes)
-        return ReconcileResult([*writes, UpdateStatus(reported)], _events(key, node, reported))
+        return ReconcileResult([*writes, UpdateStatus(updated_node)], _readiness_events(key, node, updated_node))
 
 
-def _is_news_of_node(event: WatchEvent) -> bool:
+def _is_readiness_change(event: WatchEvent) -> bool:
     """Report whether a node is new or its readiness has changed."""
     return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
 
 
-def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
+def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
     """Return a node's Lease: stopped if its machine has crashed, renewed again if it runs, otherwise unchanged."""
     current = health.new_lease(node, now) if lease is None else lease
-    phase, beats = _phase(instance), health.is_beating(current)
-    if instance is not None and phase == "Crashed" and beats:
+    phase, has_heartbeats = _machine_phase(instance), health.is_beating(current)
+    if instance is not None and phase == "Crashed" and has_heartbeats:
         return health.stopped(current, parse_time(instance["status"]["since"]))
-    return health.resumed(current, now) if phase == "Running" and not beats else current
+    return health.resumed(current, now) if phase == "Running" and not has_heartbeats else current
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
@@ -357,17 +369,21 @@ def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     readiness = conditions.readiness(node)
     if instance is not None and notice_at(instance) is not None:
         return conditions.shutting_down(node, now) if readiness == "True" else node
-    unheard = readiness == "Unknown" or (not readiness and instance is None)
-    return conditions.with_resumed_heartbeats(node, now) if unheard and _phase(instance) == "Running" else node
+    is_unreported = readiness == "Unknown" or (not readiness and instance is None)
+    return (
+        conditions.with_resumed_heartbeats(node, now)
+        if is_unreported and _machine_phase(instance) == "Running"
+        else node
+    )
 
 
-def _phase(instance: Obj | None) -> str:
+def _machine_phase(instance: Obj | None) -> str:
     """Return the phase of a machine's Instance; Running if there is no Instance."""
     return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
 
 
-def _events(key: Key, before: Obj, after: Obj) -> list[EventRecord]:
-    if not conditions.readiness(before):
+def _readiness_events(key: Key, old_node: Obj, new_node: Obj) -> list[EventRecord]:
+    if not conditions.readiness(old_node):
         return []
-    word = "NodeReady" if conditions.readiness(after) == "True" else "NodeNotReady"
-    return [EventRecord(key, "Normal", word, f"Node {key.name} status is now: {word}")]
+    reason = "NodeReady" if conditions.readiness(new_node) == "True" else "NodeNotReady"
+    return [EventRecord(key, "Normal", reason, f"Node {key.name} status is now: {reason}")]

@@ -75,7 +75,7 @@ class ForkPool:
         #: The cached answers, and their revision.
         self._cached: dict[Hashable, Response] = {}
         self._cached_revision = -1
-        self.figures = ForkMetrics(ticks, lambda: len(self._queue))
+        self.metrics = ForkMetrics(ticks, lambda: len(self._queue))
 
     def ask(self, question: Hashable, work: Work) -> DeferredResponse:
         """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
@@ -86,7 +86,7 @@ class ForkPool:
         queued = self._find_queued(question)
         if queued is None:
             if len(self._queue) >= WAITING_MAX:
-                self.figures.turn_away()
+                self.metrics.turn_away()
                 raise too_many()
             queued = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued)
@@ -108,7 +108,7 @@ class ForkPool:
             return
         queued = self._queue.popleft()
         queued.revision = self._revision()
-        self.figures.begin()
+        self.metrics.begin()
         self._child = Child(
             self._loop, partial(_encode_result, queued.work), WITHIN, partial(self._process_result, queued)
         )
@@ -116,9 +116,9 @@ class ForkPool:
     def _process_result(self, queued: _QueuedQuestion, child_result: ChildResult) -> None:
         """Pass the result of a child process to all callers of the question, and cache it."""
         self._child = None
-        response = _decode_output(child_result.sent)
-        result = ANSWERED if response.code == 200 else REFUSED if len(child_result.sent) >= _CODE_LENGTH else FAILED
-        self.figures.end(result, child_result.cpu_seconds, child_result.memory)
+        response = _decode_output(child_result.output)
+        result = ANSWERED if response.code == 200 else REFUSED if len(child_result.output) >= _CODE_LENGTH else FAILED
+        self.metrics.end(result, child_result.cpu_seconds, child_result.memory)
         self._store(queued, response)
         for callback in queued.callback:
             callback(response)
@@ -197,12 +197,12 @@ class CalibrationLoop:
         """Start to check the forecasts every minute."""
         self._timer = loop.call_later(_TICK, self._tick, loop)
 
-    def used(self) -> None:
+    def record_use(self) -> None:
         """Record that a user requested a forecast."""
         self._used_at = self._clock()
-        self.look()
+        self.check_forecasts()
 
-    def look(self) -> None:
+    def check_forecasts(self) -> None:
         """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
         now = self._clock()
         updated = settled(self.calibration, now, self._actual_outcome)
@@ -215,7 +215,7 @@ class CalibrationLoop:
             try:
                 self._ask().then(self._store_forecasts)
             except StatusError:
-                _LOG.debug("no forecast for calibration: too many requests")
+                _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 
     def close(self) -> None:
         """Stop the periodic checks."""
@@ -223,7 +223,7 @@ class CalibrationLoop:
             self._timer.cancel()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.look()
+        self.check_forecasts()
         self.begin(loop)
 
     def _actual_outcome(self, sample: ForecastRecord) -> StartOutcome:
@@ -292,14 +292,14 @@ class ForecastEngine:
 
     def __init__(
         self,
-        foresight: ForecastFunctions,
+        functions: ForecastFunctions,
         objects: ForecastObjects,
         clock: Callable[[], Instant],
         loop: asyncio.AbstractEventLoop,
         calibration_file: Path,
     ) -> None:
         """Start the calibration, which is stored in `calibration_file`."""
-        self._functions = foresight
+        self._functions = functions
         self._objects = objects
         self._clock = clock
         self._fork_pool = ForkPool(loop, lambda: objects.revision)
@@ -311,7 +311,7 @@ class ForecastEngine:
     def ask(self, question: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
         forecast = self._fork_pool.ask(question, partial(self._forecast, question))
-        self._calibration_loop.used()
+        self._calibration_loop.record_use()
         return forecast
 
     def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
@@ -327,7 +327,7 @@ class ForecastEngine:
     @property
     def texts(self) -> Texts:
         """The function that yields the metrics of the fork pool."""
-        return self._fork_pool.figures.texts
+        return self._fork_pool.metrics.texts
 
     def close(self) -> None:
         """Stop the calibration and the fork pool."""

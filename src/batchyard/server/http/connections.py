@@ -26,7 +26,7 @@ PORTS_OF_ONE_MAX: Final = 400
 #: Maximum bytes of all request bodies in memory.
 BODIES_MAX: Final = 256 * 1024 * 1024
 #: Maximum bytes of the request bodies of one user in memory.
-BODIES_OF_ONE_MAX: Final = 64 * 1024 * 1024
+USER_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class ClosableConnection(Protocol):
@@ -73,7 +73,7 @@ class Connections:
             self._body_bytes_by_holder[holder] = of_holder
         else:
             self._body_bytes_by_holder.pop(holder, None)
-        return self._body_bytes <= BODIES_MAX and (not holder or of_holder <= BODIES_OF_ONE_MAX)
+        return self._body_bytes <= BODIES_MAX and (not holder or of_holder <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
         """Reserve a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""

@@ -156,7 +156,7 @@ class RequestDispatcher:
         self._users_of_streams: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
         self._exceptions = 0
 
-    def known(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
         return self._server.known(request)
 

@@ -33,7 +33,7 @@ ChildWork: TypeAlias = Callable[[], bytes]
 class ChildResult(NamedTuple):
     """The result of a child process (empty if it was killed or failed), its CPU time, and its peak memory in bytes."""
 
-    sent: bytes
+    output: bytes
     cpu_seconds: float
     memory: int
 
@@ -105,7 +105,7 @@ def _close_other_fds(kept_fd: int) -> None:
 SLOTS: Final = 2
 OWNER_SLOTS: Final = 1
 #: Maximum queued requests of one user, and of all users.
-WAITING_OF_ONE_MAX: Final = 16
+USER_QUEUED_WORK_MAX: Final = 16
 WAITING_MAX: Final = 128
 #: The time limit of a child process in seconds.
 WITHIN: Final = 20.0
@@ -137,7 +137,7 @@ class ForkedWork:
     def ask(self, user: UserInfo, work: Callable[[], bytes], done: ForkedWorkCallback) -> None:
         """Queue work of a user for a child process; `done` gets the result. Raises StatusError (429) if it is full."""
         flow, is_urgent = flow_of(user), is_exempt(user)
-        is_full = len(self._queue) >= WAITING_MAX or self._queue.waiting(flow) >= WAITING_OF_ONE_MAX
+        is_full = len(self._queue) >= WAITING_MAX or self._queue.waiting(flow) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many()
         self._queue.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
@@ -182,5 +182,5 @@ class ForkedWork:
         """Charge the CPU time of a child process to its user, and report its result."""
         del self._children[child]
         self._queue.charge(flow, child_result.cpu_seconds + _FORK_SECONDS)
-        self._post(partial(done, child_result.sent))
+        self._post(partial(done, child_result.output))
         self._schedule_fork()

@@ -37,7 +37,7 @@ class ParsedRequest(NamedTuple):
 class RequestSink(Protocol):
     """The connection that receives parsed requests."""
 
-    def known(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
 
     def take(self, parsed: ParsedRequest) -> None:
@@ -165,12 +165,12 @@ class RequestParser:
         if problem := self._host_problem():
             self._refuse(400, _INVALID_HOST.format(problem))
             return
-        request = self._request()
+        request = self._build_request()
         if request is None:
             self._refuse(*_INVALID_REQUEST)
             return
         try:
-            self._current_request = self._sink.known(request)
+            self._current_request = self._sink.authenticate(request)
         except StatusError:
             self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
@@ -225,7 +225,7 @@ class RequestParser:
             return "too many Host headers"
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
 
-    def _request(self) -> ApiRequest | None:
+    def _build_request(self) -> ApiRequest | None:
         """Return the request without its body; None if its URL is invalid."""
         try:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None

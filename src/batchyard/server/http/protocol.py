@@ -178,10 +178,10 @@ def _timed_actions(ongoing: StreamingResponse, request: ApiRequest) -> Iterator[
     """Yield the timed actions of a stream, with their delays in seconds: its end, and a bookmark before it."""
     if not ongoing.times_out:
         return
-    lasts = float(timeout_of(request)) or _DEFAULT_TIMEOUT
-    yield max(0.0, lasts), ongoing.end
-    if lasts > BOOKMARK_BEFORE_END:
-        yield lasts - BOOKMARK_BEFORE_END, ongoing.mark
+    duration = float(timeout_of(request)) or _DEFAULT_TIMEOUT
+    yield max(0.0, duration), ongoing.end
+    if duration > BOOKMARK_BEFORE_END:
+        yield duration - BOOKMARK_BEFORE_END, ongoing.mark
 
 
 def _ignore_news() -> None:
@@ -286,11 +286,13 @@ class HttpProtocol(asyncio.Protocol):
 
     # --- callbacks of the parser ---
 
-    def known(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
         if not self._is_secure:
             _check_local(request)
-        authenticated = self._dispatcher.known(request.made_by(_user_of_peer(self.peer) if self._is_secure else OWNER))
+        authenticated = self._dispatcher.authenticate(
+            request.made_by(_user_of_peer(self.peer) if self._is_secure else OWNER)
+        )
         self._holder = _holder_of(authenticated.user)
         return authenticated
 
@@ -357,11 +359,11 @@ class HttpProtocol(asyncio.Protocol):
         self._current_request = parsed = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
         if parsed.refused is None:
-            self._dispatcher.ask(parsed.request, self._answered)
+            self._dispatcher.ask(parsed.request, self._write_response)
         else:
-            self._answered(encoded(parsed.refused.response()))
+            self._write_response(encoded(parsed.refused.response()))
 
-    def _answered(self, answer: StartedResponse) -> None:
+    def _write_response(self, answer: StartedResponse) -> None:
         """Write the response to the current request, or start a streaming response."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(answer, Response):
@@ -479,7 +481,7 @@ def _client_identity(transport: asyncio.BaseTransport) -> tuple[Peer | None, str
 
 
 class _ClosedTransport:
-    """A transport that replaces that of a closed connection, to break a reference cycle."""
+    """A placeholder for the transport of a closed connection, which breaks a reference cycle."""
 
     def is_closing(self) -> bool:
         """Return True: the connection is closed."""
@@ -517,7 +519,7 @@ def _user_of_peer(peer: Peer | None) -> UserInfo:
 
 
 def _holder_of(user: UserInfo) -> str:
-    """Return the user for the limits of request bodies and forwarded ports; '' for the owner, who has none."""
+    """Return the user whose limits of request bodies and ports apply; '' for the owner, who has no own limits."""
     return "" if is_exempt(user) else flow_of(user)
 
 

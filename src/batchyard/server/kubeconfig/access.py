@@ -55,21 +55,21 @@ def tls_of_owner(folder: Path) -> ssl.SSLContext:
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
-        pair = _decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"])
+        context = ssl.create_default_context(cadata=_decode_base64(cluster["certificate-authority-data"]).decode())
+        certificate_and_key = _decode_base64(user["client-certificate-data"]) + _decode_base64(user["client-key-data"])
     except FileNotFoundError as error:
         raise KubeconfigError(f"{path} is missing; {_RESTART_HINT}") from error
     except (yaml.YAMLError, ValueError, LookupError, TypeError, ssl.SSLError) as error:
         raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
-    with NamedTemporaryFile(dir=folder) as file:
-        file.write(pair)
-        file.flush()
+    with NamedTemporaryFile(dir=folder) as certificate_file:
+        certificate_file.write(certificate_and_key)
+        certificate_file.flush()
         try:
-            context.load_cert_chain(file.name)
+            context.load_cert_chain(certificate_file.name)
         except ssl.SSLError as error:
             raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
     return context
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text)

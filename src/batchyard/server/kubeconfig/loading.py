@@ -30,36 +30,38 @@ from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError,
 
 
 #: The fields of a cluster that a plugin receives.
-_OF_CLUSTER: Final = (
+_CLUSTER_FIELDS: Final = (
     *("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression"),
     "certificate-authority-data",
 )
 #: The cluster extension for plugins.
-_EXTENSION: Final = "client.authentication.k8s.io/exec"
+_EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
     """Run a credential plugin, and return its output as fields of a kubeconfig user. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
-    command = [str(each) for each in (plugin["command"], *(plugin.get("args") or ()))]
-    asked = {each["name"]: str(each.get("value") or "") for each in plugin.get("env") or ()}
-    asked["KUBERNETES_EXEC_INFO"] = json.dumps(_asked(plugin, cluster))
+    command = [str(part) for part in (plugin["command"], *(plugin.get("args") or ()))]
+    plugin_env = {part["name"]: str(part.get("value") or "") for part in plugin.get("env") or ()}
+    plugin_env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
     stdin = None if _is_interactive(plugin) else DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **asked}, stdin=stdin, stdout=PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, **plugin_env}, stdin=stdin, stdout=PIPE
+        )
     except FileNotFoundError as error:
         hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
         raise ValueError(f"exec: {command[0]} was not found on this machine{hint}") from error
     try:
-        answer, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:  # cancelled
             process.kill()
             await process.wait()
     if process.returncode:
         raise ValueError(f"exec: {command[0]} failed with exit code {process.returncode}")
-    return _credentials(answer, plugin["apiVersion"], command[0])
+    return _parse_credentials(output, plugin["apiVersion"], command[0])
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
@@ -67,44 +69,53 @@ def _is_interactive(plugin: Mapping[str, Any]) -> bool:
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 
-def _asked(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the ExecCredential object that the credential plugin gets as input."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
-        info = {field: cluster[field] for field in _OF_CLUSTER if cluster.get(field)}
+        info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
         if cluster.get("certificate-authority") and "certificate-authority-data" not in info:
-            authority = Path(cluster["certificate-authority"]).read_bytes()
-            info["certificate-authority-data"] = base64.b64encode(authority).decode()
-        meant = [each.get("extension") for each in cluster.get("extensions") or () if each.get("name") == _EXTENSION]
-        spec["cluster"] = {**info, **({"config": meant[0]} if meant else {})}
+            authority_data = Path(cluster["certificate-authority"]).read_bytes()
+            info["certificate-authority-data"] = base64.b64encode(authority_data).decode()
+        exec_configs = [
+            extension.get("extension")
+            for extension in cluster.get("extensions") or ()
+            if extension.get("name") == _EXEC_EXTENSION
+        ]
+        spec["cluster"] = {**info, **({"config": exec_configs[0]} if exec_configs else {})}
     return {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
-def _credentials(answer: bytes, version: str, command: str) -> Mapping[str, str]:
+def _parse_credentials(output: bytes, version: str, command: str) -> Mapping[str, str]:
     try:
-        found = json.loads(answer)
+        credential = json.loads(output)
     except ValueError as error:
         raise ValueError(f"exec: {command} did not print an ExecCredential: {error}") from error
-    if not isinstance(found, dict) or found.get("kind") != "ExecCredential":
+    if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
         raise ValueError(f"exec: {command} did not print an ExecCredential")
-    if found.get("apiVersion") != version:
+    if credential.get("apiVersion") != version:
         raise ValueError(
-            f"exec: {command} printed an ExecCredential of apiVersion {found.get('apiVersion')} instead of {version}"
+            f"exec: {command} printed an ExecCredential of apiVersion {credential.get('apiVersion')} "
+            f"instead of {version}"
         )
-    status = found.get("status")
-    given_status = status if isinstance(status, dict) else {}
-    token, certificate, key = (given_status.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
+    status = credential.get("status")
+    status_fields = status if isinstance(status, dict) else {}
+    token, certificate, key = (status_fields.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
     if bool(certificate) != bool(key):
         raise ValueError(
             f"exec: {command} printed only one of clientCertificateData and clientKeyData; both are required together"
         )
     if not token and not certificate:
         raise ValueError(f"exec: {command} printed neither a token nor a client certificate")
-    given = {"token": token, "client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
-    return {field: str(value) for field, value in given.items() if value}
+    user_fields = {
+        "token": token,
+        "client-certificate-data": _encode_base64(certificate),
+        "client-key-data": _encode_base64(key),
+    }
+    return {field: str(value) for field, value in user_fields.items() if value}
 
 
-def _encoded(text: Any) -> str:
+def _encode_base64(text: Any) -> str:
     return base64.b64encode(str(text).encode()).decode() if text else ""
 
 
@@ -117,8 +128,8 @@ def _encoded(text: Any) -> str:
 
 
 #: The field that holds the value of an entry, by the list that the entry is in.
-_HOLDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
-_PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
+_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class KubeconfigFaultError(ValueError):
@@ -135,39 +146,39 @@ class KubeconfigContext(NamedTuple):
 
 def chosen(files: str, context: str) -> KubeconfigContext:
     """Return the cluster and user of a context ('' for the current context). Raises KubeconfigFaultError."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _HOLDS}
-    present = ""
-    for path in _existing(files):
-        config = _read(path)
-        present = present or config.get("current-context") or ""
-        for kind, held in _HOLDS.items():
-            for name, value in _entries(config, kind, held):
-                found[kind].setdefault(name, _absolute(value, path))
-    name = context or present
+    entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
+    current_context = ""
+    for path in _existing_files(files):
+        config = _read_kubeconfig(path)
+        current_context = current_context or config.get("current-context") or ""
+        for kind, entry_field in _ENTRY_FIELDS.items():
+            for name, value in _named_entries(config, kind, entry_field):
+                entries_by_kind[kind].setdefault(name, _resolve_paths(value, path))
+    name = context or current_context
     if not name:
         raise KubeconfigFaultError("it does not set current-context")
-    named = found["contexts"].get(name)
-    if named is None:
-        known = ", ".join(map(repr, found["contexts"])) or "none"
-        raise KubeconfigFaultError(f"it does not define the context {name!r}; it defines {known}")
-    cluster, user = named.get("cluster") or "", named.get("user") or ""
-    if cluster not in found["clusters"]:
+    context_entry = entries_by_kind["contexts"].get(name)
+    if context_entry is None:
+        defined_contexts = ", ".join(map(repr, entries_by_kind["contexts"])) or "none"
+        raise KubeconfigFaultError(f"it does not define the context {name!r}; it defines {defined_contexts}")
+    cluster, user = context_entry.get("cluster") or "", context_entry.get("user") or ""
+    if cluster not in entries_by_kind["clusters"]:
         raise KubeconfigFaultError(f"its context {name!r} refers to a cluster that it does not define: {cluster!r}")
-    if user and user not in found["users"]:
+    if user and user not in entries_by_kind["users"]:
         raise KubeconfigFaultError(f"its context {name!r} refers to a user that it does not define: {user!r}")
-    namespace: str = named.get("namespace") or "default"
-    return KubeconfigContext(found["clusters"][cluster], found["users"].get(user) or {}, namespace)
+    namespace: str = context_entry.get("namespace") or "default"
+    return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
 
-def _existing(files: str) -> list[Path]:
-    paths = [Path(each).expanduser() for each in files.split(os.pathsep) if each]
+def _existing_files(files: str) -> list[Path]:
+    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
     existing = [path for path in paths if path.is_file()]
     if not existing:
         raise FileNotFoundError("no such file")
     return existing
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
     config = yaml.safe_load(path.read_text("utf-8"))
     if config is None:
         return {}
@@ -176,92 +187,95 @@ def _read(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def _entries(config: Mapping[str, Any], kind: str, held: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     entries = config.get(kind) or []
     if not isinstance(entries, list):
         raise KubeconfigFaultError(f"its field {kind} must be a list")
     for entry in entries:
-        value = (entry.get(held) or {}) if isinstance(entry, dict) else None
+        value = (entry.get(entry_field) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
-            raise KubeconfigFaultError(f"each entry of its field {kind} must have a name and a {held}")
+            raise KubeconfigFaultError(f"each entry of its field {kind} must have a name and a {entry_field}")
         yield str(entry["name"]), value
 
 
-def _absolute(value: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return an entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
-    named = {field: str(folder / value[field]) for field in _PATHS if value.get(field)}
-    plugin = value.get("exec")
+    resolved_paths = {field: str(folder / entry[field]) for field in _PATH_FIELDS if entry.get(field)}
+    plugin = entry.get("exec")
     if isinstance(plugin, dict) and os.sep in str(plugin.get("command") or ""):
-        return {**value, **named, "exec": {**plugin, "command": str(folder / plugin["command"])}}
-    return {**value, **named}
+        return {**entry, **resolved_paths, "exec": {**plugin, "command": str(folder / plugin["command"])}}
+    return {**entry, **resolved_paths}
 
 
 #: The default kubeconfig, and the ServiceAccount's folder in pods.
 HOME: Final = Path("~/.kube/config")
-_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_SERVICE_ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The supported URL schemes of servers and proxies.
-_SPOKEN: Final = ("http", "https")
-_TOKEN: Final = "BearerToken"  # noqa: S105 - the library's key
+_SUPPORTED_SCHEMES: Final = ("http", "https")
+_TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     """Load the kubeconfig, run its credential plugin, and return the access. Raises KubeconfigError."""
     configuration = Configuration()
     try:
-        namespace, impersonated = await _load(source, configuration)
-        return _access(configuration, namespace)._replace(headers=tuple(impersonated))
+        namespace, impersonation_headers = await _load_credentials(source, configuration)
+        return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        place = source.kubeconfig or str(HOME)
+        source_path = source.kubeconfig or str(HOME)
         raise KubeconfigError(
-            f"{place}: {_error_message(error)}; select another file with --kubeconfig or another context with --context"
+            f"{source_path}: {_error_message(error)}; "
+            "select another file with --kubeconfig or another context with --context"
         ) from error
 
 
-async def _load(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
+async def _load_credentials(
+    source: KubeconfigSource, configuration: Configuration
+) -> tuple[str, Sequence[tuple[str, str]]]:
     """Load credentials into the library's configuration. Return the namespace and the impersonation headers."""
-    if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
+    if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-        return (_IN_CLUSTER / "namespace").read_text("utf-8").strip(), ()
+        return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
     cluster, user, namespace = chosen(source.kubeconfig or str(HOME), source.context)
-    known = {**_filled(cluster), **_server(cluster)}
+    cluster_entry = {**_without_empty_fields(cluster), **_normalized_server(cluster)}
     config = {
         "current-context": "chosen",
         "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
-        "clusters": [{"name": "chosen", "cluster": known}],
-        "users": [{"name": "chosen", "user": await _with_credentials(_filled(user), known)}],
+        "clusters": [{"name": "chosen", "cluster": cluster_entry}],
+        "users": [{"name": "chosen", "user": await _add_credentials(_without_empty_fields(user), cluster_entry)}],
     }
     await load_kube_config_from_dict(config, client_configuration=configuration)
-    return namespace, list(_impersonated(user))
+    return namespace, list(_impersonation_headers(user))
 
 
-def _filled(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a kubeconfig entry without its empty fields, which count as missing."""
     return {field: value for field, value in entry.items() if value not in ("", None)}
 
 
-def _server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
+def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the `server` field of a cluster with its scheme in lowercase. Raises ValueError for invalid URLs."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
-    if urlsplit(url).scheme not in _SPOKEN or not urlsplit(url).hostname:
+    if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
-    if proxy and (urlsplit(proxy).scheme not in _SPOKEN or not urlsplit(proxy).hostname):
+    if proxy and (urlsplit(proxy).scheme not in _SUPPORTED_SCHEMES or not urlsplit(proxy).hostname):
         raise ValueError(f"its proxy-url is not an http or https URL: {proxy!r}")
-    scheme, _, place = url.partition("://")
-    return {"server": f"{scheme.lower()}://{place}"}
+    scheme, _, authority_and_path = url.partition("://")
+    return {"server": f"{scheme.lower()}://{authority_and_path}"}
 
 
-async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a kubeconfig user with the credentials of its plugin or token file, which override its token."""
     if "exec" in user:
-        given = await credentials_from(user["exec"], cluster)
-        return {**{field: value for field, value in user.items() if field != "exec"}, **given}
+        plugin_credentials = await credentials_from(user["exec"], cluster)
+        return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
     if "tokenFile" in user:
         return {**user, "token": Path(user["tokenFile"]).read_text("utf-8").strip()}
     return user
 
 
-def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _impersonation_headers(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the impersonation headers of a kubeconfig user. Source: client-go, transport/round_trippers.go."""
     if user.get("as"):
         yield "Impersonate-User", user["as"]
@@ -274,13 +288,15 @@ def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"Impersonate-Extra-{quote(key, safe='')}", value
 
 
-def _access(found: Configuration, namespace: str) -> ApiServerAccess:
-    authorization: str = (found.api_key or {}).get(_TOKEN, "").strip()
+def _access_from_configuration(configuration: Configuration, namespace: str) -> ApiServerAccess:
+    authorization: str = (configuration.api_key or {}).get(_TOKEN_KEY, "").strip()
     if not authorization.isprintable():
         raise ValueError("its token contains characters that are invalid in an HTTP header")
-    url: str = found.host or ""
-    tls = _context(found) if url.startswith("https") else True
-    return ApiServerAccess(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
+    url: str = configuration.host or ""
+    tls = _tls_context(configuration) if url.startswith("https") else True
+    return ApiServerAccess(
+        url, tls, authorization, configuration.proxy or None, configuration.tls_server_name or "", namespace
+    )
 
 
 def _error_message(error: Exception) -> str:
@@ -293,12 +309,12 @@ def _error_message(error: Exception) -> str:
     return str(error)
 
 
-def _context(found: Configuration) -> ssl.SSLContext:
+def _tls_context(configuration: Configuration) -> ssl.SSLContext:
     """Return the TLS context of a kubeconfig, with its CA and client certificate."""
-    context = ssl.create_default_context(cafile=found.ssl_ca_cert)
-    if not found.verify_ssl:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if not configuration.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if found.cert_file:
-        context.load_cert_chain(found.cert_file, found.key_file)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
     return context

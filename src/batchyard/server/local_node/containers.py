@@ -40,9 +40,9 @@ from batchyard.server.local_node.usage import LocalUsage
 # Connections to ports of the local node's pods, made within their network namespaces.
 
 
-_CONNECTED_WITHIN: Final = 10  # seconds
+_CONNECT_TIMEOUT: Final = 10  # seconds
 #: How long the connection waits for data of the port after the client has closed its input.
-_ANSWERS_WITHIN: Final = 60  # seconds
+_RESPONSE_TIMEOUT: Final = 60  # seconds
 _LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
@@ -58,14 +58,14 @@ class LocalPort(asyncio.Protocol):
         self._port = port
         self._network = network
         self._transport: Any = None
-        self._listens = True
+        self._is_reading = True
         #: Data to send once the connection is established.
-        self._early: list[bytes] = []
+        self._early_data: list[bytes] = []
         self._is_ending = False
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._host = HostConnection(node / SESSIONS, self._loop, self._hear, self._lost)
+        self._host = HostConnection(node / SESSIONS, self._loop, self._process_host_message, self._process_host_loss)
         try:
             self._host.ask({"sockets": str(run)}, ())
         except OSError as error:
@@ -76,7 +76,7 @@ class LocalPort(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
         elif not self._is_closed:
-            self._early.append(data)
+            self._early_data.append(data)
             self._talker.wants_more(wants=False)
 
     def end_input(self) -> None:
@@ -84,12 +84,12 @@ class LocalPort(asyncio.Protocol):
         self._is_ending = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
-            self._await_answer()
+            self._start_response_timeout()
 
     def listen(self, *, listens: bool) -> None:
         """Resume or pause reading from the port."""
-        if listens != self._listens:
-            self._listens = listens
+        if listens != self._is_reading:
+            self._is_reading = listens
             if self._transport is not None and not self._transport.is_closing():
                 (self._transport.resume_reading if listens else self._transport.pause_reading)()
 
@@ -112,12 +112,12 @@ class LocalPort(asyncio.Protocol):
         if self._is_closed:
             transport.abort()
             return
-        for data in self._early:
+        for data in self._early_data:
             transport.write(data)
-        if self._early:
+        if self._early_data:
             self._talker.wants_more(wants=True)
-        self._early.clear()
-        if not self._listens:
+        self._early_data.clear()
+        if not self._is_reading:
             transport.pause_reading()
         if self._is_ending:
             self.end_input()
@@ -127,7 +127,7 @@ class LocalPort(asyncio.Protocol):
         if not self._is_closed:
             self._talker.received("stdout", data)
             if self._is_ending:
-                self._await_answer()
+                self._start_response_timeout()
 
     def pause_writing(self) -> None:
         """Notify the client that the port does not accept more data."""
@@ -143,69 +143,71 @@ class LocalPort(asyncio.Protocol):
 
     # --- establishing the connection ---
 
-    def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
+    def _process_host_message(self, message: Mapping[str, Any], socket_fds: Sequence[int]) -> None:
         """Receive the sockets that the host process created in the pod's network namespace, and connect them."""
         self._host.close()
         if "error" in message:
-            for file in files:
-                os.close(file)
+            for socket_fd in socket_fds:
+                os.close(socket_fd)
             self._fail(message["error"])
         else:
-            self._connect([socket.socket(fileno=file) for file in files])
+            self._connect([socket.socket(fileno=socket_fd) for socket_fd in socket_fds])
 
-    def _lost(self) -> None:
+    def _process_host_loss(self) -> None:
         self._fail("the connection to the host process in the pod was lost")
 
     def _connect(self, sockets: Sequence[socket.socket]) -> None:
-        self._task = self._loop.create_task(self._try(sockets))
+        self._task = self._loop.create_task(self._connect_sockets(sockets))
 
-    async def _try(self, sockets: Sequence[socket.socket]) -> None:
+    async def _connect_sockets(self, sockets: Sequence[socket.socket]) -> None:
         """Connect to the port over IPv4, or over IPv6 if that fails."""
         failures = []
         try:
-            for opened, (version, address, shown) in zip(sockets, _LOOPBACK, strict=True):
+            for loopback_socket, (ip_version, address, displayed_address) in zip(sockets, _LOOPBACK, strict=True):
                 try:
-                    async with asyncio.timeout(_CONNECTED_WITHIN):
-                        await self._loop.sock_connect(opened, (address, self._port))
+                    async with asyncio.timeout(_CONNECT_TIMEOUT):
+                        await self._loop.sock_connect(loopback_socket, (address, self._port))
                 except (OSError, TimeoutError) as error:
-                    why = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
-                    failures.append(f"IPv{version}: dial tcp{version} {shown}:{self._port}: connect: {why}")
+                    reason = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
+                    failures.append(
+                        f"IPv{ip_version}: dial tcp{ip_version} {displayed_address}:{self._port}: connect: {reason}"
+                    )
                     continue
-                await self._loop.create_connection(lambda: self, sock=opened.dup())
+                await self._loop.create_connection(lambda: self, sock=loopback_socket.dup())
                 return
         finally:
-            for opened in sockets:
-                opened.close()
+            for loopback_socket in sockets:
+                loopback_socket.close()
         self._fail(
             f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(failures)}'
         )
 
-    def _fail(self, why: str) -> None:
-        self._end(SessionEnd(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))
+    def _fail(self, reason: str) -> None:
+        self._end(SessionEnd(failure=f'failed to execute portforward in network namespace "{self._network}": {reason}'))
 
     def _end(self, ending: SessionEnd) -> None:
         if not self._is_closed:
             self.close()
             self._talker.ended(ending)
 
-    def _await_answer(self) -> None:
+    def _start_response_timeout(self) -> None:
         """Close the connection if the port sends no data for a while after the end of the input."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_ANSWERS_WITHIN, self._transport.abort)
+        self._timer = self._loop.call_later(_RESPONSE_TIMEOUT, self._transport.abort)
 
 
 #: How often a followed log is checked for new lines.
-_LOOKS_EVERY: Final = 0.1  # seconds
+_POLL_INTERVAL: Final = 0.1  # seconds
 #: Maximum bytes of a log that are read at once.
-_PIECE: Final = 64 * 1024
+_CHUNK_SIZE: Final = 64 * 1024
 #: After reading, a log pauses for this multiple of the time that reading took, so that the thread does other work.
-_RESTS: Final = 2
+_PAUSE_FACTOR: Final = 2
 #: The limits of the search for the last lines from the end of a log: lines, and bytes.
 _LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
 #: Maximum attempts to open the next part of a log while it is being rotated.
-_RENAMED_MAX: Final = 10
-_ENDED_LINE: Final = re.compile(rb"\n\S+ \S+ F")
+_OPEN_ATTEMPTS_MAX: Final = 10
+_FULL_LINE_PATTERN: Final = re.compile(rb"\n\S+ \S+ F")
 
 
 class LocalContainers:
@@ -229,18 +231,18 @@ class LocalContainers:
         run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._is_over(key), self._open, self._times)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open, self._times)
         if self._is_ending:
             log.close()
         return log
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
         """Return the measured usage of each container of a pod; None before it is known."""
-        return self._usage.of_pod(pod["metadata"]["uid"])
+        return self._usage.pod_usage(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the measured usage of this machine; None before it is known."""
-        return self._usage.of_node()
+        return self._usage.machine_usage()
 
     def why_no_process(self, pod: Obj) -> str:
         """Return '': containers of the local node always have processes."""
@@ -250,21 +252,21 @@ class LocalContainers:
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Start a command in a running container, and return the session with it."""
-        run = self._running(pod, container)
+        run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, talker, _not_found(container))
+            return FailedSession(self._loop, talker, _container_not_found_message(container))
         return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
-        run = self._running(pod, container)
+        run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, talker, _not_found(container))
+            return FailedSession(self._loop, talker, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         folder = self._folders.node / self._folders.path(key_of_run(run))
-        has_input, once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
+        has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
+        return LocalAttachment(folder, streams, talker, has_input=has_input, is_stdin_once=is_stdin_once)
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
@@ -284,12 +286,12 @@ class LocalContainers:
         for log in list(self._open):
             log.close()
 
-    def _running(self, pod: Obj, container: str) -> ObservedRun | None:
+    def _running_run(self, pod: Obj, container: str) -> ObservedRun | None:
         """Return the current run of a container if it is running, else None."""
         runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
 
-    def _is_over(self, key: Key) -> bool:
+    def _has_exited(self, key: Key) -> bool:
         run = self._machine.run(key)
         return run is None or (run.get("status") or {}).get("phase") == EXITED
 
@@ -302,42 +304,42 @@ class LocalLog:
         path: Path,
         loop: asyncio.AbstractEventLoop,
         has_ended: Callable[[], bool],
-        among: dict["LocalLog", None],
+        open_logs: dict["LocalLog", None],
         times: NodeTimes,
     ) -> None:
         self._has_ended = has_ended
         self._loop = loop
-        self._among = among
+        self._open_logs = open_logs
         self._times = times
-        self._parts = _Parts(path)
+        self._reader = _RotatedLogReader(path)
         self._timer: asyncio.TimerHandle | None = None
         self.is_over = False
         self.is_behind = False
-        self.on_news: Callable[[], None] = _ignore_news
-        among[self] = None
+        self.on_news: Callable[[], None] = _ignore_new_data
+        open_logs[self] = None
 
     def skip_to_last(self, lines: int) -> None:
         """Skip to the last `lines` lines, if they begin within the limits of lines and bytes."""
         if lines <= _LAST_LINES_MAX:
-            self._parts.skip_to_last(lines)
+            self._reader.skip_to_last(lines)
 
     def read(self) -> Sequence[LogLine]:
         """Return the new lines of the log; none while reading pauses for other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
         has_ended = self._has_ended()  # checked before reading, so that no final line is missed
-        began = ticks()
-        lines = self._parts.read()
-        self.is_behind = self._parts.has_more()
+        began_at = ticks()
+        lines = self._reader.read()
+        self.is_behind = self._reader.has_more()
         if self.is_behind:
-            waiting = sum(log.is_behind for log in self._among)
-            self._begin_timer((ticks() - began) * _RESTS * waiting)
+            behind_count = sum(log.is_behind for log in self._open_logs)
+            self._begin_timer((ticks() - began_at) * _PAUSE_FACTOR * behind_count)
         elif has_ended:
-            lines = [*lines, *self._parts.rest()]
+            lines = [*lines, *self._reader.read_incomplete_line()]
             self._end()
         elif self._timer is None:
-            self._begin_timer(_LOOKS_EVERY)
-        return [line._replace(at=self._times.here(line.at)) for line in lines]
+            self._begin_timer(_POLL_INTERVAL)
+        return [line._replace(at=self._times.to_platform_time(line.at)) for line in lines]
 
     def close(self) -> None:
         """Stop reading the log, and notify its reader."""
@@ -346,68 +348,72 @@ class LocalLog:
         if not was_over:
             self.on_news()
 
-    def _begin_timer(self, seconds: float) -> None:
+    def _begin_timer(self, delay: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._timer = self._loop.call_later(delay, self._check_for_lines)
 
     def _end(self) -> None:
         self.is_over, self.is_behind = True, False
         if self._timer is not None:
             self._timer.cancel()
-        self._among.pop(self, None)
-        self._parts.close()
+        self._open_logs.pop(self, None)
+        self._reader.close()
 
-    def _look(self) -> None:
+    def _check_for_lines(self) -> None:
         """Notify the reader if there are new lines, or check again later."""
         self._timer = None
-        if self._has_ended() or self._parts.has_more():
+        if self._has_ended() or self._reader.has_more():
             self.on_news()
         else:
-            self._begin_timer(_LOOKS_EVERY)
+            self._begin_timer(_POLL_INTERVAL)
 
 
-class _Parts:
+class _RotatedLogReader:
     """The files of a rotated log, read from the oldest to the newest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
         #: The partial lines (tag P) that were read of an incomplete line.
-        self._begun: list[_LogLine] = []
-        self._rest = b""
+        self._partial_lines: list[_LogLine] = []
+        self._incomplete_line = b""
 
     def read(self) -> Sequence[LogLine]:
         """Read the next piece of the log, and return its complete lines."""
-        *whole, self._rest = (self._rest + self._next_piece()).split(b"\n")
-        return [line for raw in whole if (line := self._joined(raw)) is not None]
+        *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
+        return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
 
     def skip_to_last(self, lines: int) -> None:
         """Skip to the last `lines` lines of the log, searching from its end."""
-        found, seen = 0, 0
-        for part in [self._path, *map(self._part, self._numbers())]:
+        line_count, byte_count = 0, 0
+        for path in [self._path, *map(self._rotated_file, self._rotation_numbers())]:
             try:
-                file = part.open("rb")
+                log_file = path.open("rb")
             except FileNotFoundError:
                 return
-            end = file.seek(0, os.SEEK_END)
-            while end and seen < _LAST_BYTES_MAX:
-                begin = max(0, end - _PIECE)
-                file.seek(begin)
-                block = file.read(end - begin)
-                found, seen, end = found + len(_ENDED_LINE.findall(block)), seen + len(block), begin
-                if found > lines:
-                    file.seek(begin + block.index(b"\n") + 1)
-                    self._file = file
+            end = log_file.seek(0, os.SEEK_END)
+            while end and byte_count < _LAST_BYTES_MAX:
+                block_start = max(0, end - _CHUNK_SIZE)
+                log_file.seek(block_start)
+                block = log_file.read(end - block_start)
+                line_count, byte_count, end = (
+                    line_count + len(_FULL_LINE_PATTERN.findall(block)),
+                    byte_count + len(block),
+                    block_start,
+                )
+                if line_count > lines:
+                    log_file.seek(block_start + block.index(b"\n") + 1)
+                    self._file = log_file
                     return
-            file.close()
-            if seen >= _LAST_BYTES_MAX:
+            log_file.close()
+            if byte_count >= _LAST_BYTES_MAX:
                 return
 
-    def rest(self) -> Sequence[LogLine]:
+    def read_incomplete_line(self) -> Sequence[LogLine]:
         """Return the last line of an ended log if it is incomplete, else nothing."""
-        parts, self._begun = self._begun, []
-        return [_together(parts, is_whole=False)] if parts else []
+        partial_lines, self._partial_lines = self._partial_lines, []
+        return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
     def has_more(self) -> bool:
         """Report whether the log has unread bytes."""
@@ -421,37 +427,37 @@ class _Parts:
             self._file.close()
             self._file = None
 
-    def _next_piece(self) -> bytes:
+    def _read_chunk(self) -> bytes:
         """Read the next piece of the log, beginning with the oldest file."""
         if self._file is None:
-            numbers = self._numbers()
-            self._open(self._part(numbers[-1]) if numbers else self._path)
+            numbers = self._rotation_numbers()
+            self._open(self._rotated_file(numbers[-1]) if numbers else self._path)
         if self._file is None:
             return b""
-        text = self._file.read(_PIECE)
+        text = self._file.read(_CHUNK_SIZE)
         if not text and self._is_rotated():
-            text = self._file.read(_PIECE)  # it may have grown before the rotation
+            text = self._file.read(_CHUNK_SIZE)  # it may have grown before the rotation
             if not text:
-                self._open_next_part()
-                text = self._file.read(_PIECE) if self._file is not None else b""
+                self._open_next_file()
+                text = self._file.read(_CHUNK_SIZE) if self._file is not None else b""
         return text
 
-    def _open_next_part(self) -> None:
+    def _open_next_file(self) -> None:
         """Open the file after the current one, and retry if a rotation renames files at the same time."""
         assert self._file is not None, "a file of the log is open"
-        with self._file as before:
-            ours = os.fstat(before.fileno()).st_ino
-            for _ in range(_RENAMED_MAX):
-                part = self._part_after(ours)
-                self._open(part)
-                if part == self._part_after(ours):
+        with self._file as previous_file:
+            inode = os.fstat(previous_file.fileno()).st_ino
+            for _ in range(_OPEN_ATTEMPTS_MAX):
+                next_path = self._file_after(inode)
+                self._open(next_path)
+                if next_path == self._file_after(inode):
                     return
                 self.close()
 
-    def _open(self, part: Path) -> None:
+    def _open(self, path: Path) -> None:
         self._file = None
         try:
-            self._file = part.open("rb")
+            self._file = path.open("rb")
         except FileNotFoundError:
             return
 
@@ -463,63 +469,63 @@ class _Parts:
         except FileNotFoundError:
             return False
 
-    def _part_after(self, ours: int) -> Path:
+    def _file_after(self, inode: int) -> Path:
         """Return the file after the file with this inode; the oldest file if that file was removed."""
-        after = self._path
-        for number in self._numbers():
-            part = self._part(number)
+        newer_path = self._path
+        for number in self._rotation_numbers():
+            path = self._rotated_file(number)
             try:
-                if part.stat().st_ino == ours:
-                    return after
+                if path.stat().st_ino == inode:
+                    return newer_path
             except FileNotFoundError:
                 continue  # the oldest file was removed
-            after = part
-        return after
+            newer_path = path
+        return newer_path
 
-    def _numbers(self) -> list[int]:
+    def _rotation_numbers(self) -> list[int]:
         """Return the numbers of the older files of the log, newest first."""
-        return sorted(int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*"))
+        return sorted(int(path.name.rpartition(".")[2]) for path in self._path.parent.glob(f"{self._path.name}.*"))
 
-    def _part(self, number: int) -> Path:
+    def _rotated_file(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _joined(self, raw: bytes) -> LogLine | None:
+    def _complete_line(self, raw_line: bytes) -> LogLine | None:
         """Combine a raw line with the partial lines before it; return None if it is partial or malformed."""
-        line = _line(raw)
+        line = _parse_log_line(raw_line)
         if line is None:
             return None
-        self._begun.append(line)
-        if line.is_part:
+        self._partial_lines.append(line)
+        if line.is_partial:
             return None
-        parts, self._begun = self._begun, []
-        return _together(parts, is_whole=True)
+        partial_lines, self._partial_lines = self._partial_lines, []
+        return _join_partial_lines(partial_lines, is_complete=True)
 
 
 class _LogLine(NamedTuple):
     """A parsed line of a CRI log file: its time, whether it is partial, and its text."""
 
     time: str
-    is_part: bool
+    is_partial: bool
     text: str
 
 
-def _together(parts: Sequence[_LogLine], *, is_whole: bool) -> LogLine:
-    return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts), is_whole)
+def _join_partial_lines(partial_lines: Sequence[_LogLine], *, is_complete: bool) -> LogLine:
+    return LogLine(parse_time(partial_lines[0].time), "".join(line.text for line in partial_lines), is_complete)
 
 
-def _line(raw: bytes) -> _LogLine | None:
+def _parse_log_line(raw_line: bytes) -> _LogLine | None:
     """Parse a line of a CRI log file; return None if it is malformed."""
-    time, _, rest = raw.decode(errors="replace").partition(" ")
-    _, _, rest = rest.partition(" ")
-    tag, space, text = rest.partition(" ")
-    return _LogLine(time, tag == "P", text) if space or tag in {"F", "P"} else None
+    time, _, remaining = raw_line.decode(errors="replace").partition(" ")
+    _, _, remaining = remaining.partition(" ")
+    tag, separator, text = remaining.partition(" ")
+    return _LogLine(time, tag == "P", text) if separator or tag in {"F", "P"} else None
 
 
-def _ignore_news() -> None:
+def _ignore_new_data() -> None:
     pass
 
 
-def _not_found(container: str) -> str:
+def _container_not_found_message(container: str) -> str:
     """Return the API server's message for a container that is not running."""
     return f'unable to upgrade connection: container not found ("{container}")'
 
@@ -534,11 +540,11 @@ class BothContainers:
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
         """Return the log of the container's current or last run; with `previous`, that of the run before."""
-        return self._of(pod).log(pod, container, previous=previous)
+        return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
         """Return the measured usage of each container of a running pod, by name; None before it is known."""
-        return self._of(pod).usage(pod)
+        return self._containers_of(pod).usage(pod)
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the usage of a node; None if it is the sum of its pods."""
@@ -546,21 +552,21 @@ class BothContainers:
 
     def why_no_process(self, pod: Obj) -> str:
         """Return why the pod has no process for exec, attach and port-forward; '' if it has one."""
-        return self._of(pod).why_no_process(pod)
+        return self._containers_of(pod).why_no_process(pod)
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Start a command in a running container, and return the session with it."""
-        return self._of(pod).execute(pod, container, command, streams, talker)
+        return self._containers_of(pod).execute(pod, container, command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Attach to the main process of a container, and return the session with it."""
-        return self._of(pod).attach(pod, container, streams, talker)
+        return self._containers_of(pod).attach(pod, container, streams, talker)
 
     def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
-        return self._of(pod).connect(pod, port, talker)
+        return self._containers_of(pod).connect(pod, port, talker)
 
-    def _of(self, pod: Obj) -> Containers:
+    def _containers_of(self, pod: Obj) -> Containers:
         return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

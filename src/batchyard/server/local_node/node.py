@@ -41,31 +41,31 @@ _VERSION: Final = VERSION["gitVersion"]
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 #: Default reservation for the platform and system programs.
-_RESERVED: Final = {"memory": "256Mi"}
+_DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
-def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
+def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
     """Return the properties of this machine as a node, with the settings of `spec.local` of the Cluster."""
-    name = local.get("name") or socket.gethostname().lower()
+    name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    own = {"hostname": name, "arch": architecture, "os": "linux"}
-    labels = {f"kubernetes.io/{key}": value for key, value in own.items()} | _gpu_labels(gpus)
+    host_labels = {"hostname": name, "arch": architecture, "os": "linux"}
+    labels = {f"kubernetes.io/{key}": value for key, value in host_labels.items()} | _gpu_labels(gpus)
     capacity = {
         "cpu": str(len(os.sched_getaffinity(0))),
         "ephemeral-storage": f"{shutil.disk_usage(folder).total // _KIB}Ki",
-        "memory": f"{_memory() // _KIB}Ki",
-        "pods": str(local.get("pods", 110)),
+        "memory": f"{_memory_bytes() // _KIB}Ki",
+        "pods": str(settings.get("pods", 110)),
         **({GPU: str(len(gpus))} if gpus else {}),
     }
-    reserved = {**_RESERVED, **(local.get("reserved") or {})}
+    reserved = {**_DEFAULT_RESERVATION, **(settings.get("reserved") or {})}
     return NodeInventory(
         name,
-        _address(),
+        _host_address(),
         capacity,
-        {what: _less(amount, reserved.get(what)) for what, amount in capacity.items()},
-        _info(architecture),
-        {**labels, **(local.get("labels") or {})},
-        local.get("taints") or (),
+        {resource: _subtract_reservation(amount, reserved.get(resource)) for resource, amount in capacity.items()},
+        _node_info(architecture),
+        {**labels, **(settings.get("labels") or {})},
+        settings.get("taints") or (),
     )
 
 
@@ -78,53 +78,53 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(megabytes)}
 
 
-def _less(amount: str, reserved: str | None) -> str:
+def _subtract_reservation(amount: str, reserved: str | None) -> str:
     """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
     if reserved is None:
         return amount
-    left = max(0, meta.parse(amount) - meta.parse(reserved))
-    return meta.formatted(left, meta.format_of(amount))
+    remaining = max(0, meta.parse(amount) - meta.parse(reserved))
+    return meta.formatted(remaining, meta.format_of(amount))
 
 
-def _memory() -> int:
+def _memory_bytes() -> int:
     """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _address() -> str:
+def _host_address() -> str:
     """Return the IP address by which other machines reach this one, without sending a packet."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
-            asked.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
-            return str(asked.getsockname()[0])
+            probe_socket.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
+            return str(probe_socket.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
-def _info(architecture: str) -> Mapping[str, Any]:
+def _node_info(architecture: str) -> Mapping[str, Any]:
     """Return the `nodeInfo` of this machine for the status of its Node."""
     return {
         "architecture": architecture,
-        "bootID": _line("/proc/sys/kernel/random/boot_id"),
+        "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
         "containerRuntimeVersion": f"batchyard://{_VERSION}",
         "kernelVersion": platform.release(),
         "kubeProxyVersion": "",
         "kubeletVersion": _VERSION,
-        "machineID": _line("/etc/machine-id"),
+        "machineID": _read_line("/etc/machine-id"),
         "operatingSystem": "linux",
-        "osImage": _system(),
+        "osImage": _os_image(),
         "systemUUID": "",
     }
 
 
-def _system() -> str:
+def _os_image() -> str:
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
     except OSError:
         return "Linux"
 
 
-def _line(path: str) -> str:
+def _read_line(path: str) -> str:
     try:
         return Path(path).read_text("ascii").strip()
     except OSError:
@@ -140,8 +140,8 @@ def _line(path: str) -> str:
 
 
 #: Device files shared by all GPUs of a machine.
-_SHARED: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-_CUT: Final = pynvml.NVML_DEVICE_MIG_ENABLE
+_SHARED_DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_MIG_ENABLED: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 class GpuUse(NamedTuple):
@@ -164,10 +164,10 @@ class Gpus:
         #: Why no GPUs are available; '' without an error.
         self.failure = ""
         self._handles: dict[str, Any] = {}
-        self.found: Sequence[Gpu] = ()
+        self.devices: Sequence[Gpu] = ()
         try:
             pynvml.nvmlInit()
-            self.found = [gpu for index in range(pynvml.nvmlDeviceGetCount()) if (gpu := self._looked_at(index))]
+            self.devices = [gpu for index in range(pynvml.nvmlDeviceGetCount()) if (gpu := self._read_gpu(index))]
         except pynvml.NVMLError as error:
             self.failure = str(error)
 
@@ -175,40 +175,40 @@ class Gpus:
         """Return the current utilization of a GPU; None if the GPU does not report it."""
         handle = self._handles[gpu.uuid]
         try:
-            memory, rates = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
+            memory, utilization = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
             return GpuUse(
                 int(memory.used),
                 int(memory.free),
-                int(rates.gpu),
-                int(rates.memory),
+                int(utilization.gpu),
+                int(utilization.memory),
                 int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-                _watts(handle),
+                _power_watts(handle),
             )
         except pynvml.NVMLError:
             return None
 
-    def _looked_at(self, index: int) -> Gpu | None:
+    def _read_gpu(self, index: int) -> Gpu | None:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if _is_cut(handle):
+        if _is_mig_enabled(handle):
             return None
         uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         self._handles[uuid] = handle
         memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        number = int(pynvml.nvmlDeviceGetMinorNumber(handle))
-        paths = [f"/dev/nvidia{number}", *(path for path in _SHARED if Path(path).exists())]
-        return Gpu(number, uuid, str(pynvml.nvmlDeviceGetName(handle)), memory, paths)
+        minor_number = int(pynvml.nvmlDeviceGetMinorNumber(handle))
+        paths = [f"/dev/nvidia{minor_number}", *(path for path in _SHARED_DEVICES if Path(path).exists())]
+        return Gpu(minor_number, uuid, str(pynvml.nvmlDeviceGetName(handle)), memory, paths)
 
 
-def _watts(handle: Any) -> float | None:
+def _power_watts(handle: Any) -> float | None:
     try:
         return int(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
     except pynvml.NVMLError:
         return None
 
 
-def _is_cut(handle: Any) -> bool:
+def _is_mig_enabled(handle: Any) -> bool:
     try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0] == _CUT)
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0] == _MIG_ENABLED)
     except pynvml.NVMLError:
         return False
 
@@ -217,7 +217,7 @@ _LOG: Final = logging.getLogger("batchyard")
 #: The node's folder within the data directory.
 FOLDER: Final = "node"
 #: The features that a machine needs to run pods of users other than the owner.
-_ISOLATES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
+_ISOLATION_FEATURES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
 #: The port of the API for pods, as in other clusters.
 API_PORT: Final = 443
 
@@ -233,20 +233,20 @@ class LocalNodeParts:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
-        facts = facts_of(local, folder, self._gpus.found)
+        facts = node_inventory(local, folder, self._gpus.devices)
         self.name = facts.name
         self._folder = folder / FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
-        engines = [each["name"] for each in self.machine.features.get("engines") or ()]
+        engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
         settings = settings_of(local, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
-        run_specs = RunRequests(facts.name, settings, token, self._gpus.found)
+        run_specs = RunRequests(facts.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
-        for row in self.machine.features.get("missing") or ():
-            _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
-        self._names = NameServer(objects, settings.cluster_domain)
-        self._serving = loop.create_task(self._serve_names(self._folder))
+        for feature in self.machine.features.get("missing") or ():
+            _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
+        self._name_server = NameServer(objects, settings.cluster_domain)
+        self._name_server_task = loop.create_task(self._serve_names(self._folder))
 
     @property
     def pods_denial(self) -> str:
@@ -254,8 +254,10 @@ class LocalNodeParts:
         features = self.machine.features
         if features.get("isolated"):
             return ""
-        lacks = ", ".join(row["what"] for row in features.get("missing") or () if row["what"] in _ISOLATES)
-        return f"this machine cannot isolate pods, so only its owner may run them: it lacks {lacks or 'isolation'}"
+        missing = ", ".join(
+            feature["what"] for feature in features.get("missing") or () if feature["what"] in _ISOLATION_FEATURES
+        )
+        return f"this machine cannot isolate pods, so only its owner may run them: it lacks {missing or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
         """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""
@@ -284,14 +286,14 @@ class LocalNodeParts:
             "engines": features.get("engines") or [],
             "runsNone": features.get("runsNone") or "",
             "missing": features.get("missing") or [],
-            "gpus": [self._gpu_status(gpu) for gpu in self._gpus.found],
+            "gpus": [self._gpu_status(gpu) for gpu in self._gpus.devices],
         }
 
     def gpu_states(self) -> list[GpuState]:
         """Return the utilization of each GPU, and the container that uses it."""
-        return [self._state_of(gpu) for gpu in self._gpus.found]
+        return [self._gpu_state(gpu) for gpu in self._gpus.devices]
 
-    def _state_of(self, gpu: Gpu) -> GpuState:
+    def _gpu_state(self, gpu: Gpu) -> GpuState:
         use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
         if use is None:
@@ -306,10 +308,10 @@ class LocalNodeParts:
         )
 
     def _holder_of(self, gpu: Gpu) -> GpuHolder:
-        of_pods = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
-        for spec in of_pods:
-            for container, given in spec["gpus"].items():
-                if gpu.number in given:
+        specs = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
+        for spec in specs:
+            for container, gpu_numbers in spec["gpus"].items():
+                if gpu.number in gpu_numbers:
                     return GpuHolder(container, spec["pod"]["namespace"], spec["pod"]["name"])
         return GpuHolder()
 
@@ -343,8 +345,8 @@ class LocalNodeParts:
 
     def close(self) -> None:
         """Stop the components of the node. Running containers keep running."""
-        self._serving.cancel()
-        self._names.close()
+        self._name_server_task.cancel()
+        self._name_server.close()
         self.machine.close()
 
     async def _serve_names(self, node: Path) -> None:
@@ -353,12 +355,12 @@ class LocalNodeParts:
             return
         try:
             with PodsNetwork(node) as network:
-                await self._names.serve(network.datagrams(), network.streams())
+                await self._name_server.serve(network.datagrams(), network.streams())
         except OSError as error:
             _LOG.warning("the DNS server of the pods could not be started: %s", error)
 
 
-def local_of(cluster: Obj | None) -> Mapping[str, Any] | None:
+def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:
     """Return `spec.local` of a Cluster, the settings of this machine as a node; None if it is not a node."""
     if cluster is None or "local" not in cluster["spec"]:
         return None

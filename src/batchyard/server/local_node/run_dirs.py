@@ -37,7 +37,7 @@ class RunFolders:
         for name in (_PODS, _TRASH):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         #: The highest number in the trash folder.
-        self._thrown = max((int(each.name) for each in self.trash()), default=0)
+        self._last_trash_number = max((int(path.name) for path in self.trash()), default=0)
 
     def path(self, key: Key) -> Path:
         """Return the path of a run's folder, relative to the node's folder."""
@@ -57,12 +57,12 @@ class RunFolders:
         """Return the folder of a pod, by its uid."""
         return self._node / _PODS / uid
 
-    def found(self) -> Iterator[Obj]:
+    def all_runs(self) -> Iterator[Obj]:
         """Read and yield all runs; for each pod first the sandbox, then the other runs by number."""
         for pod in sorted((self._node / _PODS).iterdir()):
-            below = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
-            runs = sorted(below, key=lambda path: (path.parent, int(path.name)))
-            for path in (pod / SANDBOX, *runs):
+            run_paths = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
+            ordered_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
+            for path in (pod / SANDBOX, *ordered_paths):
                 if (path / SPEC).exists():
                     yield self.read(self.key(path.relative_to(self._node)))
 
@@ -73,10 +73,10 @@ class RunFolders:
             "apiVersion": API_VERSION,
             "kind": "Run",
             "metadata": {"namespace": key.namespace, "name": key.name},
-            "spec": _read(path / SPEC),
+            "spec": _read_json(path / SPEC),
             "status": self.state(key),
         }
-        stop = _read(path / STOP)
+        stop = _read_json(path / STOP)
         return {**run, "stop": stop} if stop else run
 
     def is_claimed(self, path: Path) -> bool:
@@ -85,7 +85,7 @@ class RunFolders:
 
     def state(self, key: Key) -> Mapping[str, Any]:
         """Read the state of a run; it is empty until the run's shim has written it."""
-        return _read(self._node / self.path(key) / STATE)
+        return _read_json(self._node / self.path(key) / STATE)
 
     def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
         """Create the folder of a new run, and write its spec into it."""
@@ -99,29 +99,29 @@ class RunFolders:
         """Write the stop request of a run into its folder, for its shim."""
         write_private(self._node / self.path(key_of(run)) / STOP, json.dumps(run["stop"]).encode())
 
-    def throw_away(self, key: Key) -> Path:
+    def move_to_trash(self, key: Key) -> Path:
         """Move a run's folder to the trash and delete its logs; for a sandbox, move the pod. Return the new path."""
         if key.name == SANDBOX:
-            return self._trashed(self.pod(key.namespace))
+            return self._move_to_trash(self.pod(key.namespace))
         log = self.log(key)
-        for part in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
-            part.unlink()
-        return self._trashed(self._node / self.path(key))
+        for log_file in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
+            log_file.unlink()
+        return self._move_to_trash(self._node / self.path(key))
 
-    def throw_away_sandbox(self, key: Key) -> Path:
+    def move_sandbox_to_trash(self, key: Key) -> Path:
         """Move the folder of a sandbox to the trash, without the rest of its pod. Return the new path."""
-        return self._trashed(self._node / self.path(key))
+        return self._move_to_trash(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:
         """Yield the folders in the trash."""
         return (self._node / _TRASH).iterdir()
 
-    def _trashed(self, path: Path) -> Path:
-        self._thrown += 1
-        there = self._node / _TRASH / str(self._thrown)
+    def _move_to_trash(self, path: Path) -> Path:
+        self._last_trash_number += 1
+        trash_path = self._node / _TRASH / str(self._last_trash_number)
         if path.exists():
-            path.rename(there)
-        return there
+            path.rename(trash_path)
+        return trash_path
 
 
 def _is_image(key: Key) -> bool:
@@ -133,12 +133,12 @@ def empty(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found: Mapping[str, Any] = json.loads(path.read_bytes())
+        content: Mapping[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    return found
+    return content
 
 
 # --- time conversion ---
@@ -150,10 +150,10 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 #: The tolerated difference of the clocks.
-_DIFFERS: Final = 2 * SECOND
+_CLOCK_TOLERANCE: Final = 2 * SECOND
 #: Maximum cached conversions, so that a time keeps its converted value after a clock is set.
-_REMEMBERED_MAX: Final = 65_536
-_TIMES: Final = ("startedAt", "finishedAt")
+_CONVERSIONS_MAX: Final = 65_536
+_TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
@@ -162,34 +162,39 @@ class NodeTimes:
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock
         self._machine_clock = machine_clock
-        self._ahead: Duration = 0
-        self._remembered = lru_cache(maxsize=_REMEMBERED_MAX)(self.here)
+        self._clock_difference: Duration = 0
+        self._cached_conversion = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
 
-    def here(self, recorded: Instant) -> Instant:
+    def to_platform_time(self, recorded: Instant) -> Instant:
         """Convert machine time to platform time."""
-        return recorded + self._platform_is_ahead()
+        return recorded + self._current_difference()
 
-    def there(self, instant: Instant) -> Instant:
+    def to_machine_time(self, instant: Instant) -> Instant:
         """Convert platform time to machine time."""
-        return instant - self._platform_is_ahead()
+        return instant - self._current_difference()
 
     def state(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert the times of a run's state to platform time."""
-        state = {**recorded, **{field: self._remembered(recorded[field]) for field in _TIMES if recorded.get(field)}}
+        state = {
+            **recorded,
+            **{field: self._cached_conversion(recorded[field]) for field in _TIME_FIELDS if recorded.get(field)},
+        }
         exceeded = recorded.get("exceeded")
-        return {**state, "exceeded": {**exceeded, "at": self._remembered(exceeded["at"])}} if exceeded else state
+        return {**state, "exceeded": {**exceeded, "at": self._cached_conversion(exceeded["at"])}} if exceeded else state
 
     def run(self, recorded: Obj) -> Obj:
         """Convert the times in a run's state and stop request to platform time."""
         run = {**recorded, "status": self.state(recorded["status"])}
-        return {**run, "stop": {**run["stop"], "at": self._remembered(run["stop"]["at"])}} if "stop" in run else run
+        return (
+            {**run, "stop": {**run["stop"], "at": self._cached_conversion(run["stop"]["at"])}} if "stop" in run else run
+        )
 
-    def stopped_there(self, run: Obj) -> Obj:
+    def with_machine_stop_time(self, run: Obj) -> Obj:
         """Convert the time of a run's stop request to machine time."""
-        return {**run, "stop": {**run["stop"], "at": self.there(run["stop"]["at"])}}
+        return {**run, "stop": {**run["stop"], "at": self.to_machine_time(run["stop"]["at"])}}
 
-    def _platform_is_ahead(self) -> Duration:
-        ahead = self.clock() - self._machine_clock()
-        if abs(ahead - self._ahead) > _DIFFERS:
-            self._ahead = ahead
-        return self._ahead
+    def _current_difference(self) -> Duration:
+        difference = self.clock() - self._machine_clock()
+        if abs(difference - self._clock_difference) > _CLOCK_TOLERANCE:
+            self._clock_difference = difference
+        return self._clock_difference

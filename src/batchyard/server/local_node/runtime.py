@@ -47,8 +47,8 @@ from batchyard.shim.isolation import nesting
 
 
 DATA: Final = "..data"
-_NEXT: Final = "..data_tmp"
-_RESERVED: Final = ".."
+_NEXT_LINK: Final = "..data_tmp"
+_RESERVED_PREFIX: Final = ".."
 _FOLDER_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
@@ -81,21 +81,23 @@ def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
         _make_folders(folder, folder / mount_point, _FOLDER_MODE)
-    current = None if is_new else _current(folder)
-    is_news = current is None or _contents(current) != {path: file.content for path, file in plan.files.items()}
-    written = _written(folder, plan, now) if is_news else None
+    current_folder = None if is_new else _current_folder(folder)
+    has_changed = current_folder is None or _read_contents(current_folder) != {
+        path: file.content for path, file in plan.files.items()
+    }
+    new_folder = _write_new_folder(folder, plan, now) if has_changed else None
     _link_names(folder, plan.files)
-    if written is not None:
-        draft = folder / _NEXT
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(written.name)
-        draft.replace(folder / DATA)
+    if new_folder is not None:
+        next_link = folder / _NEXT_LINK
+        next_link.unlink(missing_ok=True)
+        next_link.symlink_to(new_folder.name)
+        next_link.replace(folder / DATA)
     if not is_new:
         _remove_leftovers(folder, plan.files)
-    return is_news
+    return has_changed
 
 
-def _current(folder: Path) -> Path | None:
+def _current_folder(folder: Path) -> Path | None:
     """Return the folder that holds the current files of a volume; None if there is none."""
     try:
         current = folder / (folder / DATA).readlink()
@@ -104,14 +106,14 @@ def _current(folder: Path) -> Path | None:
     return current if current.is_dir() else None
 
 
-def _contents(current: Path) -> dict[str, bytes]:
+def _read_contents(current: Path) -> dict[str, bytes]:
     return {str(path.relative_to(current)): path.read_bytes() for path in sorted(current.rglob("*")) if path.is_file()}
 
 
-def _written(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
+def _write_new_folder(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
     """Write the files of a volume to a new folder, which is not linked yet; return its path."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
-    new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
+    new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{stamp}.", dir=folder))
     new.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
         if "/" in path:
@@ -127,60 +129,60 @@ def _written(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
 
 def _link_names(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Create the missing links for the top-level names of a volume's files."""
-    for name in _names_at_top(files):
+    for name in _top_level_names(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA}/{name}")
 
 
-def _names_at_top(files: Mapping[str, VolumeFile]) -> list[str]:
+def _top_level_names(files: Mapping[str, VolumeFile]) -> list[str]:
     return list(dict.fromkeys(path.split("/")[0] for path in files))
 
 
 def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Remove obsolete links, old folders, and leftovers of interrupted updates from a volume."""
-    kept = {DATA, str((folder / DATA).readlink()), *_names_at_top(files)}
+    current_names = {DATA, str((folder / DATA).readlink()), *_top_level_names(files)}
     for path in sorted(folder.iterdir()):
-        if path.name in kept:
+        if path.name in current_names:
             continue
-        if path.is_symlink() and (path.name == _NEXT or str(path.readlink()).startswith(f"{DATA}/")):
+        if path.is_symlink() and (path.name == _NEXT_LINK or str(path.readlink()).startswith(f"{DATA}/")):
             path.unlink()
-        elif path.name.startswith(_RESERVED) and path.is_dir():
+        elif path.name.startswith(_RESERVED_PREFIX) and path.is_dir():
             shutil.rmtree(path)
 
 
 # --- folders and host paths ---
 
 
-def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
+def _make_folders(volume: Path, target: Path, mode: int) -> None:
     """Create the missing folders of a path in a volume, with this mode and regardless of the umask."""
     missing: list[Path] = []
-    folder = wanted
+    folder = target
     while not folder.exists() and folder != volume.parent:
         missing.append(folder)
         folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir(parents=True)
-        each.chmod(mode)
+    for missing_folder in reversed(missing):
+        missing_folder.mkdir(parents=True)
+        missing_folder.chmod(mode)
 
 
 def _check_host_path(name: str, plan: HostPathPlan) -> None:
     """Check the location and type of a hostPath, and create it if its type allows that. Raises VolumeError."""
     path = Path(plan.path)
-    real = os.path.realpath(path)
-    if not _is_allowed(real, plan):
-        raise VolumeError(name, f"hostPath {path} leads to {real}, which is outside the allowed host paths")
+    real_path = os.path.realpath(path)
+    if not _is_allowed(real_path, plan):
+        raise VolumeError(name, f"hostPath {path} leads to {real_path}, which is outside the allowed host paths")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
-        os.close(nesting.make_directories(path.anchor, real, _FOLDER_MODE))
+        os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
-        os.close(nesting.create_file(path.anchor, real, _FILE_MODE))
-    wrong = _type_fault(path, plan.type)
-    if wrong:
-        raise VolumeError(name, f"hostPath type check failed: {path} is not a {wrong}")
+        os.close(nesting.create_file(path.anchor, real_path, _FILE_MODE))
+    required_type = _type_fault(path, plan.type)
+    if required_type:
+        raise VolumeError(name, f"hostPath type check failed: {path} is not a {required_type}")
 
 
-def _is_allowed(real: str, plan: HostPathPlan) -> bool:
+def _is_allowed(real_path: str, plan: HostPathPlan) -> bool:
     """Report whether pods may use a host path, which must not contain symbolic links."""
-    return lies_below(real, (os.path.realpath(folder) for folder in plan.allowed))
+    return lies_below(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
@@ -217,36 +219,38 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
         raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, HostPathPlan) else mount.source
-    wanted = Path(os.path.realpath(volume / mount.sub_path))
-    if not lies_below(str(wanted), [str(volume)]):
+    target = Path(os.path.realpath(volume / mount.sub_path))
+    if not lies_below(str(target), [str(volume)]):
         raise _sub_path_error("prepare subPath", mount)
     try:
-        top = nesting.open_path(volume.anchor, str(volume))
+        volume_fd = nesting.open_path(volume.anchor, str(volume))
         try:
             os.close(
-                nesting.make_directories(top, str(wanted.relative_to(volume)), stat.S_IMODE(os.fstat(top).st_mode))
+                nesting.make_directories(
+                    volume_fd, str(target.relative_to(volume)), stat.S_IMODE(os.fstat(volume_fd).st_mode)
+                )
             )
         finally:
-            os.close(top)
+            os.close(volume_fd)
     except OSError as error:
         raise _sub_path_error("create subPath directory", mount) from error
     if isinstance(plan, VolumeFiles):
         return mount.source  # only the platform writes there, and the link follows later updates
-    return str(wanted if isinstance(plan, HostPathPlan) else Path(mount.folder) / wanted.relative_to(volume))
+    return str(target if isinstance(plan, HostPathPlan) else Path(mount.folder) / target.relative_to(volume))
 
 
-def _sub_path_error(what: str, mount: Mount) -> ContainerError:
+def _sub_path_error(action: str, mount: Mount) -> ContainerError:
     """Return an error about a subPath, without details that could disclose information about the machine."""
-    whose = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
-    return ContainerError(CONFIG, f"failed to {what} {whose}")
+    description = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
+    return ContainerError(CONFIG, f"failed to {action} {description}")
 
 
 _HOSTS: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
-_TAKEN_AT_ONCE: Final = 256
-_LOST: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
-_LOST_WORDS: Final = "The container could not be located when the pod was terminated"
-_CANNOT_START: Final = 128
+_DATAGRAMS_AT_ONCE: Final = 256
+_LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
+_LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
+_START_ERROR_CODE: Final = 128
 
 
 class LocalMachine:
@@ -267,13 +271,13 @@ class LocalMachine:
         #: Runs by pod uid, then by name.
         self._runs: dict[str, dict[str, Obj]] = {}
         #: The pidfd of each run's shim.
-        self._keepers: dict[Key, int] = {}
-        self._socket = _bound(node / "events")
-        self._spawner = SpawnerClient(node, loop, self._ask_again)
+        self._shim_pidfds: dict[Key, int] = {}
+        self._socket = _bind_event_socket(node / "events")
+        self._spawner = SpawnerClient(node, loop, self._repeat_start_requests)
         #: The features of this machine, as detected by its spawner.
         self.features = self._spawner.features
-        self._loop.add_reader(self._socket, self._hear)
-        self._find()
+        self._loop.add_reader(self._socket, self._receive_changes)
+        self._adopt_runs()
 
     def run(self, key: Key) -> Obj | None:
         """Return the run object with this key as last observed, or None."""
@@ -297,51 +301,53 @@ class LocalMachine:
     def do(self, write: Write) -> Obj:
         """Execute a write of a run object: start, stop or delete the run, or refresh its volumes."""
         if isinstance(write, Delete):
-            return self._forget(write.key)
+            return self._delete_run(write.key)
         if isinstance(write, Create):
-            return self._start(write.obj)
-        return self._refresh(write.obj) if "volumes" in write.obj else self._stop(write.obj)
+            return self._start_run(write.obj)
+        return self._refresh_volumes(write.obj) if "volumes" in write.obj else self._request_stop(write.obj)
 
     def close(self) -> None:
-        """Stop to observe the runs. Running containers keep running."""
+        """Stop observing the runs. Running containers keep running."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for key in list(self._keepers):
+        for key in list(self._shim_pidfds):
             self._close_pidfd(key)
         self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
 
     # --- writes ---
 
-    def _start(self, wanted: Obj) -> Obj:
-        key = key_of(wanted)
-        before = self.run(key)
-        if before is not None:
+    def _start_run(self, requested: Obj) -> Obj:
+        key = key_of(requested)
+        previous = self.run(key)
+        if previous is not None:
             self._close_pidfd(key)
-            self._empty_later(self.folders.throw_away_sandbox(key))
-        run = {field: value for field, value in wanted.items() if field not in {"mounts", "volumes"}}
+            self._delete_later(self.folders.move_sandbox_to_trash(key))
+        run = {field: value for field, value in requested.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(wanted) if key.name == SANDBOX else _other_spec(self.folders, wanted)
+            run["spec"] = self._sandbox_spec(requested) if key.name == SANDBOX else _run_spec(self.folders, requested)
             self.folders.make(run, run["spec"])
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
         except (VolumeError, ContainerError) as error:
-            run["status"] = _not_started(str(error), self._times.clock())
+            run["status"] = _start_error_status(str(error), self._times.clock())
         except OSError as error:
-            run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
-        return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
+            run["status"] = _start_error_status(
+                f"{error.filename or self._node}: {error.strerror}", self._times.clock()
+            )
+        return self._replace_run(EventType.ADDED if previous is None else EventType.MODIFIED, run, previous)
 
-    def _sandbox_spec(self, wanted: Obj) -> Mapping[str, Any]:
+    def _sandbox_spec(self, requested: Obj) -> Mapping[str, Any]:
         """Create the volumes of a pod, and return the spec of its sandbox for the node's programs."""
-        uid: str = wanted["metadata"]["namespace"]
-        for name, plan in wanted["volumes"].items():
+        uid: str = requested["metadata"]["namespace"]
+        for name, plan in requested["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
-        spec: Mapping[str, Any] = wanted["spec"]
+        spec: Mapping[str, Any] = requested["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
-            address, gateway = self._addresses.take(uid), self._addresses.gateway
-        own = "" if address is None else address.partition("/")[0]
-        of_machine = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
-        hosts = hosts_file(spec["names"], own, spec["hostAliases"], of_machine)
+            address, gateway = self._addresses.allocate(uid), self._addresses.gateway
+        pod_ip = "" if address is None else address.partition("/")[0]
+        machine_hosts = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
+        hosts = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
         return {
             **spec,
             "address": address,
@@ -350,47 +356,47 @@ class LocalMachine:
             "hosts": hosts,
         }
 
-    def _refresh(self, wanted: Obj) -> Obj:
+    def _refresh_volumes(self, requested: Obj) -> Obj:
         """Update the files of a pod's volumes; a volume that cannot be written keeps its content."""
-        run = self.run(key_of(wanted))
+        run = self.run(key_of(requested))
         if run is None:
-            return wanted
-        for name, plan in wanted["volumes"].items():
+            return requested
+        for name, plan in requested["volumes"].items():
             with suppress(VolumeError):
                 make_volume(
-                    self.folders.pod(wanted["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock()
+                    self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock()
                 )
-        return self._changed(EventType.MODIFIED, {**run, "filesFrom": wanted["filesFrom"]}, run)
+        return self._replace_run(EventType.MODIFIED, {**run, "filesFrom": requested["filesFrom"]}, run)
 
-    def _stop(self, wanted: Obj) -> Obj:
-        key = key_of(wanted)
+    def _request_stop(self, requested: Obj) -> Obj:
+        key = key_of(requested)
         run = self.run(key)
         if run is None:
-            return wanted
-        after = {**run, "stop": wanted["stop"]}
-        self.folders.stop(self._times.stopped_there(after))
-        self._changed(EventType.MODIFIED, after, run)
-        self._hurry(key)
-        return after
+            return requested
+        stopping = {**run, "stop": requested["stop"]}
+        self.folders.stop(self._times.with_machine_stop_time(stopping))
+        self._replace_run(EventType.MODIFIED, stopping, run)
+        self._signal_shim(key)
+        return stopping
 
-    def _hurry(self, key: Key) -> None:
+    def _signal_shim(self, key: Key) -> None:
         """Signal the shim of a run to read the stop request in its folder."""
-        keeper = self._keepers.get(key)
-        if keeper is not None:
+        shim_pidfd = self._shim_pidfds.get(key)
+        if shim_pidfd is not None:
             try:
-                signal.pidfd_send_signal(keeper, signal.SIGTERM)
+                signal.pidfd_send_signal(shim_pidfd, signal.SIGTERM)
             except ProcessLookupError:
-                self._keeper_ended(key)
+                self._process_shim_exit(key)
 
-    def _forget(self, key: Key) -> Obj:
-        of_pod = self._runs.get(key.namespace, {})
-        run = of_pod.pop(key.name, None)
-        if not of_pod:
+    def _delete_run(self, key: Key) -> Obj:
+        pod_runs = self._runs.get(key.namespace, {})
+        run = pod_runs.pop(key.name, None)
+        if not pod_runs:
             self._runs.pop(key.namespace, None)
         self._close_pidfd(key)
-        self._empty_later(self.folders.throw_away(key))
+        self._delete_later(self.folders.move_to_trash(key))
         if key.name == SANDBOX:
-            self._addresses.give_back(key.namespace)
+            self._addresses.release(key.namespace)
         if run is None:
             return {"apiVersion": "", "kind": "", "metadata": {}}
         self._queue_event(WatchEvent(EventType.DELETED, key, run, run, 0))
@@ -398,20 +404,20 @@ class LocalMachine:
 
     # --- observation ---
 
-    def _find(self) -> None:
+    def _adopt_runs(self) -> None:
         """Adopt the runs that were started by an earlier process."""
-        for gone in self.folders.trash():
-            self._empty_later(gone)
-        for run in map(self._times.run, self.folders.found()):
+        for trashed in self.folders.trash():
+            self._delete_later(trashed)
+        for run in map(self._times.run, self.folders.all_runs()):
             key = key_of(run)
             if key.name == SANDBOX:
-                self._addresses.keep(key.namespace, run["spec"].get("address"))
-            self._changed(EventType.ADDED, run, None)
+                self._addresses.restore(key.namespace, run["spec"].get("address"))
+            self._replace_run(EventType.ADDED, run, None)
             if run["status"] and _is_alive(run):
-                self._watch(key, run)
-        self._ask_again()
+                self._watch_shim(key, run)
+        self._repeat_start_requests()
 
-    def _ask_again(self) -> None:
+    def _repeat_start_requests(self) -> None:
         """Repeat the start requests of runs without a state, because a spawner that exited may have lost them.
 
         A claimed run is not started by another shim. If its shim exited before it wrote a state, the run is lost.
@@ -421,76 +427,82 @@ class LocalMachine:
             if run["status"]:
                 continue
             if self.folders.is_claimed(path) and not is_kept(self._node / path):
-                self._keeper_ended(key_of(run))
+                self._process_shim_exit(key_of(run))
             else:
                 self._spawner.ask(path)
 
-    def _hear(self) -> None:
+    def _receive_changes(self) -> None:
         """Receive the paths of changed folders from the shims, and update these runs."""
-        changed: dict[bytes, None] = {}
-        for _ in range(_TAKEN_AT_ONCE):
+        changed_paths: dict[bytes, None] = {}
+        for _ in range(_DATAGRAMS_AT_ONCE):
             try:
-                changed[self._socket.recv(_DATAGRAM_MAX)] = None
+                changed_paths[self._socket.recv(_DATAGRAM_MAX)] = None
             except BlockingIOError:
                 break
-        for path in changed:
-            self._look(self.folders.key(Path(os.fsdecode(path))))
+        for path in changed_paths:
+            self._process_change(self.folders.key(Path(os.fsdecode(path))))
 
-    def _look(self, key: Key) -> None:
-        """Update a run object from its folder, and start or stop to watch its shim."""
-        run = self._take_in(key)
+    def _process_change(self, key: Key) -> None:
+        """Update a run object from its folder, and start or stop watching its shim."""
+        run = self._read_state(key)
         if run is None or not run["status"]:
             return
         if not _is_alive(run):
             self._close_pidfd(key)
-        elif key not in self._keepers:
-            self._watch(key, run)
+        elif key not in self._shim_pidfds:
+            self._watch_shim(key, run)
 
-    def _take_in(self, key: Key) -> Obj | None:
+    def _read_state(self, key: Key) -> Obj | None:
         """Read the state of a run from its folder. Return the updated run object; None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run
-        return self._changed(EventType.MODIFIED, {**run, "status": state}, run)
+        return self._replace_run(EventType.MODIFIED, {**run, "status": state}, run)
 
-    def _watch(self, key: Key, run: Obj) -> None:
+    def _watch_shim(self, key: Key, run: Obj) -> None:
         """Watch the shim of a run for its exit."""
         try:
-            keeper = os.pidfd_open(run["status"]["keeper"])
+            shim_pidfd = os.pidfd_open(run["status"]["keeper"])
         except ProcessLookupError:
-            self._keeper_ended(key)
+            self._process_shim_exit(key)
             return
-        self._keepers[key] = keeper
-        self._loop.add_reader(keeper, partial(self._keeper_ended, key))
+        self._shim_pidfds[key] = shim_pidfd
+        self._loop.add_reader(shim_pidfd, partial(self._process_shim_exit, key))
         if not is_kept(self._node / self.folders.path(key)):
-            self._keeper_ended(key)  # the pid was reused by another process
+            self._process_shim_exit(key)  # the pid was reused by another process
         elif "stop" in run:
-            self._hurry(key)  # the stop may have been requested before the shim was watched
+            self._signal_shim(key)  # the stop may have been requested before the shim was watched
 
-    def _keeper_ended(self, key: Key) -> None:
+    def _process_shim_exit(self, key: Key) -> None:
         """Process the exit of a shim. If its run had not ended before, mark the run as lost."""
         self._close_pidfd(key)
-        run = self._take_in(key)
+        run = self._read_state(key)
         if run is None or not _is_alive(run):
             return
-        status = {**run["status"], **_LOST, "phase": EXITED, "finishedAt": self._times.clock(), "message": _LOST_WORDS}
-        self._changed(EventType.MODIFIED, {**run, "status": status}, run)
+        status = {
+            **run["status"],
+            **_LOST_STATUS,
+            "phase": EXITED,
+            "finishedAt": self._times.clock(),
+            "message": _LOST_MESSAGE,
+        }
+        self._replace_run(EventType.MODIFIED, {**run, "status": status}, run)
 
     def _close_pidfd(self, key: Key) -> None:
-        keeper = self._keepers.pop(key, None)
-        if keeper is not None:
-            self._loop.remove_reader(keeper)
-            os.close(keeper)
+        shim_pidfd = self._shim_pidfds.pop(key, None)
+        if shim_pidfd is not None:
+            self._loop.remove_reader(shim_pidfd)
+            os.close(shim_pidfd)
 
-    def _changed(self, kind: EventType, run: Obj, old: Obj | None) -> Obj:
+    def _replace_run(self, kind: EventType, run: Obj, old: Obj | None) -> Obj:
         key = key_of(run)
         self._runs.setdefault(key.namespace, {})[key.name] = run
         self._queue_event(WatchEvent(kind, key, run, old, 0))
         return run
 
-    def _empty_later(self, gone: Path) -> None:
-        self._loop.run_in_executor(None, empty, gone)
+    def _delete_later(self, folder: Path) -> None:
+        self._loop.run_in_executor(None, empty, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
         """Queue an event for delivery to the listeners, together with later events of this loop iteration."""
@@ -504,41 +516,41 @@ class LocalMachine:
             listener(events)
 
 
-def _bound(path: Path) -> socket.socket:
+def _bind_event_socket(path: Path) -> socket.socket:
     """Bind the datagram socket on which shims report changed folders, and return it."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    at_folder(path, found.bind)
-    return found
+    use_short_path(path, event_socket.bind)
+    return event_socket
 
 
-def at_folder(path: Path, use: Callable[[str], None]) -> None:
-    """Call `use` with a short form of a socket path, because the path may exceed the limit of Unix sockets."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def use_short_path(path: Path, action: Callable[[str], None]) -> None:
+    """Call `action` with a short form of a socket path, because the path may exceed the limit of Unix sockets."""
+    folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        use(f"/proc/self/fd/{folder}/{path.name}")
+        action(f"/proc/self/fd/{folder_fd}/{path.name}")
     finally:
-        os.close(folder)
+        os.close(folder_fd)
 
 
-def _other_spec(folders: RunFolders, wanted: Obj) -> Mapping[str, Any]:
+def _run_spec(folders: RunFolders, requested: Obj) -> Mapping[str, Any]:
     """Return the spec of a container or image run for the node's programs, with resolved mount sources."""
-    spec: Mapping[str, Any] = wanted["spec"]
-    if "mounts" not in wanted:
+    spec: Mapping[str, Any] = requested["spec"]
+    if "mounts" not in requested:
         return spec
-    pod, plans = folders.pod(wanted["metadata"]["namespace"]), wanted["volumes"]
-    of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wanted["mounts"]]
-    targets = {row["target"] for row in of_volumes}
-    of_image = [row for row in spec["mounts"] if row["target"] not in targets]
-    others = [{**row, "source": os.path.realpath(row["source"])} for row in of_image]
-    return {**spec, "mounts": [*others, *of_volumes]}
+    pod, plans = folders.pod(requested["metadata"]["namespace"]), requested["volumes"]
+    volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested["mounts"]]
+    targets = {mount_row["target"] for mount_row in volume_mounts}
+    image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in targets]
+    other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]
+    return {**spec, "mounts": [*other_mounts, *volume_mounts]}
 
 
-def _not_started(why: str, now: Instant) -> Mapping[str, Any]:
+def _start_error_status(reason: str, now: Instant) -> Mapping[str, Any]:
     """Return the final state of a run that could not be started, with the reason."""
-    ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": now}
-    return {"phase": EXITED, **ended}
+    result = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
+    return {"phase": EXITED, **result}
 
 
 def _is_alive(run: Obj) -> bool:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-_READY_WITHIN: Final = 20.0  # seconds
-_LOOKS_EVERY: Final = 0.01  # seconds
+_READY_TIMEOUT: Final = 20.0  # seconds
+_POLL_INTERVAL: Final = 0.01  # seconds
 _MODULE: Final = "batchyard.shim.spawner"
 
 
@@ -23,26 +23,26 @@ class SpawnerError(Exception):
 
 
 class SpawnerClient:
-    """A connection to the spawner. `restarted` is called after a new spawner was started, which has no requests."""
+    """A connection to the spawner. `on_restart` is called after a new spawner was started, which has no requests."""
 
-    def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, restarted: Callable[[], None]) -> None:
+    def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, on_restart: Callable[[], None]) -> None:
         self._node = node
         self._loop = loop
-        self._restarted = restarted
+        self._on_restart = on_restart
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._folder = os.open(node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._pidfd = self._found()
+        self._node_fd = os.open(node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._pidfd = self._ensure_spawner()
 
     @property
     def features(self) -> Mapping[str, Any]:
         """The isolation features of this machine, as the spawner detected them."""
-        found: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
-        return found
+        content: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
+        return content
 
     def ask(self, path: Path) -> None:
         """Request a shim for the run with this folder. Kill an unreachable spawner, so that a new one is started."""
         try:
-            self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._folder}/spawner")
+            self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._node_fd}/spawner")
         except (ConnectionRefusedError, FileNotFoundError):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -53,43 +53,43 @@ class SpawnerClient:
         if not is_needed:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
         os.close(self._pidfd)
-        os.close(self._folder)
+        os.close(self._node_fd)
         self._socket.close()
 
-    def _found(self) -> int:
+    def _ensure_spawner(self) -> int:
         """Start the spawner if it is not running, and return a pidfd of its process."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
-                started = subprocess.Popen(  # noqa: S603 - a fixed command
+                process = subprocess.Popen(  # noqa: S603 - a fixed command
                     [sys.executable, "-I", "-m", _MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-            self._await_ready(started)
+            self._await_ready(process)
         pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
-        self._loop.add_reader(pidfd, self._ended)
+        self._loop.add_reader(pidfd, self._process_exit)
         return pidfd
 
-    def _await_ready(self, started: "subprocess.Popen[bytes]") -> None:
-        for _ in range(int(_READY_WITHIN / _LOOKS_EVERY)):
+    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
+        for _ in range(int(_READY_TIMEOUT / _POLL_INTERVAL)):
             if (self._node / "features.json").exists():
                 return
             try:
-                started.wait(_LOOKS_EVERY)
+                process.wait(_POLL_INTERVAL)
             except subprocess.TimeoutExpired:
                 continue
             break
         raise SpawnerError(f"the spawner process did not become ready; see {self._node / 'spawner.log'}")
 
-    def _ended(self) -> None:
+    def _process_exit(self) -> None:
         """Start a new spawner after the exit of the previous one, and notify the runtime."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._pidfd = self._found()
-        self._restarted()
+        self._pidfd = self._ensure_spawner()
+        self._on_restart()
 
 
 def is_kept(run: Path) -> bool:

@@ -26,8 +26,8 @@ from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, j
 #: Maximum entries in the ledger.
 KEPT: Final = 1_000_000
 #: A query is aborted after this many thousand steps of SQLite, about half a second.
-_STEPS_MAX: Final = 20_000
-_TABLES: Final = """
+_THOUSAND_STEPS_MAX: Final = 20_000
+_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS decisions (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL, component TEXT NOT NULL, kind TEXT NOT NULL,
     namespace TEXT NOT NULL, name TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
@@ -42,7 +42,7 @@ _INSERT: Final = [
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
 #: The size of SQLite's statement cache, so that each statement is prepared once.
-_STATEMENTS: Final = _ROWS_AT_ONCE + 16
+_STATEMENT_CACHE_SIZE: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -50,78 +50,80 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class LedgerFile:
     """An open ledger file: a SQLite connection for writing, and one for reading."""
 
-    def __init__(self, path: Path, kept: int = KEPT) -> None:
-        """Open a ledger file, or create it; `kept` is the maximum number of entries. Raises OSError, JournalError."""
+    def __init__(self, path: Path, entries_max: int = KEPT) -> None:
+        """Open or create a ledger file with at most `entries_max` entries. Raises OSError, JournalError."""
         self._path = path
-        self._kept = kept
+        self._entries_max = entries_max
         #: Whether the file was damaged, and was therefore renamed and replaced.
         self.was_damaged = False
         try:
-            self._file = _opened(path)
+            self._connection = _open_database(path)
         except DAMAGE as error:
             if isinstance(error, sqlite3.Error) and is_disk_error(error):
                 raise journal_error(path, error) from error
             path.replace(path.with_name(f"{path.name}.damaged"))
-            for end in ("-wal", "-shm"):
-                path.with_name(path.name + end).unlink(missing_ok=True)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
             with journal_errors(path):
-                self._file = _opened(path)
+                self._connection = _open_database(path)
             self.was_damaged = True
         with journal_errors(path):
-            self._reader = _opened(path)
-        first, last = self._bounds()
+            self._reader = _open_database(path)
+        first, last = self._number_range()
         self._count = last - first + 1 if last else 0
         #: The number of the last entry; 0 if there is none.
         self.last = last
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
         """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
-        self._file.execute("BEGIN IMMEDIATE")
+        self._connection.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
             count = self._count + len(records)
-            if count > self._kept + self._kept // 10:
-                self._file.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._kept,))
-                count = self._kept
-            self._file.execute("COMMIT")
+            if count > self._entries_max + self._entries_max // 10:
+                self._connection.execute(
+                    "DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,)
+                )
+                count = self._entries_max
+            self._connection.execute("COMMIT")
         finally:
-            if self._file.in_transaction:
-                self._file.execute("ROLLBACK")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         self._count = count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
         """Insert entries, many with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
-            part = records[begin : begin + _ROWS_AT_ONCE]
-            self._file.execute(_INSERT[len(part) - 1], _values(part))
+            batch = records[begin : begin + _ROWS_AT_ONCE]
+            self._connection.execute(_INSERT[len(batch) - 1], _column_values(batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the entries that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
-        steps = iter(range(_STEPS_MAX))
+        steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
             where, values = self._conditions(query)
             self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
             try:
                 statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
-                found = [_record(row) for row in self._reader.execute(statement, values)]
+                records = [_record_of_row(row) for row in self._reader.execute(statement, values)]
             finally:
                 self._reader.set_progress_handler(None, 0)
-        return found[::-1]
+        return records[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the entry with this number; None if it was deleted. Raises LedgerUnreadable."""
         with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
-            return None if row is None else _record(row)
+            return None if row is None else _record_of_row(row)
 
     def close(self) -> None:
         """Close both SQLite connections."""
         self._reader.close()
-        self._file.close()
+        self._connection.close()
 
-    def _bounds(self) -> tuple[int, int]:
-        return _bounds_in(self._reader)
+    def _number_range(self) -> tuple[int, int]:
+        return _number_range_of(self._reader)
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
@@ -135,20 +137,22 @@ class LedgerFile:
             raise LedgerUnreadable(f"{problem}; stop the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
-        found = [*_of_fields(query)]
+        conditions = [*_field_conditions(query)]
         if query.about:
             clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
-            found.append((" OR ".join([clause] * len(query.about)), [part for key in query.about for part in key]))
+            conditions.append(
+                (" OR ".join([clause] * len(query.about)), [field for key in query.about for field in key])
+            )
         if query.since is not None:
-            found.append(("number >= ?", [self._first_at(query.since)]))
+            conditions.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
-            found.append(("number < ?", [self._first_at(query.until)]))
-        where = " AND ".join(f"({condition})" for condition, _ in found)
-        return f"WHERE {where}" if where else "", [value for _, values in found for value in values]
+            conditions.append(("number < ?", [self._first_number_at(query.until)]))
+        where = " AND ".join(f"({condition})" for condition, _ in conditions)
+        return f"WHERE {where}" if where else "", [value for _, values in conditions for value in values]
 
-    def _first_at(self, instant: Instant) -> int:
+    def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first entry at or after an instant, by binary search."""
-        low, last = self._bounds()
+        low, last = self._number_range()
         high = last + 1
         while low < high:
             middle = (low + high) // 2
@@ -162,28 +166,30 @@ class LedgerFile:
         return low
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS)
+def _open_database(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENT_CACHE_SIZE
+    )
     try:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = NORMAL")
-        file.executescript(_TABLES)
-        _bounds_in(file)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.executescript(_SCHEMA)
+        _number_range_of(connection)
     except DAMAGE:
-        file.close()
+        connection.close()
         raise
-    return file
+    return connection
 
 
-def _bounds_in(file: sqlite3.Connection) -> tuple[int, int]:
+def _number_range_of(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
     # One SELECT for both would make SQLite scan the whole table.
-    (first,) = file.execute("SELECT min(number) FROM decisions").fetchone()
-    (last,) = file.execute("SELECT max(number) FROM decisions").fetchone()
+    (first,) = connection.execute("SELECT min(number) FROM decisions").fetchone()
+    (last,) = connection.execute("SELECT max(number) FROM decisions").fetchone()
     return first or 0, last or 0
 
 
-def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
+def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
     if query.kind:
         yield "kind = ?", [query.kind]
     if query.namespace:
@@ -195,19 +201,19 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
         yield "reason = ?", [query.reason]
 
 
-def _values(records: Sequence[DecisionRecord]) -> list[Any]:
+def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
     """Return the column values of entries; details that consecutive entries share are encoded once."""
     values: list[Any] = []
     previous: Mapping[str, Any] = {}
-    encoded: bytes | None = None
+    encoded_details: bytes | None = None
     for number, at, component, regarding, type_, reason, message, details in records:
         if details is not previous:
-            previous, encoded = details, _encode(details) if details else None
-        values += (number, at, component, *regarding, type_, reason, message, encoded if details else None)
+            previous, encoded_details = details, _encode(details) if details else None
+        values += (number, at, component, *regarding, type_, reason, message, encoded_details if details else None)
     return values
 
 
-def _record(row: Sequence[Any]) -> DecisionRecord:
+def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
     number, at, component, kind, namespace, name, type_, reason, message, details = row
     decoded_details = {} if details is None else _decode(details)
     return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)
@@ -222,9 +228,9 @@ def _record(row: Sequence[Any]) -> DecisionRecord:
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long entries are batched.
-_GATHER: Final = 0.05  # seconds
+_BATCH_SECONDS: Final = 0.05  # seconds
 #: Maximum unwritten entries. Beyond it the oldest are dropped.
-_WAITING_MAX: Final = 200_000
+_UNWRITTEN_MAX: Final = 200_000
 
 
 class LiveLedger:
@@ -240,60 +246,62 @@ class LiveLedger:
         self.last = self._file.last
         self._loop = loop
         self._writer = BackgroundThread(loop)
-        self._gathered: list[DecisionRecord] = []
+        self._unwritten: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
-        self._is_due = False
+        self._is_write_scheduled = False
         #: The number of added entries, and the number of lost entries.
         self._entries = self._lost = 0
 
-    def keep(self, entry: DecisionRecord) -> None:
+    def add_entry(self, entry: DecisionRecord) -> None:
         """Add an entry, whose number must be greater than the numbers of all earlier entries."""
         self._entries += 1
-        self._gathered.append(entry)
-        if not self._is_due and not self._writing:
-            self._is_due = True
-            self._loop.call_later(_GATHER, self._write)
+        self._unwritten.append(entry)
+        if not self._is_write_scheduled and not self._writing:
+            self._is_write_scheduled = True
+            self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the entries that match a query, oldest first, including unwritten entries."""
-        recent = [each for each in (*self._writing, *self._gathered) if _is_asked_for(each, query)]
-        known = {each.number: each for each in (*self._file.find(query), *recent)}
-        return [known[number] for number in sorted(known)][-query.limit :] if query.limit else []
+        recent = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
+        entries_by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
+        return (
+            [entries_by_number[number] for number in sorted(entries_by_number)][-query.limit :] if query.limit else []
+        )
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the entry with this number, written or not; None if it was deleted."""
-        waiting = (each for each in (*self._writing, *self._gathered) if each.number == number)
-        return next(waiting, None) or self._file.get(number)
+        unwritten = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
+        return next(unwritten, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the ledger."""
-        waiting = len(self._writing) + len(self._gathered)
-        figures = {"entries_total": self._entries, "lost_total": self._lost, "waiting": waiting}
-        for name, value in figures.items():
+        unwritten_count = len(self._writing) + len(self._unwritten)
+        values_by_name = {"entries_total": self._entries, "lost_total": self._lost, "waiting": unwritten_count}
+        for name, value in values_by_name.items():
             yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
         """Write the remaining entries, and close the ledger file."""
         self._writer.end()
-        self._is_due = True  # nothing more is written later
-        if self._gathered:
-            self._append(self._gathered)
-            self._gathered = []
+        self._is_write_scheduled = True  # nothing more is written later
+        if self._unwritten:
+            self._append(self._unwritten)
+            self._unwritten = []
         self._file.close()
 
     def _write(self) -> None:
-        self._is_due = False
-        if not self._gathered or self._writing:
+        self._is_write_scheduled = False
+        if not self._unwritten or self._writing:
             return
-        self._lost += max(0, len(self._gathered) - _WAITING_MAX)
-        self._writing, self._gathered = self._gathered[-_WAITING_MAX:], []
-        self._writer.do(partial(self._append, self._writing), self._written)
+        self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
+        self._writing, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
+        self._writer.do(partial(self._append, self._writing), self._finish_write)
 
-    def _written(self, _done: Exception | None) -> None:
+    def _finish_write(self, _done: Exception | None) -> None:
         self._writing = []
-        if self._gathered and not self._is_due:
-            self._is_due = True
-            self._loop.call_later(_GATHER, self._write)
+        if self._unwritten and not self._is_write_scheduled:
+            self._is_write_scheduled = True
+            self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def _append(self, records: Sequence[DecisionRecord]) -> None:
         """Write entries to the file. If that fails, the entries are lost and the error is logged."""
@@ -304,7 +312,7 @@ class LiveLedger:
             _LOG.error("%d entries of the decision ledger could not be written and are lost: %s", len(records), error)
 
 
-def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
+def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
     kind, namespace, name = entry.regarding
     return (
         query.kind in {"", kind}
@@ -313,13 +321,13 @@ def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
         and query.reason in {"", entry.reason}
         and (query.since is None or entry.at >= query.since)
         and (query.until is None or entry.at < query.until)
-        and (not query.about or any(_is_like(entry.regarding, key) for key in query.about))
+        and (not query.about or any(_matches_key(entry.regarding, key) for key in query.about))
     )
 
 
-def _is_like(key: Key, asked: Key) -> bool:
+def _matches_key(key: Key, requested: Key) -> bool:
     """Report whether a key matches the requested key, whose name may end with `?` wildcards for one character each."""
-    if (key.kind, key.namespace) != (asked.kind, asked.namespace):
+    if (key.kind, key.namespace) != (requested.kind, requested.namespace):
         return False
-    known = asked.name.rstrip("?")
-    return key.name.startswith(known) and len(key.name) == len(asked.name)
+    prefix = requested.name.rstrip("?")
+    return key.name.startswith(prefix) and len(key.name) == len(requested.name)

@@ -69,7 +69,7 @@ class TextFormatter(logging.Formatter):
         text = super().format(record)
         if record.levelno >= logging.WARNING:
             return text
-        return f"{_time(record)} {record.levelname.lower()} {text}"
+        return f"{_format_record_time(record)} {record.levelname.lower()} {text}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -77,19 +77,19 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a log record as a JSON line."""
-        text: dict[str, Any] = {
-            "time": _time(record),
+        document: dict[str, Any] = {
+            "time": _format_record_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            text["error"] = self.formatException(record.exc_info)
-        return _encode(text).decode()
+            document["error"] = self.formatException(record.exc_info)
+        return _encode(document).decode()
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_record_time(record: logging.LogRecord) -> str:
     instant: Instant = int(record.created * _MICROSECONDS)
     return format_micro_time(instant)
 
@@ -102,56 +102,66 @@ def _time(record: logging.LogRecord) -> str:
 
 
 _LOG: Final = logging.getLogger("batchyard.cycles")
-_WORDS: Final = {"Admit": "admitted", "Preempt": "preempting", "StayPending": "waiting"}
-_SPAN_DIGITS: Final = 16
+_OUTCOMES: Final = {"Admit": "admitted", "Preempt": "preempting", "StayPending": "waiting"}
+_SPAN_ID_LENGTH: Final = 16
 
 
 class CycleLog:
     """A CycleObserver that logs each scheduling cycle and exports it as a trace; it delegates to another observer."""
 
-    def __init__(self, watch: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
-        self._watch = watch
+    def __init__(self, observer: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
+        self._observer = observer
         self._emit = emit
-        self._began: Instant = 0
-        self._decided: Instant = 0
+        self._began_at: Instant = 0
+        self._decided_at: Instant = 0
 
     def begin(self) -> None:
         """Record the start of a scheduling cycle."""
-        self._began = wall_clock()
-        self._watch.begin()
+        self._began_at = wall_clock()
+        self._observer.begin()
 
     def decide(self) -> None:
         """Record that all decisions of the cycle are made, and that applying them starts."""
-        self._watch.decide()
-        self._decided = wall_clock()
+        self._observer.decide()
+        self._decided_at = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Log the completed cycle, and export it as a trace."""
-        self._watch.end(cycle, decisions)
+        self._observer.end(cycle, decisions)
         is_logged = _LOG.isEnabledFor(logging.DEBUG)
         if not is_logged and self._emit is None:
             return
-        ended, counts = wall_clock(), Counter(_WORDS[type(decision).__name__] for decision in decisions)
-        counters = {"cycle": cycle.number, "heads": len(decisions), **{word: counts[word] for word in _WORDS.values()}}
+        ended_at, counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
+        counters = {
+            "cycle": cycle.number,
+            "heads": len(decisions),
+            **{outcome: counts[outcome] for outcome in _OUTCOMES.values()},
+        }
         if is_logged:
-            fields = {**counters, "decided_us": self._decided - self._began, "applied_us": ended - self._decided}
-            _LOG.debug("cycle %d: %s", cycle.number, _in_words(counters), extra={"fields": fields})
+            fields = {
+                **counters,
+                "decided_us": self._decided_at - self._began_at,
+                "applied_us": ended_at - self._decided_at,
+            }
+            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": fields})
         if self._emit is not None:
-            for span in self._spans(counters, ended):
+            for span in self._spans(counters, ended_at):
                 self._emit(span)
 
-    def _spans(self, counters: Mapping[str, int], ended: Instant) -> Sequence[TraceSpan]:
-        made = [uid_for(self._began, str(counters["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
-        trace, (root, decide, apply) = made[0], (each[:_SPAN_DIGITS] for each in made[1:])
+    def _spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
+        ids = [
+            uid_for(self._began_at, str(counters["cycle"]), seed).replace("-", "") for seed in ("", "root", "1", "2")
+        ]
+        trace_id, (root_id, decide_id, apply_id) = ids[0], (full_id[:_SPAN_ID_LENGTH] for full_id in ids[1:])
         return (
-            TraceSpan(trace, decide, root, "decide", self._began, self._decided, {}),
-            TraceSpan(trace, apply, root, "apply", self._decided, ended, {}),
-            TraceSpan(trace, root, "", "scheduling cycle", self._began, ended, counters),
+            TraceSpan(trace_id, decide_id, root_id, "decide", self._began_at, self._decided_at, {}),
+            TraceSpan(trace_id, apply_id, root_id, "apply", self._decided_at, ended_at, {}),
+            TraceSpan(trace_id, root_id, "", "scheduling cycle", self._began_at, ended_at, counters),
         )
 
 
-def _in_words(counters: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in counters.items() if word != "cycle")
+def _format_counters(counters: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counters.items() if name != "cycle")
 
 
 # --- decisions ---
@@ -168,34 +178,34 @@ _DECISION_LOG: Final = logging.getLogger("batchyard.decisions")
 class DecisionLog:
     """An EventSink that numbers, logs and stores the decisions of controllers, and delegates to another sink."""
 
-    def __init__(self, sink: EventSink, keep: Callable[[DecisionRecord], None], last: int = 0) -> None:
+    def __init__(self, sink: EventSink, store_entry: Callable[[DecisionRecord], None], last: int = 0) -> None:
         self._sink = sink
-        self._keep = keep
+        self._store_entry = store_entry
         self._number = last
-        self._recorded: LruCache[Key, tuple[str, str]] = LruCache()
+        self._last_messages: LruCache[Key, tuple[str, str]] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Pass an event record on to the other sink, and log and store it unless it repeats the object's last one."""
         self._sink(now, controller, record)
         regarding, type_, reason, message, details = record
-        if self._recorded.recall(regarding) == (reason, message):
+        if self._last_messages.recall(regarding) == (reason, message):
             return
-        self._recorded.remember(regarding, (reason, message))
+        self._last_messages.remember(regarding, (reason, message))
         self._number += 1
         recorded_details = {} if details is None else details()
         entry = DecisionRecord(
             self._number, now, component_of(controller), regarding, type_, reason, message, recorded_details
         )
         if _DECISION_LOG.isEnabledFor(logging.INFO):
-            _DECISION_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
-        self._keep(entry)
+            _DECISION_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _log_fields(entry)})
+        self._store_entry(entry)
 
 
 def keep_nothing(_entry: DecisionRecord) -> None:
     """Discard a decision, for a process without a decision ledger."""
 
 
-def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
+def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
     """Return the structured fields of a decision's log line."""
     kind, namespace, name = entry.regarding
     regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
@@ -221,7 +231,7 @@ class AuditLog:
         self._path = path
         self._size_max = size_max
         self._count = 0
-        self._file = _opened(path)
+        self._file = _open_audit_file(path)
 
     def note(self, audited: AuditedRequest) -> None:
         """Write the audit event of an answered request. If that fails, the event is lost and the error is logged."""
@@ -252,11 +262,11 @@ class AuditLog:
         """Rename the full file and open a new one. If that fails, the next line retries it."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        file = _opened(self._path)
+        file = _open_audit_file(self._path)
         self._file.close()
         self._file = file
 
 
-def _opened(path: Path) -> FileIO:
+def _open_audit_file(path: Path) -> FileIO:
     """Open the audit log for appending; only the owner can read a new file."""
     return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

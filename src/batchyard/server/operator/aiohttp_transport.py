@@ -20,14 +20,14 @@ from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
 
 #: A watch that receives no data for this long is restarted, since bookmarks arrive about every minute.
 SILENCE_MAX: Final = 150  # seconds
-_CONNECTS_WITHIN: Final = 10  # seconds
+_CONNECT_TIMEOUT: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
-_BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
+_CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError)
 #: Status codes of a server that is overloaded or unreachable (0), and the retry delay without a Retry-After header.
-_NOT_NOW: Final = frozenset({0, 429, 503})
-_AGAIN_AFTER: Final = SECOND // 5
+_RETRIED_CODES: Final = frozenset({0, 429, 503})
+_RETRY_DELAY: Final = SECOND // 5
 #: The longest Retry-After that is respected.
-_WAITS_MAX: Final = 3600  # seconds
+_RETRY_AFTER_MAX: Final = 3600  # seconds
 _DIGITS_MAX: Final = 18
 
 
@@ -36,10 +36,10 @@ class HttpTransport:
 
     def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewal_task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._access = access
-        self._session = _session()
+        self._http_session = _http_session()
 
     def carrying_to(self, post: Callable[[Work], None]) -> "KernelTransport":
         """Return a transport that delivers responses as external work of an event loop, through `post`."""
@@ -51,27 +51,27 @@ class HttpTransport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._session.close()
+        await self._http_session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until it completes or the transport is closed."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
-        answer = await self._asked(request)
-        if answer.code == _UNAUTHORIZED and await self._has_renewed():
-            answer = await self._asked(request)
+        answer = await self._send_once(request)
+        if answer.code == _UNAUTHORIZED and await self._renew_credentials():
+            answer = await self._send_once(request)
         return answer
 
     async def ask_patiently(self, request: HttpRequest) -> HttpAnswer:
         """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
-        until = ticks() + request.within / SECOND
-        while (answer := await self.ask(request)).code in _NOT_NOW:
-            wait = answer.retry_after or _AGAIN_AFTER
-            if ticks() + wait / SECOND > until:
+        deadline = ticks() + request.within / SECOND
+        while (answer := await self.ask(request)).code in _RETRIED_CODES:
+            wait = answer.retry_after or _RETRY_DELAY
+            if ticks() + wait / SECOND > deadline:
                 break
             await sleep_for(wait)
         return answer
@@ -83,35 +83,35 @@ class HttpTransport:
 
         With `to_the_end`, an incomplete last line is delivered too.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
         try:
-            async with self._request(request, timeout) as response:
+            async with self._open_request(request, timeout) as response:
                 if response.status != 200:
                     if response.status == _UNAUTHORIZED:
-                        await self._has_renewed()
-                    return await _answer(response)
+                        await self._renew_credentials()
+                    return await _read_answer(response)
                 deliver(())
-                rest = await _read_lines(response, deliver)
-                if rest and to_the_end:
-                    deliver([rest])
-        except _BROKEN as error:
-            return _broken(error)
+                incomplete_line = await _read_lines(response, deliver)
+                if incomplete_line and to_the_end:
+                    deliver([incomplete_line])
+        except _CONNECTION_ERRORS as error:
+            return _failed_answer(error)
         return HttpAnswer(200)
 
-    async def _asked(self, request: HttpRequest) -> HttpAnswer:
-        timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECTS_WITHIN)
+    async def _send_once(self, request: HttpRequest) -> HttpAnswer:
+        timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
-            async with self._request(request, timeout) as response:
-                return await _answer(response)
-        except _BROKEN as error:
-            return _broken(error)
+            async with self._open_request(request, timeout) as response:
+                return await _read_answer(response)
+        except _CONNECTION_ERRORS as error:
+            return _failed_answer(error)
 
-    def _request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
+    def _open_request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
         headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
         if access.authorization:
             headers.append(("authorization", access.authorization))
-        return self._session.request(
+        return self._http_session.request(
             request.method,
             access.url + request.path,
             data=request.body or None,
@@ -122,15 +122,15 @@ class HttpTransport:
             server_hostname=access.server_name or None,
         )
 
-    async def _has_renewed(self) -> bool:
+    async def _renew_credentials(self) -> bool:
         """Load the credentials again, once for all concurrent callers. Return whether they have changed."""
-        before = self._access
-        if self._renewing is None:
-            self._renewing = asyncio.ensure_future(self._read_again())
-        await asyncio.shield(self._renewing)
-        return self._access is not before
+        previous = self._access
+        if self._renewal_task is None:
+            self._renewal_task = asyncio.ensure_future(self._load_credentials())
+        await asyncio.shield(self._renewal_task)
+        return self._access is not previous
 
-    async def _read_again(self) -> None:
+    async def _load_credentials(self) -> None:
         try:
             access = await self._renew()
             if access.authorization != self._access.authorization or not access.authorization:
@@ -138,9 +138,9 @@ class HttpTransport:
         except KubeconfigError:
             pass  # the caller gets the 401, and the next 401 triggers another attempt
         finally:
-            self._renewing = None
+            self._renewal_task = None
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _process_task_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             asyncio.get_running_loop().call_exception_handler(
@@ -151,13 +151,13 @@ class HttpTransport:
 class KernelTransport:
     """A Transport (batchyard.client.transport) over an HttpTransport, which delivers responses to one event loop."""
 
-    def __init__(self, wire: HttpTransport, post: Callable[[Work], None]) -> None:
-        self._wire = wire
+    def __init__(self, http_transport: HttpTransport, post: Callable[[Work], None]) -> None:
+        self._transport = http_transport
         self._post = post
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         """Send a request, and call `answered` once with the response."""
-        self._wire.start(self._send(request, answered))
+        self._transport.start(self._send(request, answered))
 
     def watch(
         self,
@@ -166,10 +166,10 @@ class KernelTransport:
         ended: Callable[[HttpAnswer], None],
     ) -> None:
         """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
-        self._wire.start(self._watch(request, deliver, ended))
+        self._transport.start(self._watch(request, deliver, ended))
 
     async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        answer = await self._wire.ask(request)
+        answer = await self._transport.ask(request)
         self._post(partial(answered, answer))
 
     async def _watch(
@@ -178,11 +178,11 @@ class KernelTransport:
         deliver: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        answer = await self._wire.stream(request, lambda lines: self._post(partial(deliver, lines)))
+        answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
         self._post(partial(ended, answer))
 
 
-def _session() -> aiohttp.ClientSession:
+def _http_session() -> aiohttp.ClientSession:
     # A watch occupies its connection, so the number of connections must not be limited.
     connector = aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
@@ -190,30 +190,30 @@ def _session() -> aiohttp.ClientSession:
     )
 
 
-async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
+async def _read_answer(response: aiohttp.ClientResponse) -> HttpAnswer:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
-    return HttpAnswer(response.status, await response.read(), _seconds(wait), server_time=_instant(date))
+    return HttpAnswer(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
-    rest: list[bytes] = []
+    incomplete: list[bytes] = []
     async for chunk in response.content.iter_any():
-        first, *others = chunk.split(b"\n")
-        rest.append(first)
-        if others:
-            lines = [b"".join(rest), *others[:-1]]
-            rest = [others[-1]]
+        first, *later_parts = chunk.split(b"\n")
+        incomplete.append(first)
+        if later_parts:
+            lines = [b"".join(incomplete), *later_parts[:-1]]
+            incomplete = [later_parts[-1]]
             deliver([line for line in lines if line])
-    return b"".join(rest)
+    return b"".join(incomplete)
 
 
-def _seconds(text: str) -> Duration | None:
+def _parse_retry_after(text: str) -> Duration | None:
     is_number = text.isdecimal() and len(text) <= _DIGITS_MAX
-    return min(int(text), _WAITS_MAX) * SECOND if is_number else None
+    return min(int(text), _RETRY_AFTER_MAX) * SECOND if is_number else None
 
 
-def _instant(date: str) -> Instant:
+def _parse_date(date: str) -> Instant:
     """Parse a `Date` header; return 0 if it is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
@@ -221,18 +221,18 @@ def _instant(date: str) -> Instant:
         return 0
 
 
-def _broken(error: BaseException) -> HttpAnswer:
+def _failed_answer(error: BaseException) -> HttpAnswer:
     """Return a response with code 0 for a failed request, with the error and whether the request may have been sent."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        message = f"{error.host}:{error.port}: {_reason(error.os_error)}"
+        message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
         message = "the connection was closed before the response was complete"
     return HttpAnswer(0, trouble=message, was_sent=was_sent)
 
 
-def _reason(error: OSError) -> str:
+def _connection_error_text(error: OSError) -> str:
     """Return why a connection failed, as the system's error text: asyncio's text names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)

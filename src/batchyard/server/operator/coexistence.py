@@ -25,18 +25,18 @@ from batchyard.server.operator.snapshot import RequestSender, send_with_retries
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 #: How often webhook configurations are checked.
-EVERY: Final = 5 * SECOND
-_CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+CHECK_INTERVAL: Final = 5 * SECOND
+_WEBHOOK_CONFIGURATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: A manager that wrote within this time is assumed to be running.
 _RECENT: Final = 10 * MINUTE
 #: The number of objects of a kind that are checked. A running controller would have written all of them.
-_OBJECTS: Final = 50
-_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
+_CHECKED_OBJECTS_MAX: Final = 50
+_BATCHYARD_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
 #: A webhook of programs that admit Workloads (Kueue, batchyard), and a webhook of programs that handle JobSets
 #: (JobSet's controller, Kueue, batchyard).
-_ADMITS, _RUNS_SETS = "vworkload.kb.io", "vjobset.kb.io"
+_WORKLOAD_WEBHOOK, _JOBSET_WEBHOOK = "vworkload.kb.io", "vjobset.kb.io"
 #: The webhook by which another batchyard installation is recognized, by controller group.
-_OURS_BY: Final = {ADMISSION: _ADMITS, JOBSET: "vpod.kb.io"}
+_BATCHYARD_WEBHOOKS: Final = {ADMISSION: _WORKLOAD_WEBHOOK, JOBSET: "vpod.kb.io"}
 
 
 class Service(NamedTuple):
@@ -75,27 +75,27 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 }
 
 
-async def startup_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
+async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
     """Return why these controller groups must not start on this cluster; '' if there is no conflict."""
-    if why := await _run_by_platform(wire, groups):
-        return why
-    if why := await _seen_by_webhooks(wire, groups, own):
-        return why
+    if conflict := await _platform_conflict(sender, groups):
+        return conflict
+    if conflict := await _webhook_conflict(sender, groups, own_service):
+        return conflict
     for group in groups:
         upstream = _UPSTREAMS.get(group)
-        signs = [] if upstream is None else [sign async for sign in _recent_writes(wire, upstream)]
+        signs = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
         if upstream is not None and signs:
             return _conflict_message(group, upstream.name, signs)
     return ""
 
 
-async def watch_for_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
+async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
     """Check the webhook configurations periodically until a conflict appears; return the reason to stop."""
-    why = ""
-    while not why:
-        await sleep_for(EVERY)
-        why = await _seen_by_webhooks(wire, groups, own)
-    return why
+    conflict = ""
+    while not conflict:
+        await sleep_for(CHECK_INTERVAL)
+        conflict = await _webhook_conflict(sender, groups, own_service)
+    return conflict
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
@@ -103,40 +103,46 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
     for group in groups:
         upstream = _UPSTREAMS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
-            written = _last_written([event.obj], upstream.managers)
-            before = None if event.old is None else _last_written([event.old], upstream.managers)
-            if written is not None and written != before and now - written < _RECENT:
+            written_at = _last_written([event.obj], upstream.managers)
+            previously_written_at = None if event.old is None else _last_written([event.old], upstream.managers)
+            if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT:
                 return _conflict_message(
                     group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"]
                 )
     return ""
 
 
-async def _run_by_platform(wire: RequestSender, groups: Sequence[str]) -> str:
+async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
     """Return why controller groups must not start, if the server is a platform that runs them itself; else ''."""
-    if await is_foreign(wire):
+    if await is_foreign(sender):
         return ""
-    report = await wire.ask(HttpRequest("GET", REPORT))
-    runs = (decoded(report.body).get("controllers") or ()) if report.code == 200 else ()
-    both = ",".join(group for group in groups if group in runs)
-    if not both:
+    report = await sender.ask(HttpRequest("GET", REPORT))
+    platform_groups = (decoded(report.body).get("controllers") or ()) if report.code == 200 else ()
+    shared_groups = ",".join(group for group in groups if group in platform_groups)
+    if not shared_groups:
         return ""
-    without = ",".join(f"-{group}" for group in groups if group in runs)
+    exclusions = ",".join(f"-{group}" for group in groups if group in platform_groups)
     return (
-        f"this platform runs {both} itself: two controllers would decide about the same objects. Start it with "
-        f"--controllers '*,{without}', or leave them out here; --beside-upstream skips this check"
+        f"this platform runs {shared_groups} itself: two controllers would decide about the same objects. "
+        f"Start it with --controllers '*,{exclusions}', or leave them out here; --beside-upstream skips this check"
     )
 
 
-async def _seen_by_webhooks(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
+async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
     """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
-    found = list_in(await wire.ask(HttpRequest("GET", _CONFIGURATIONS)))
-    others = [each for each in (found or {}).get("items") or () if not _is_at(each, own)]
+    listed = list_in(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
+    configurations = [
+        configuration
+        for configuration in (listed or {}).get("items") or ()
+        if not _refers_to_service(configuration, own_service)
+    ]
     for group in groups:
-        for each in others:
-            name = _decider(each, group)
+        for configuration in configurations:
+            name = _competing_program(configuration, group)
             if name:
-                return _conflict_message(group, name, [f"its webhook configuration is {each['metadata']['name']}"])
+                return _conflict_message(
+                    group, name, [f"its webhook configuration is {configuration['metadata']['name']}"]
+                )
     return ""
 
 
@@ -147,33 +153,37 @@ def _conflict_message(group: str, name: str, signs: Sequence[str]) -> str:
     )
 
 
-def _decider(configuration: Obj, group: str) -> str:
+def _competing_program(configuration: Obj, group: str) -> str:
     """Return the program whose webhooks show that it does the work of a controller group; '' if there is none."""
-    hooks = [hook.get("name") for hook in configuration.get("webhooks") or ()]
-    if _LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
-        return "another batchyard" if _OURS_BY.get(group) in hooks else ""
+    webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
+    if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
+        return "another batchyard" if _BATCHYARD_WEBHOOKS.get(group) in webhook_names else ""
     upstream = _UPSTREAMS.get(group)
     if upstream is None:
         return ""
-    does = (_RUNS_SETS in hooks and _ADMITS not in hooks) if group == JOBSET else _ADMITS in hooks
-    return upstream.name if does or configuration["metadata"]["name"] == upstream.configuration else ""
+    does_same_work = (
+        (_JOBSET_WEBHOOK in webhook_names and _WORKLOAD_WEBHOOK not in webhook_names)
+        if group == JOBSET
+        else _WORKLOAD_WEBHOOK in webhook_names
+    )
+    return upstream.name if does_same_work or configuration["metadata"]["name"] == upstream.configuration else ""
 
 
-def _is_at(configuration: Obj, own: Service) -> bool:
+def _refers_to_service(configuration: Obj, own_service: Service) -> bool:
     services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in configuration.get("webhooks") or ()]
-    return any((each.get("namespace"), each.get("name")) == own for each in services)
+    return any((service.get("namespace"), service.get("name")) == own_service for service in services)
 
 
-async def _recent_writes(wire: RequestSender, upstream: _Upstream) -> AsyncIterator[str]:
+async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIterator[str]:
     for kind in upstream.kinds:
         info = kind_info(kind)
         path = path_of_kind(info, info.storage_version)
-        answer = await wire.ask(HttpRequest("GET", f"{path}?limit={_OBJECTS}"))
-        found = list_in(answer) or {}
-        written = _last_written(found.get("items") or (), upstream.managers)
+        answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
+        listed = list_in(answer) or {}
+        written_at = _last_written(listed.get("items") or (), upstream.managers)
         now = answer.server_time or wall_clock()  # managedFields have the server's time
-        if written is not None and now - written < _RECENT:
-            yield f"it wrote a {info.kind} {format_age(max(0, now - written))} ago"
+        if written_at is not None and now - written_at < _RECENT:
+            yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
@@ -183,13 +193,13 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
     Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
     ClusterQueues under other names.
     """
-    whole, prefix = managers
+    exact_name, prefix = managers
     times = [
         parse_time(entry["time"])
         for obj in objects
         for entry in obj["metadata"].get("managedFields") or ()
         if entry.get("time") and entry.get("manager") not in SHARED_MANAGERS
-        if entry.get("manager") == whole or str(entry.get("manager")).startswith(prefix)
+        if entry.get("manager") == exact_name or str(entry.get("manager")).startswith(prefix)
     ]
     return max(times, default=None)
 
@@ -201,7 +211,7 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
 # Source: config/components/manager of Kueue, and the chart that is released with it.
 
 
-_KEY: Final = "controller_manager_config.yaml"
+_CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 
 
 class ConfigMapName(NamedTuple):
@@ -217,9 +227,9 @@ class ConfigMapName(NamedTuple):
 
 
 #: The ConfigMap of a released Kueue.
-KUEUE: Final = ConfigMapName("kueue-system", "kueue-manager-config")
+KUEUE_CONFIG_MAP: Final = ConfigMapName("kueue-system", "kueue-manager-config")
 #: The ConfigMap of an installed batchyard operator.
-OURS: Final = ConfigMapName("batchyard-system", "batchyard-operator-configuration")
+OPERATOR_CONFIG_MAP: Final = ConfigMapName("batchyard-system", "batchyard-operator-configuration")
 
 
 class ConfigurationResult(NamedTuple):
@@ -231,13 +241,15 @@ class ConfigurationResult(NamedTuple):
     is_lacking: bool = False
 
 
-async def configuration_of(wire: RequestSender, places: Sequence[ConfigMapName] = (KUEUE, OURS)) -> ConfigurationResult:
+async def configuration_of(
+    sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
+) -> ConfigurationResult:
     """Read Kueue's Configuration from the first of these ConfigMaps that exists."""
-    for place in places:
-        answer = await send_with_retries(wire, HttpRequest("GET", place.path))
-        name = f"ConfigMap {place.name} of {place.namespace}"
+    for config_map in config_maps:
+        answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
+        name = f"ConfigMap {config_map.name} of {config_map.namespace}"
         if answer.code == 200:
-            return _read(name, (decoded(answer.body).get("data") or {}).get(_KEY))
+            return _parse_config_map(name, (decoded(answer.body).get("data") or {}).get(_CONFIGURATION_KEY))
         if answer.code != 404:
             return ConfigurationResult(
                 None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_lacking=True
@@ -251,9 +263,11 @@ def unsupported_settings(configuration: Obj) -> Iterator[str]:
         yield f"the setting {path} of Kueue's Configuration is not supported; used instead: {instead}"
 
 
-def _read(name: str, text: str | None) -> ConfigurationResult:
+def _parse_config_map(name: str, text: str | None) -> ConfigurationResult:
     if text is None:
-        return ConfigurationResult(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
+        return ConfigurationResult(
+            None, f"{name} has no key {_CONFIGURATION_KEY} with Kueue's Configuration", is_lacking=True
+        )
     try:
         return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration was read from {name}")
     except InvalidConfiguration as invalid:

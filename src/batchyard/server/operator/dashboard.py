@@ -22,8 +22,8 @@ from batchyard.server.operator.token_review import TokenReviewer
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
 _ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
-_AGAIN: Final = 20.0
-_SCHEME: Final = "bearer "
+_RECHECK_INTERVAL: Final = 20.0
+_BEARER_PREFIX: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,13 +33,13 @@ class StreamHub:
     def __init__(self) -> None:
         self._streams: dict[ModelStream, None] = {}
 
-    def join(self, watch: ModelStream) -> None:
+    def join(self, model_stream: ModelStream) -> None:
         """Add a stream, which is then notified of all changes."""
-        self._streams[watch] = None
+        self._streams[model_stream] = None
 
-    def leave(self, watch: ModelStream) -> None:
+    def leave(self, model_stream: ModelStream) -> None:
         """Remove a stream, which is then no longer notified."""
-        self._streams.pop(watch, None)
+        self._streams.pop(model_stream, None)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Notify all streams of changes of objects."""
@@ -55,43 +55,45 @@ class StreamHub:
 class OperatorPage:
     """The HTTP handlers of the dashboard. `models` returns None until the operator leads."""
 
-    def __init__(self, reviewed: TokenReviewer, models: Callable[[], tuple[ModelHandler, StreamHub] | None]) -> None:
-        self._reviewed = reviewed
+    def __init__(
+        self, token_reviewer: TokenReviewer, models: Callable[[], tuple[ModelHandler, StreamHub] | None]
+    ) -> None:
+        self._token_reviewer = token_reviewer
         self._models = models
         self._files = StaticFileHandler(asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the HTTP routes of the dashboard."""
         return [
-            web.get(FILES, self._file),
-            web.get(f"{FILES}/{{name:.*}}", self._file),
-            web.get(f"{MODELS}{{view}}", self._model),
+            web.get(FILES, self._serve_file),
+            web.get(f"{FILES}/{{name:.*}}", self._serve_file),
+            web.get(f"{MODELS}{{view}}", self._serve_model),
         ]
 
-    async def _file(self, request: web.Request) -> web.StreamResponse:
-        return _sent(self._files.answer(ApiRequest("GET", request.path)))
+    async def _serve_file(self, request: web.Request) -> web.StreamResponse:
+        return _web_response(self._files.answer(ApiRequest("GET", request.path)))
 
-    async def _model(self, request: web.Request) -> web.StreamResponse:
+    async def _serve_model(self, request: web.Request) -> web.StreamResponse:
         try:
-            return await self._answered(request)
+            return await self._answer_model(request)
         except StatusError as refused:
-            return _sent(refused.response())
+            return _web_response(refused.response())
 
-    async def _answered(self, request: web.Request) -> web.StreamResponse:
-        there = self._models()
-        if there is None:
+    async def _answer_model(self, request: web.Request) -> web.StreamResponse:
+        models_and_hub = self._models()
+        if models_and_hub is None:
             raise StatusError(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
-        models, hub = there
+        models, hub = models_and_hub
         header = request.headers.get("authorization", "")
-        token = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
-        user = await self._reviewed.user_of(token) if token else None
+        token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
+        user = await self._token_reviewer.user_of(token) if token else None
         if user is None:
             raise unauthorized()
-        asked = ApiRequest("GET", request.path, dict(request.query), user=user)
-        answer = await self._settled(models, asked._replace(query={**asked.query, "watch": "false"}))
-        if not asked.flag("watch"):
-            return _sent(answer)
-        stream = models.answer(asked)
+        api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
+        answer = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
+        if not api_request.flag("watch"):
+            return _web_response(answer)
+        stream = models.answer(api_request)
         assert isinstance(stream, ModelStream), "a watch returns a stream"
         hub.join(stream)
         try:
@@ -100,18 +102,18 @@ class OperatorPage:
             hub.leave(stream)
             stream.end()
 
-    async def _settled(self, models: ModelHandler, asked: ApiRequest) -> Response:
+    async def _compute_model(self, models: ModelHandler, api_request: ApiRequest) -> Response:
         """Compute a model's response, repeatedly until all permissions that it depends on are known."""
         for _ in range(_ROUNDS_MAX):
-            refused: StatusError | None = None
+            error_response: StatusError | None = None
             try:
-                answer = models.answer(asked)
+                answer = models.answer(api_request)
             except StatusError as error:
-                refused = error
-            if not await self._reviewed.settle():
+                error_response = error
+            if not await self._token_reviewer.send_reviews():
                 break
-        if refused is not None:
-            raise refused
+        if error_response is not None:
+            raise error_response
         assert isinstance(answer, Response), "a request without watch returns a plain response"
         return answer
 
@@ -119,32 +121,32 @@ class OperatorPage:
         """Stream the changes of a model to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
-        news = asyncio.Event()
-        stream.on_news = news.set
+        data_available = asyncio.Event()
+        stream.on_news = data_available.set
         while not stream.is_over:
-            news.clear()
-            for part in stream.take():
-                await response.write(part)
+            data_available.clear()
+            for chunk in stream.take():
+                await response.write(chunk)
             try:
-                async with asyncio.timeout(_AGAIN):
-                    await news.wait()
+                async with asyncio.timeout(_RECHECK_INTERVAL):
+                    await data_available.wait()
             except TimeoutError:
                 stream.mark()
-            if await self._reviewed.user_of(token) is None:
+            if await self._token_reviewer.user_of(token) is None:
                 break
-            if await self._reviewed.settle():
+            if await self._token_reviewer.send_reviews():
                 stream.touch()
         await response.write_eof()
         return response
 
 
-def _sent(answer: Response) -> web.Response:
-    body = answer.body if isinstance(answer.body, bytes) else _text(answer.body)
+def _web_response(answer: Response) -> web.Response:
+    body = answer.body if isinstance(answer.body, bytes) else _encode_body(answer.body)
     headers = dict(answer.headers) | {"content-type": answer.content_type}
     return web.Response(status=answer.code, body=body, headers=headers)
 
 
-def _text(body: object) -> bytes:
+def _encode_body(body: object) -> bytes:
     return body.encode() if isinstance(body, str) else _encode(body)
 
 
@@ -153,24 +155,26 @@ def _text(body: object) -> bytes:
 # HTTP endpoints of the operator and the shadow: health, metrics and the dashboard.
 
 
-_ENDS_WITHIN: Final = 1.0  # seconds
+_SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 
 
 class HttpEndpoints:
     """An HTTP server that runs while its context manager is entered; with port 0 it does not listen."""
 
-    def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], report: Callable[[str], None]) -> None:
+    def __init__(
+        self, routes: Iterable[web.RouteDef], listen_address: tuple[str, int], report: Callable[[str], None]
+    ) -> None:
         self._routes = routes
-        self._place = place
+        self._listen_address = listen_address
         self._report = report
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
-        address, port = self._place
+        address, port = self._listen_address
         if port:
             app = web.Application()
             app.add_routes(self._routes)
-            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
             self._report(f"batchyard: health and metrics at http://{address}:{port}, dashboard at /ui/")
@@ -184,14 +188,14 @@ class HttpEndpoints:
 def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
     """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, '' when ready."""
 
-    async def alive(_request: web.Request) -> web.Response:
+    async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    async def ready(_request: web.Request) -> web.Response:
+    async def handle_readyz(_request: web.Request) -> web.Response:
         missing = waits_for()
         return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
 
-    async def metrics(request: web.Request) -> web.StreamResponse:
+    async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
             parts = exposition.parts(request.query.getall(CHOICE, []))
@@ -204,7 +208,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
         await answer.write_eof()
         return answer
 
-    return [web.get("/healthz", alive), web.get("/readyz", ready), web.get("/metrics", metrics)]
+    return [web.get("/healthz", handle_healthz), web.get("/readyz", handle_readyz), web.get("/metrics", handle_metrics)]
 
 
 async def _yield_to_loop() -> None:

@@ -16,10 +16,10 @@ from batchyard.server.clocks.wall import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: API groups of Kubernetes itself have no dot or this suffix. They are never installed.
-_NATIVE: Final = (".k8s.io",)
-_LOOKS_MAX: Final = 50
-_LOOKS_EVERY: Final = SECOND // 5
-_THERE: Final = 409
+_NATIVE_GROUP_SUFFIXES: Final = (".k8s.io",)
+_POLLS_MAX: Final = 50
+_POLL_INTERVAL: Final = SECOND // 5
+_ALREADY_EXISTS: Final = 409
 
 
 class DefinitionsClient(Protocol):
@@ -29,40 +29,40 @@ class DefinitionsClient(Protocol):
         """Send a request and return the response."""
 
 
-async def install(wire: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
+async def install(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
-    missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
-    return [await _install(wire, info) for info in missing]
+    missing = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
+    return [await _install_definition(api_client, info) for info in missing]
 
 
-def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
+def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
     for kind in kinds:
         info = kind_info(kind)
-        if "." in info.group and not info.group.endswith(_NATIVE):
+        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIXES):
             yield info
 
 
-async def _is_served(wire: DefinitionsClient, info: ServedKind) -> bool:
+async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
     """Report whether the server serves the kind in any known version."""
     for version in info.versions:
-        answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
+        answer = await api_client.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
         if answer.code != 404:
             return True
     return False
 
 
-async def _install(wire: DefinitionsClient, info: ServedKind) -> str:
+async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -> str:
     definition = definition_of(info)
     name = definition["metadata"]["name"]
-    answer = await wire.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
-    if answer.code not in {201, _THERE}:
-        why = decoded(answer.body).get("message") or answer.trouble or answer.code
-        return f"batchyard: CustomResourceDefinition {name} could not be installed: {why}"
-    for _ in range(_LOOKS_MAX):
-        found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
-        if is_true(found, ESTABLISHED):
+    answer = await api_client.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
+    if answer.code not in {201, _ALREADY_EXISTS}:
+        reason = decoded(answer.body).get("message") or answer.trouble or answer.code
+        return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
+    for _ in range(_POLLS_MAX):
+        stored = decoded((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        if is_true(stored, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
-        await sleep_for(_LOOKS_EVERY)
+        await sleep_for(_POLL_INTERVAL)
     return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"
 
 
@@ -81,22 +81,22 @@ class WatchErrorLog:
         #: The errors that were reported and may still last.
         self._reported: dict[str, None] = {}
 
-    def news(self, informer: Informer, all_of_them: Iterable[Informer]) -> str:
+    def news(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
         """Return the message to report after a response to an informer; '' if there is nothing new."""
         if informer.trouble:
             if informer.trouble in self._reported:
                 return ""
             self._reported[informer.trouble] = None
-            return self._in_words(informer)
+            return self._error_message(informer)
         if not self._reported:
             return ""
-        lasting = {each.trouble: each.is_served for each in all_of_them if each.trouble}
-        if any(lasting.values()) or self._reported.keys() == lasting.keys():
+        lasting_errors = {other.trouble: other.is_served for other in all_informers if other.trouble}
+        if any(lasting_errors.values()) or self._reported.keys() == lasting_errors.keys():
             return ""
-        self._reported = dict.fromkeys(lasting)
+        self._reported = dict.fromkeys(lasting_errors)
         return "recovered: all lists and watches work again"
 
-    def _in_words(self, informer: Informer) -> str:
+    def _error_message(self, informer: Informer) -> str:
         if informer.is_served:
             return informer.trouble
         text = f"{informer.trouble}; until it does, the kind counts as having no objects"

@@ -39,7 +39,7 @@ from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import (
-    EVERY,
+    CHECK_INTERVAL,
     Service,
     conflicting_write,
     startup_conflict,
@@ -54,7 +54,7 @@ from batchyard.server.termination import unless_ended
 from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
 
 #: The remedy for kinds that the server does not serve.
-_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
+_UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
 
 
 class OperatorError(Exception):
@@ -79,7 +79,7 @@ class OperatorConfig:
     terms: LeaseSettings | None
     limits: ClientRateLimits
     #: Whether missing CustomResourceDefinitions are installed first.
-    installs: bool
+    installs_definitions: bool
     #: The address and port for health, metrics and the dashboard; port 0 disables them.
     address: str
     port: int
@@ -96,43 +96,45 @@ class OperatorProcess:
     It must be created within the asyncio loop that runs it.
     """
 
-    def __init__(self, wanted: OperatorConfig, wire: HttpTransport, report: Callable[[str], None]) -> None:
-        self._wanted = wanted
-        self.wire = wire
+    def __init__(self, config: OperatorConfig, http_transport: HttpTransport, report: Callable[[str], None]) -> None:
+        self._config = config
+        self.http_transport = http_transport
         self.report = report
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.timers = LoopTimers(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
-        self._carrier = wire.carrying_to(_at_once(loop))
-        self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, report)
-        self.spans = SpanExport(wanted.traces_to, loop) if wanted.traces_to else None
-        self._leadership = self._candidate()
-        gate = (lambda: True) if self._leadership is None else self._leadership.may_write
-        limit = RateLimit(wanted.limits.qps, wanted.limits.burst)
-        wiring = ClientDependencies(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
-        self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
-        self.client.on_news = self._heard
+        self._kernel_transport = http_transport.carrying_to(_post_directly(loop))
+        self.clock = ServerClock(self.kernel, self.timers, http_transport, self._kernel_transport, report)
+        self.spans = SpanExport(config.traces_to, loop) if config.traces_to else None
+        self._leadership = self._create_leadership()
+        write_gate = (lambda: True) if self._leadership is None else self._leadership.may_write
+        limit = RateLimit(config.limits.qps, config.limits.burst)
+        dependencies = ClientDependencies(
+            self.kernel, self.timers, http_transport.carrying_to(self.kernel.post), limit, write_gate
+        )
+        self.client = RestClient(dependencies, kinds_seen(config.settings.controllers))
+        self.client.on_news = self._process_news
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
         #: The permissions of dashboard users, and the models of the dashboard (None until the operator leads).
-        self.reviewed = TokenReviewer(wire, self.timers.now)
+        self.token_reviewer = TokenReviewer(http_transport, self.timers.now)
         self.models: tuple[ModelHandler, StreamHub] | None = None
-        self.figures = ServerMetrics(STANDALONE if wanted.terms is None else LEADER)
+        self.server_metrics = ServerMetrics(STANDALONE if config.terms is None else LEADER)
         if self.spans is not None:
-            self.figures.also.append(self.spans.texts)
+            self.server_metrics.also.append(self.spans.texts)
         self.leads = False
         #: Returns whether the webhooks are ready to be called.
-        self.answers: Callable[[], bool] = lambda: True
+        self.are_webhooks_ready: Callable[[], bool] = lambda: True
         #: Yields the metrics of the webhooks.
-        self.asked: Texts = lambda: iter(())
-        self._troubles = WatchErrorLog(_REMEDY)
+        self.webhook_texts: Texts = lambda: iter(())
+        self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
         """Set the clock to the server's time, install definitions if requested, and join leader election."""
         await self.clock.set()
-        if self._wanted.installs:
-            for reported in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
+        if self._config.installs_definitions:
+            for reported in await install(self.http_transport, kinds_seen(self._config.settings.controllers)):
                 self.report(reported)
         if self._leadership is None:
             self._lead()
@@ -156,12 +158,12 @@ class OperatorProcess:
         if not self.ended.done():
             self.ended.set_exception(error)
 
-    def _candidate(self) -> Leadership | None:
-        terms = self._wanted.terms
+    def _create_leadership(self) -> Leadership | None:
+        terms = self._config.terms
         if terms is None:
             return None
-        leadership = Leadership(LeaderElector(terms), self.timers, self._carrier)
-        leadership.on_leading, leadership.on_lost = self._lead, self._lost
+        leadership = Leadership(LeaderElector(terms), self.timers, self._kernel_transport)
+        leadership.on_leading, leadership.on_lost = self._lead, self._stop_after_lost_lease
         leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
 
@@ -170,114 +172,124 @@ class OperatorProcess:
         self.report("batchyard: this replica leads; listing objects")
         self.client.start()
 
-    def _lost(self) -> None:
+    def _stop_after_lost_lease(self) -> None:
         self.kernel.stop()
         self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
-    def _heard(self, informer: Informer) -> None:
-        """Report news of an informer, and start the controllers when all informers are synced."""
-        if news := self._troubles.news(informer, self.client.informers.values()):
+    def _process_news(self, informer: Informer) -> None:
+        """Report new errors or the recovery of an informer, and start the controllers when all informers are synced."""
+        if news := self._watch_errors.news(informer, self.client.informers.values()):
             self.report(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
-            self.platform = self._begun()
-            self.report(f"batchyard: this replica runs {', '.join(self._wanted.settings.controllers)}")
+            self.platform = self._start_controllers()
+            self.report(f"batchyard: this replica runs {', '.join(self._config.settings.controllers)}")
 
-    def _begun(self) -> WiredPlatform:
-        pace = DecisionThrottle(self.kernel.clock, self.clock.speed)
-        self.figures.also.append(pace.texts)
+    def _start_controllers(self) -> WiredPlatform:
+        throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
+        self.server_metrics.also.append(throttle.texts)
         decisions, cycles = (
             DecisionLog(EventRecorder(self.client, socket.gethostname()), keep_nothing),
-            self.figures.cycles,
+            self.server_metrics.cycles,
         )
-        ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
-        platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
+        ports = Ports(
+            self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=self._cycle_observer(cycles)
+        )
+        platform, existing = build_platform(ports, self._config.settings), self.client.everything()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
-        if not self._wanted.beside_upstream:
-            self.client.subscribe(self._look_for_others)
-        platform.runner.observe(found)
-        fair_sharing = self._wanted.settings.kueue.policy.fair_sharing
-        self.figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
-        self.models = self._shown(platform, found)
+        if not self._config.beside_upstream:
+            self.client.subscribe(self._check_conflicts)
+        platform.runner.observe(existing)
+        fair_sharing = self._config.settings.kueue.policy.fair_sharing
+        self.server_metrics.begin(
+            ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), existing
+        )
+        self.models = self._create_models(platform, existing)
         return platform
 
-    def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
+    def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
         """Stop the operator if a change shows that another controller writes the same objects."""
         for event in events:
-            if why := conflicting_write(event, self._wanted.settings.controllers, self.kernel.clock()):
+            if reason := conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
-                self.fail(OperatorError(why))
+                self.fail(OperatorError(reason))
 
-    def _shown(self, platform: WiredPlatform, found: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
+    def _create_models(self, platform: WiredPlatform, existing: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
         """Create the dashboard's models of a platform, which are updated on every change."""
         history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
-        history.observe(found)
+        history.observe(existing)
         self.client.subscribe(history.observe)
         self.client.subscribe(hub.observe)
-        pages = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
-        return ModelHandler(pages, self.reviewed, hub, self.timers), hub
+        views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
+        return ModelHandler(views, self.token_reviewer, hub, self.timers), hub
 
-    def _watching(self, cycles: CycleObserver) -> CycleObserver:
+    def _cycle_observer(self, cycles: CycleObserver) -> CycleObserver:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
 
-async def operate(wanted: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
+async def operate(config: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
     """Run a replica of the operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
-    access = await unless_ended(end, read_access(wanted.source))
+    access = await unless_ended(end, read_access(config.source))
     if access is None:
         return
-    if wanted.terms is not None and not wanted.terms.namespace:
-        wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
-    wire = HttpTransport(access, lambda: read_access(wanted.source))
-    operator = OperatorProcess(wanted, wire, report)
+    if config.terms is not None and not config.terms.namespace:
+        config = replace(config, terms=replace(config.terms, namespace=access.namespace))
+    http_transport = HttpTransport(access, lambda: read_access(config.source))
+    operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    terms = wanted.webhooks._replace(managed_namespaces=wanted.settings.kueue.managed_namespaces)
-    hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).reporting_to(report)
-    operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
+    terms = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
+    webhook_server = Webhooks(
+        terms, config.settings.controllers, http_transport, (config.address, access.namespace)
+    ).reporting_to(report)
+    operator.are_webhooks_ready, operator.webhook_texts = (lambda: webhook_server.is_ready), webhook_server.texts
     try:
-        async with operator_endpoints(operator, (wanted.address, wanted.port), report), hooks:
+        async with operator_endpoints(operator, (config.address, config.port), report), webhook_server:
             report(f"batchyard: operator at {access.url}")
-            async with _without_conflicts(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
+            async with _without_conflicts(operator, config, Service(access.namespace, config.webhooks.service), end):
                 if not end.is_set():
                     await unless_ended(end, operator.start())
-                await _first(end, operator.ended)
+                await _wait_for_end(end, operator.ended)
     finally:
         await operator.close()
-        await wire.close()
+        await http_transport.close()
 
 
 @contextlib.asynccontextmanager
 async def _without_conflicts(
-    operator: OperatorProcess, wanted: OperatorConfig, own: Service, end: asyncio.Event
+    operator: OperatorProcess, config: OperatorConfig, own_service: Service, end: asyncio.Event
 ) -> AsyncIterator[None]:
     """Wait until no other controller decides about the same objects; end the operator if one appears later.
 
 
     A replica with webhooks keeps answering them while it waits, so that objects can still be created.
     """
-    if wanted.beside_upstream:
+    if config.beside_upstream:
         yield
         return
-    groups, reported = wanted.settings.controllers, ""
-    while not end.is_set() and (why := await unless_ended(end, startup_conflict(operator.wire, groups, own))):
-        if not wanted.webhooks.port:
-            raise OperatorError(why)
-        if why != reported:
-            operator.report(f"batchyard: {why}. Only the webhooks are served until this is resolved")
-        reported = why
+    groups, reported = config.settings.controllers, ""
+    while not end.is_set() and (
+        reason := await unless_ended(end, startup_conflict(operator.http_transport, groups, own_service))
+    ):
+        if not config.webhooks.port:
+            raise OperatorError(reason)
+        if reason != reported:
+            operator.report(f"batchyard: {reason}. Only the webhooks are served until this is resolved")
+        reported = reason
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(end.wait(), EVERY / SECOND)
-    looking = asyncio.create_task(watch_for_conflict(operator.wire, groups, own))
-    looking.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
+            await asyncio.wait_for(end.wait(), CHECK_INTERVAL / SECOND)
+    conflict_task = asyncio.create_task(watch_for_conflict(operator.http_transport, groups, own_service))
+    conflict_task.add_done_callback(
+        lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result()))
+    )
     try:
         yield
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        conflict_task.cancel()
+        await asyncio.gather(conflict_task, return_exceptions=True)
 
 
-async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
+async def _wait_for_end(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
     """Wait until `end` is set or the operator has ended. Raises the error that ended it, if any."""
     ended.add_done_callback(lambda _: end.set())
     await end.wait()
@@ -288,18 +300,18 @@ async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
 def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """End the operator after an exception in its own code; ignore errors of broken connections."""
     error = context.get("exception")
-    if isinstance(error, BaseException) and _is_ours(error):
+    if isinstance(error, BaseException) and _is_batchyard_exception(error):
         operator.fail(error)
     elif not isinstance(error, OSError):
         loop.default_exception_handler(context)
 
 
-def _is_ours(error: BaseException) -> bool:
+def _is_batchyard_exception(error: BaseException) -> bool:
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames)
 
 
-def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
     def post(work: Callable[[], None]) -> None:
         loop.call_soon(work)
 
@@ -307,30 +319,32 @@ def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], 
 
 
 def operator_endpoints(
-    operator: OperatorProcess, place: tuple[str, int], report: Callable[[str], None]
+    operator: OperatorProcess, listen_address: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
     """Return the HTTP server of an operator for health, metrics and the dashboard."""
-    program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
-    exposition = Exposition([*program, *operator.figures.sources()])
-    page = OperatorPage(operator.reviewed, lambda: operator.models)
-    return HttpEndpoints([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, report)
+    program = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
+    exposition = Exposition([*program, *operator.server_metrics.sources()])
+    page = OperatorPage(operator.token_reviewer, lambda: operator.models)
+    return HttpEndpoints(
+        [*health_routes(exposition, lambda: _readiness_delay(operator)), *page.routes()], listen_address, report
+    )
 
 
-def _missing(operator: OperatorProcess) -> str:
+def _readiness_delay(operator: OperatorProcess) -> str:
     """Return what delays readiness: webhook certificates, or on the leader informers that are not synced; else ''."""
-    if not operator.answers():
+    if not operator.are_webhooks_ready():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:
         return ", ".join(kind for kind, informer in operator.client.informers.items() if not informer.is_synced)
     return ""
 
 
-def _texts(operator: OperatorProcess) -> Iterator[str]:
+def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the client."""
     yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     answers = operator.client.outbox.answers
     rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
     yield text_of(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()
-    yield text_of(metric("batchyard_lists_total"), (((kind,), each.lists) for kind, each in informers))
-    yield text_of(metric("batchyard_watches_total"), (((kind,), each.watches) for kind, each in informers))
+    yield text_of(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))
+    yield text_of(metric("batchyard_watches_total"), (((kind,), informer.watches) for kind, informer in informers))

@@ -27,7 +27,7 @@ from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.coexistence import KUEUE, configuration_of, unsupported_settings
+from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, configuration_of, unsupported_settings
 from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
@@ -45,39 +45,43 @@ class ShadowPage:
     """The dashboard models of a shadow, updated on every change; its index of queues is used only for display."""
 
     def __init__(
-        self, client: RestClient, time: LoopTimers, reviewed: TokenReviewer, counts: Callable[[], ComparisonCounts]
+        self,
+        client: RestClient,
+        timers: LoopTimers,
+        token_reviewer: TokenReviewer,
+        counts: Callable[[], ComparisonCounts],
     ) -> None:
         self._index = SchedulerCache()
-        self._time = time
-        self._history = PlatformHistory(time.now, self._index.cluster_queue_of)
+        self._timers = timers
+        self._history = PlatformHistory(timers.now, self._index.cluster_queue_of)
         self._comparison = ShadowComparison(lambda: sum(counts().agreed.values()), lambda: counts().divergences)
         self._history.comparison = self._comparison
         self._hub = StreamHub()
-        pages = DashboardViews(client, self._index, self._history, PlatformTime(time.now, 1.0))
-        self.models = ModelHandler(pages, reviewed, self._hub, time), self._hub
+        views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
+        self.models = ModelHandler(views, token_reviewer, self._hub, timers), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Update the dashboard models after changes; existing objects are passed as ADDED events."""
-        now = self._time.now()
+        now = self._timers.now()
         for event in events:
             self._index.observe(event, now)
         self._index.snapshot.settle()
         self._history.observe(events)
         self._hub.observe(events)
 
-    def found(self, finding: Divergence) -> None:
+    def add_divergence(self, divergence: Divergence) -> None:
         """Add a divergence between the decisions of Kueue and batchyard to the dashboard."""
-        since = finding.at if finding.since is None else finding.since
-        identity = finding.divergence_type.value, finding.workload, finding.message
+        since = divergence.at if divergence.since is None else divergence.since
+        identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.partings.appendleft(
-            SchedulerDivergence(finding.at, since, *identity, finding.why(), finding.look)
+            SchedulerDivergence(divergence.at, since, *identity, divergence.why(), divergence.look)
         )
         self._hub.touch()
 
 
-_ENDS_WITHIN: Final = 1.0  # seconds
+_END_TIMEOUT: Final = 1.0  # seconds
 #: The rate limit of the client: requests per second, and burst.
-_LIMIT: Final = 50.0, 100
+_RATE_LIMIT: Final = 50.0, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class ShadowConfig:
     fair_sharing: bool
     terms: ShadowSettings
     #: How long to run after all objects are read; None runs until it is stopped.
-    lasts: Duration | None
+    run_time: Duration | None
     #: The address and port for health, metrics and the dashboard; port 0 disables them.
     address: str
     port: int
@@ -105,32 +109,36 @@ class Shadow:
 
     def __init__(
         self,
-        wanted: ShadowConfig,
+        config: ShadowConfig,
         kueue: KueueSettings,
-        wire: HttpTransport,
-        found: Callable[[Divergence], None],
+        http_transport: HttpTransport,
+        on_divergence: Callable[[Divergence], None],
         report: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._wanted = wanted
+        self._config = config
         self._report = report
-        self._on_finding = found
+        self._on_divergence = on_divergence
         self._loop = loop
         #: Done when the run time has passed, or when an exception ends the shadow.
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._time = LoopTimers(loop)
+        self._timers = LoopTimers(loop)
         #: The permissions of dashboard users, and the dashboard (None until all objects are read).
-        self.reviewed = TokenReviewer(wire, self._time.now)
+        self.token_reviewer = TokenReviewer(http_transport, self._timers.now)
         self.page: ShadowPage | None = None
-        transport = ReadOnlyTransport(wire.carrying_to(self._post))
-        wiring = ClientDependencies(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
-        self.client = RestClient(wiring, KINDS)
-        self.client.on_news = self._heard
-        how = kueue.policy, _with_pods_ready(wanted.terms, kueue)
-        self._looking = ShadowController(self.client, transport, self._time, how, report=self._found)
-        self.followers = self._looking.followers
+        read_only_transport = ReadOnlyTransport(http_transport.carrying_to(self._post))
+        dependencies = ClientDependencies(
+            self._timers, self._timers, read_only_transport, RateLimit(*_RATE_LIMIT), _may_not_write
+        )
+        self.client = RestClient(dependencies, KINDS)
+        self.client.on_news = self._process_news
+        comparison_settings = kueue.policy, _with_pods_ready(config.terms, kueue)
+        self._controller = ShadowController(
+            self.client, read_only_transport, self._timers, comparison_settings, report=self._report_divergence
+        )
+        self.followers = self._controller.followers
         self.client.subscribe(self._observe)
-        self._troubles = WatchErrorLog()
+        self._watch_errors = WatchErrorLog()
 
     def start(self) -> None:
         """Start to list and watch objects."""
@@ -138,8 +146,8 @@ class Shadow:
 
     def stop(self) -> None:
         """Stop the comparison and all timers."""
-        self._looking.is_over = True
-        self._time.stop()
+        self._controller.is_over = True
+        self._timers.stop()
 
     @property
     def counts(self) -> ComparisonCounts:
@@ -148,9 +156,9 @@ class Shadow:
 
     def _post(self, work: Work) -> None:
         """Schedule work on the asyncio loop, unless the shadow has ended by then."""
-        self._loop.call_soon(self._guarded, work)
+        self._loop.call_soon(self._run_unless_ended, work)
 
-    def _guarded(self, work: Work) -> None:
+    def _run_unless_ended(self, work: Work) -> None:
         if not self.ended.done():
             work()
 
@@ -159,94 +167,101 @@ class Shadow:
         if not self.ended.done():
             self.ended.set_exception(error)
 
-    def _heard(self, informer: Informer) -> None:
-        if news := self._troubles.news(informer, self.client.informers.values()):
+    def _process_news(self, informer: Informer) -> None:
+        if news := self._watch_errors.news(informer, self.client.informers.values()):
             self._report(f"batchyard: {news}")
-        has_begun = self._looking.has_begun
-        self._looking.heard(informer)
-        if not has_begun and self._looking.has_begun:
-            if self._wanted.port:
-                self.page = ShadowPage(self.client, self._time, self.reviewed, lambda: self.counts)
+        has_begun = self._controller.has_begun
+        self._controller.heard(informer)
+        if not has_begun and self._controller.has_begun:
+            if self._config.port:
+                self.page = ShadowPage(self.client, self._timers, self.token_reviewer, lambda: self.counts)
                 self.page.observe(self.client.everything())
             self._report("batchyard: comparing with Kueue's decisions; no objects are written")
-            if self._wanted.lasts is not None:
-                self._time.call_at(self._time.now() + self._wanted.lasts, self._end)
+            if self._config.run_time is not None:
+                self._timers.call_at(self._timers.now() + self._config.run_time, self._end)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         if self.page is not None:
             self.page.observe(events)
 
-    def _found(self, finding: Divergence) -> None:
-        self._on_finding(finding)
+    def _report_divergence(self, divergence: Divergence) -> None:
+        self._on_divergence(divergence)
         if self.page is not None:
-            self.page.found(finding)
+            self.page.add_divergence(divergence)
 
     def _end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
 
-def shadow_endpoints(shadow: Shadow, place: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
+def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
     """Return the HTTP server of a shadow for health, metrics and the dashboard."""
-    figures = ShadowMetrics(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
+    metrics = ShadowMetrics(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
     routes = health_routes(
-        Exposition([("batchyard", figures.texts)]),
+        Exposition([("batchyard", metrics.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
-    page = OperatorPage(shadow.reviewed, lambda: None if shadow.page is None else shadow.page.models)
-    return HttpEndpoints([*routes, *page.routes()], place, report)
+    page = OperatorPage(shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models)
+    return HttpEndpoints([*routes, *page.routes()], listen_address, report)
 
 
 async def compare_with_kueue(
-    wanted: ShadowConfig, found: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
+    config: ShadowConfig, on_divergence: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
     """Run a shadow until `end` is set or its run time has passed. Return counts of equal and divergent decisions."""
-    access = await unless_ended(end, read_access(wanted.source))
+    access = await unless_ended(end, read_access(config.source))
     if access is None:
         return ComparisonCounts()
-    wire = HttpTransport(access, lambda: read_access(wanted.source))
+    http_transport = HttpTransport(access, lambda: read_access(config.source))
     report(f"batchyard: shadow at {access.url}")
-    kueue = await unless_ended(end, _kueue(wanted, wire, report))
+    kueue = await unless_ended(end, _read_kueue_settings(config, http_transport, report))
     if kueue is None:
-        await wire.close()
+        await http_transport.close()
         return ComparisonCounts()
-    shadow = Shadow(wanted, kueue, wire, found, report)
+    shadow = Shadow(config, kueue, http_transport, on_divergence, report)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(shadow, loop, context))
     try:
-        async with shadow_endpoints(shadow, (wanted.address, wanted.port), report):
+        async with shadow_endpoints(shadow, (config.address, config.port), report):
             shadow.start()
             await end.wait()
     finally:
         shadow.stop()
-        await wire.close()
+        await http_transport.close()
     if shadow.ended.done():
         shadow.ended.result()
     return shadow.counts
 
 
-async def _kueue(wanted: ShadowConfig, wire: HttpTransport, report: Callable[[str], None]) -> KueueSettings:
+async def _read_kueue_settings(
+    config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
+) -> KueueSettings:
     """Return the settings with which Kueue decides, read from the cluster unless they are given."""
-    kueue = wanted.kueue
+    kueue = config.kueue
     if kueue is None:
-        read = await configuration_of(wire, [KUEUE])
-        configuration = read.configuration
-        without = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
-        for line in [read.message + without, *(() if configuration is None else unsupported_settings(configuration))]:
+        result = await configuration_of(http_transport, [KUEUE_CONFIG_MAP])
+        configuration = result.configuration
+        assumption = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
+        for line in [
+            result.message + assumption,
+            *(() if configuration is None else unsupported_settings(configuration)),
+        ]:
             report(f"batchyard: {line}")
         kueue = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
-    return kueue.sharing_fairly() if wanted.fair_sharing else kueue
+    return kueue.sharing_fairly() if config.fair_sharing else kueue
 
 
 def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
     """Return the settings of the shadow, extended by those of Kueue's waitForPodsReady."""
-    waits = kueue.pods_ready
-    if waits is None:
+    pods_ready_settings = kueue.pods_ready
+    if pods_ready_settings is None:
         return terms
-    by_creation = waits.requeuing_timestamp is RequeuingTimestamp.CREATION
-    return terms._replace(is_by_creation=by_creation, held_back=BlockedPeriods() if waits.block_admission else None)
+    by_creation = pods_ready_settings.requeuing_timestamp is RequeuingTimestamp.CREATION
+    return terms._replace(
+        is_by_creation=by_creation, held_back=BlockedPeriods() if pods_ready_settings.block_admission else None
+    )
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -258,6 +273,6 @@ def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, cont
         shadow.fail(error)
 
 
-def _never() -> bool:
+def _may_not_write() -> bool:
     """Return False: a shadow may not write."""
     return False

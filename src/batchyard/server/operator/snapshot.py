@@ -31,11 +31,11 @@ PAGE: Final = 1000
 #: The maximum number of attempts for a request that fails with a retriable status.
 TRIES_MAX: Final = 6
 #: The longest Retry-After that is respected.
-_WAIT_MAX: Final = MINUTE
-_NOT_THERE, _FORBIDDEN, _GONE = 404, 403, 410
+_RETRY_DELAY_MAX: Final = MINUTE
+_NOT_FOUND, _FORBIDDEN, _GONE = 404, 403, 410
 #: Status codes of a server that cannot list at a revision, because it is compacted or Exact is not supported.
-_NOT_SO: Final = (400, 410, 504)
-_LATER: Final = frozenset({0, 429, 500, 502, 503})
+_INEXACT_CODES: Final = (400, 410, 504)
+_RETRIED_CODES: Final = frozenset({0, 429, 500, 502, 503})
 
 
 class SnapshotError(Exception):
@@ -79,92 +79,98 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 """Called with the kind and the objects of each page, in their storage version."""
 
 
-async def read_cluster(wire: RequestSender, kinds: Iterable[str], take: PageHandler) -> SnapshotResult:
-    """List all objects of these kinds, and pass each page to `take`. Raises SnapshotError if a list fails."""
-    first = await _first(wire)
-    own = decoded(first.body) if first.code == 200 else {}
-    reading = SnapshotResult(at=int(own.get("instant") or first.server_time), configuration=own.get("configuration"))
+async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
+    """List all objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
+    answer = await _request_status_document(sender)
+    status_document = decoded(answer.body) if answer.code == 200 else {}
+    result = SnapshotResult(
+        at=int(status_document.get("instant") or answer.server_time), configuration=status_document.get("configuration")
+    )
     for kind in kinds:
-        await _read_kind(wire, kind_info(kind), take, reading)
-    return reading
+        await _read_kind(sender, kind_info(kind), on_page, result)
+    return result
 
 
-async def _first(wire: RequestSender) -> HttpAnswer:
+async def _request_status_document(sender: RequestSender) -> HttpAnswer:
     """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
     request = HttpRequest("GET", REPORT)
-    answer = await wire.ask(request)
+    answer = await sender.ask(request)
     if not answer.code:
         raise SnapshotError(failure_reason(answer))
-    return answer if answer.code not in _LATER else await send_with_retries(wire, request)
+    return answer if answer.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
-async def _read_kind(wire: RequestSender, info: ServedKind, take: PageHandler, reading: SnapshotResult) -> None:
+async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
     """List all objects of a kind, in the newest version that the server serves and can convert to."""
     unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
-        path, exact = path_of_kind(info, version), ""
-        if reading.revision:
-            exact = f"&resourceVersion={reading.revision}&resourceVersionMatch=Exact"
-        answer = await _page(wire, path, exact)
-        if exact and answer.code in _NOT_SO:
-            reading.loose.append(info.constant)
-            answer = await _page(wire, path, "")
+        path, exact_query = path_of_kind(info, version), ""
+        if result.revision:
+            exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
+        answer = await _fetch_page(sender, path, exact_query)
+        if exact_query and answer.code in _INEXACT_CODES:
+            result.loose.append(info.constant)
+            answer = await _fetch_page(sender, path, "")
         if answer.code == 200:
-            await _take_pages(wire, (info, version), answer, take, reading)
+            await _take_pages(sender, (info, version), answer, on_page, result)
             return
         if answer.code == _FORBIDDEN:
-            reading.forbidden.append(info.constant)
-            reading.refusal = reading.refusal or failure_reason(answer)
+            result.forbidden.append(info.constant)
+            result.refusal = result.refusal or failure_reason(answer)
             return
         if _is_unconverted(answer):
             unconverted = answer
-        elif answer.code != _NOT_THERE:
+        elif answer.code != _NOT_FOUND:
             raise SnapshotError(failure_reason(answer))
     if unconverted is not None:
         raise SnapshotError(failure_reason(unconverted))
-    reading.unserved.append(info.constant)
+    result.unserved.append(info.constant)
 
 
 async def _take_pages(
-    wire: RequestSender, of: tuple[ServedKind, str], answer: HttpAnswer, take: PageHandler, reading: SnapshotResult
+    sender: RequestSender,
+    kind_and_version: tuple[ServedKind, str],
+    answer: HttpAnswer,
+    on_page: PageHandler,
+    result: SnapshotResult,
 ) -> None:
-    """Pass all pages to `take`, given the first one. If the continue token expires, use the one in the error."""
-    info, version = of
+    """Pass all pages to `on_page`, given the first one. If the continue token expires, use the one in the error."""
+    info, version = kind_and_version
     path = path_of_kind(info, version)
     while True:
         page = list_in(answer)
         if page is None:
             raise SnapshotError(failure_reason(answer))
-        reading.revision = reading.revision or revision_of(page)
+        result.revision = result.revision or revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
-        reading.counts[info.constant] = reading.counts.get(info.constant, 0) + len(items)
-        take(info.constant, [received(info, version, item) for item in items])
-        token = _next(page)
+        result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
+        on_page(info.constant, [received(info, version, item) for item in items])
+        token = _continue_token(page)
         if not token:
             return
-        answer = await _page(wire, path, f"&continue={quote(token, safe='')}")
-        if answer.code == _GONE and (token := _next(decoded(answer.body))):
-            reading.loose.append(info.constant)
-            answer = await _page(wire, path, f"&continue={quote(token, safe='')}")
+        answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        if answer.code == _GONE and (token := _continue_token(decoded(answer.body))):
+            result.loose.append(info.constant)
+            answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
 
-def _next(page: Mapping[str, Any]) -> str:
+def _continue_token(page: Mapping[str, Any]) -> str:
     return (page.get("metadata") or {}).get("continue") or ""
 
 
-async def _page(wire: RequestSender, path: str, query: str) -> HttpAnswer:
+async def _fetch_page(sender: RequestSender, path: str, query: str) -> HttpAnswer:
     """Fetch one page of a list, with retries."""
-    return await send_with_retries(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
+    return await send_with_retries(sender, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
 
 
-async def send_with_retries(wire: RequestSender, request: HttpRequest) -> HttpAnswer:
+async def send_with_retries(sender: RequestSender, request: HttpRequest) -> HttpAnswer:
     """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
-    answer = await wire.ask(request)
-    for tries in range(1, TRIES_MAX):
-        if answer.code not in _LATER or _is_unconverted(answer):
+    answer = await sender.ask(request)
+    for attempt in range(1, TRIES_MAX):
+        if answer.code not in _RETRIED_CODES or _is_unconverted(answer):
             break
-        await sleep_for(min(answer.retry_after or (SECOND << tries) // 8, _WAIT_MAX))
-        answer = await wire.ask(request)
+        await sleep_for(min(answer.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
+        answer = await sender.ask(request)
     return answer
 
 

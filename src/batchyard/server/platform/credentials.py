@@ -27,11 +27,11 @@ AUTHORITY: Final = "ca.crt"
 #: The maximum length of a common name in a certificate.
 NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
-_BEGINS_BEFORE: Final = HOUR  # tolerates clock skew
-_NUMBER_LENGTH: Final = 32  # bytes of each of r and s
+_VALID_BEFORE: Final = HOUR  # tolerates clock skew
+_SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
 
 
-_RESTORE: Final = "put it back from a copy of the data directory"
+_RESTORE_REMEDY: Final = "put it back from a copy of the data directory"
 
 
 class CredentialsError(Exception):
@@ -58,52 +58,58 @@ class CertificateAuthority:
         remedy = f"or remove {key_file} and {AUTHORITY}: then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_RESTORE}, {remedy}")
-            write_private(key_file, _pem(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _loaded_key(key_file, remedy)
+                raise CredentialsError(
+                    f"{key_file} is missing, but its certificate exists; {_RESTORE_REMEDY}, {remedy}"
+                )
+            write_private(key_file, _encode_key(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _load_key(key_file, remedy)
         if not self.certificate_file.exists():
             self._make_certificate()
-        self._certificate = _loaded_certificate(self.certificate_file)
+        self._certificate = _load_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
-            fault = f"{self.certificate_file} is not the certificate of {key_file}"
-            raise CredentialsError(f"{fault}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
+            mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
+            raise CredentialsError(f"{mismatch}; remove {AUTHORITY} (the next start creates it), or {_RESTORE_REMEDY}")
 
     def server(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue a server certificate for these DNS names and IP addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
-        return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
+        return self._sign_certificate(
+            self._certificate_builder(_subject_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names
+        )
 
     def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
         """Issue a client certificate for a user in these groups."""
-        return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        return self._sign_certificate(
+            self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
+        )
 
     def _make_certificate(self) -> None:
-        name = _name("batchyard-ca")
-        builder = self._begun(name, _VALID_FOR).issuer_name(name).public_key(self._key.public_key())
+        name = _subject_name("batchyard-ca")
+        builder = self._certificate_builder(name, _VALID_FOR).issuer_name(name).public_key(self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         certificate = builder.sign(self._key, hashes.SHA256())
         write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _signed(
+    def _sign_certificate(
         self,
-        begun: x509.CertificateBuilder,
+        unsigned: x509.CertificateBuilder,
         usage: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None,
     ) -> SignedCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = begun.issuer_name(self._certificate.subject).public_key(key.public_key())
+        builder = unsigned.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return SignedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+        return SignedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _encode_key(key))
 
-    def _begun(self, subject: x509.Name, valid_for: Duration) -> x509.CertificateBuilder:
+    def _certificate_builder(self, subject: x509.Name, valid_for: Duration) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(to_datetime(self._now - _BEGINS_BEFORE))
+            .not_valid_before(to_datetime(self._now - _VALID_BEFORE))
             .not_valid_after(to_datetime(self._now + valid_for))
         )
 
@@ -115,28 +121,28 @@ class SigningKey:
         """Load or create the key. Raises CredentialsError if the stored key is damaged."""
         path = folder / "tokens.key"
         if not path.exists():
-            write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _loaded_key(path, "or remove it: then all issued tokens become invalid")
-        public = self._key.public_key().public_bytes(
+            write_private(path, _encode_key(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _load_key(path, "or remove it: then all issued tokens become invalid")
+        public_der = self._key.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         digest = hashes.Hash(hashes.SHA256())
-        digest.update(public)
+        digest.update(public_der)
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; return the numbers r and s of the signature, concatenated (RFC 7518, section 3.4)."""
         numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
-        return b"".join(number.to_bytes(_NUMBER_LENGTH, "big") for number in numbers)
+        return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in numbers)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
         """Report whether a signature is the valid signature of a message."""
-        if len(signature) != 2 * _NUMBER_LENGTH:
+        if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
-        first, second = signature[:_NUMBER_LENGTH], signature[_NUMBER_LENGTH:]
-        encoded = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
+        first, second = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
+        encoded_signature = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
         try:
-            self._key.public_key().verify(encoded, message, ec.ECDSA(hashes.SHA256()))
+            self._key.public_key().verify(encoded_signature, message, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             return False
         return True
@@ -144,17 +150,17 @@ class SigningKey:
 
 def kubeconfig(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
     """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
-    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
-    secrets = {
-        "client-certificate-data": _base64(signed.certificate),
-        "client-key-data": _base64(signed.key),
+    cluster = {"server": url, "certificate-authority-data": _encode_base64(authority)}
+    user_credentials = {
+        "client-certificate-data": _encode_base64(signed.certificate),
+        "client-key-data": _encode_base64(signed.key),
     }
     context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "batchyard", "cluster": cluster}],
-        "users": [{"name": user, "user": secrets}],
+        "users": [{"name": user, "user": user_credentials}],
         "contexts": [{"name": "batchyard", "context": context}],
         "current-context": "batchyard",
     }
@@ -162,7 +168,7 @@ def kubeconfig(url: str, authority: bytes, user: str, signed: SignedCertificate,
     return text
 
 
-def _name(user: str, groups: Sequence[str] = ()) -> x509.Name:
+def _subject_name(user: str, groups: Sequence[str] = ()) -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
 
@@ -174,30 +180,32 @@ def _general_name(address: str) -> x509.GeneralName:
         return x509.DNSName(address)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
+def _load_key(path: Path, alternative: str) -> ec.EllipticCurvePrivateKey:
     """Load a private key from a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialsError(f"{path} is damaged; {_RESTORE}, {otherwise}")
+        raise CredentialsError(f"{path} is damaged; {_RESTORE_REMEDY}, {alternative}")
     return key
 
 
-def _loaded_certificate(path: Path) -> x509.Certificate:
+def _load_certificate(path: Path) -> x509.Certificate:
     """Load a certificate from a file. Raises CredentialsError if it is damaged."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise CredentialsError(f"{path} is damaged; {_RESTORE}, or remove it: the next start creates it") from error
+        raise CredentialsError(
+            f"{path} is damaged; {_RESTORE_REMEDY}, or remove it: the next start creates it"
+        ) from error
 
 
-def _base64(content: bytes) -> str:
+def _encode_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()

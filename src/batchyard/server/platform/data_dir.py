@@ -25,11 +25,11 @@ KUBECONFIG: Final = "kubeconfig"
 STATE: Final = "up.json"
 #: The standard output and error of a platform that runs in the background.
 LOG: Final = "up.log"
-_OTHERS: Final = 0o077
+_OTHER_USERS_MASK: Final = 0o077
 #: Key in the state file: the start time of the process.
-_BEGAN: Final = "began"
+_START_TIME_KEY: Final = "began"
 #: The index of `starttime` among the fields that follow the command name in /proc/PID/stat.
-_BEGINNING: Final = 19
+_START_TIME_INDEX: Final = 19
 
 
 class DirectoryError(Exception):
@@ -47,10 +47,10 @@ class PlatformProcess(NamedTuple):
 
 def prepare(folder: Path) -> None:
     """Create a data directory that only its owner can access, and set the umask for private files."""
-    os.umask(_OTHERS)
+    os.umask(_OTHER_USERS_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & _OTHERS:
+        if folder.stat().st_mode & _OTHER_USERS_MASK:
             _make_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise DirectoryError(f"{error.filename}: this is a file, not a folder; set a folder with --data-dir") from error
@@ -61,15 +61,15 @@ def prepare(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
-        fault = "other users can read this folder, and it contains files of other programs"
-        raise DirectoryError(f"{folder}: {fault}; set a new folder with --data-dir, or run chmod 700 on it first")
+        reason = "other users can read this folder, and it contains files of other programs"
+        raise DirectoryError(f"{folder}: {reason}; set a new folder with --data-dir, or run chmod 700 on it first")
     folder.chmod(0o700)
 
 
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write this process's pid, start time and URL, and its watchdog's pid, to the state file."""
-    own = os.getpid()
-    state = {**PlatformProcess(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
+    own_pid = os.getpid()
+    state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: beginning_of(own_pid)}
     write_private(folder / STATE, json.dumps(state).encode())
 
 
@@ -80,25 +80,25 @@ def forget_state(folder: Path) -> None:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, atomically."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    draft.write_bytes(content)
-    draft.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def process_in(folder: Path) -> PlatformProcess | None:
     """Return the running platform process of a data directory; None if there is none or the state file is stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
-        found = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
-        if found.pid <= 0:  # kill(2) reads it as a process group
+        process = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
+        if process.pid <= 0:  # kill(2) reads it as a process group
             return None
-        os.kill(found.pid, 0)
+        os.kill(process.pid, 0)
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
-    is_another = state.get(_BEGAN, "") not in {"", beginning_of(found.pid)}
-    return found if not is_another and is_held(folder / JOURNAL) else None
+    is_pid_reused = state.get(_START_TIME_KEY, "") not in {"", beginning_of(process.pid)}
+    return process if not is_pid_reused and is_held(folder / JOURNAL) else None
 
 
 def beginning_of(pid: int) -> str:
@@ -107,7 +107,7 @@ def beginning_of(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[_BEGINNING]
+    return stat.rpartition(")")[2].split()[_START_TIME_INDEX]
 
 
 # --- options of a platform ---

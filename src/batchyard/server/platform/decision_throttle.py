@@ -20,92 +20,94 @@ from batchyard.server.clocks.wall import own_cpu, wall_clock
 
 
 #: Nanoseconds on a CPU, nanoseconds waiting for one, and a count. Source: Linux's scheduler/sched-stats.rst.
-_STATISTICS: Final = "/proc/thread-self/schedstat"
-_LENGTH_MAX: Final = 128
+_SCHEDSTAT_PATH: Final = "/proc/thread-self/schedstat"
+_READ_SIZE: Final = 128
 
 
-def wanted_cpu() -> float:
+def cpu_demand() -> float:
     """Return the seconds that the calling thread ran or waited for a CPU; without schedstat, only its CPU time."""
     try:
-        file = os.open(_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
+        schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return own_cpu()
     try:
-        ran, waited, *_ = os.read(file, _LENGTH_MAX).split()
+        run_time, wait_time, *_ = os.read(schedstat_fd, _READ_SIZE).split()
     finally:
-        os.close(file)
-    return (int(ran) + int(waited)) / 1e9
+        os.close(schedstat_fd)
+    return (int(run_time) + int(wait_time)) / 1e9
 
 
-#: A pause is this many times as long as the decision before it, up to `REST_MAX` of real time.
-_FACTOR: Final = 1
-REST_MAX: Final = 200 * MILLISECOND
+#: A pause is this many times as long as the decision before it, up to `PAUSE_MAX` of real time.
+_PAUSE_FACTOR: Final = 1
+PAUSE_MAX: Final = 200 * MILLISECOND
 #: The thread is busy if its CPU demand exceeds this fraction of a measurement interval. Then the pauses are longer.
-_BUSY: Final = 0.5
-_LOOKED_AT: Final = 20 * MILLISECOND
-_BUSY_FACTOR: Final = 40
-BUSY_REST_MAX: Final = 1 * SECOND
+_BUSY_FRACTION: Final = 0.5
+_MEASUREMENT_INTERVAL: Final = 20 * MILLISECOND
+_BUSY_PAUSE_FACTOR: Final = 40
+BUSY_PAUSE_MAX: Final = 1 * SECOND
 
 
 class DecisionThrottle:
     """Delays scheduling decisions by pauses, depending on their duration and on the load of the thread.
 
-    `clock` returns the platform's time, which may run faster than real time. While `waits` returns True, there are no
-    pauses.
+    `clock` returns the platform's time, which may run faster than real time. There are no pauses while
+    `is_disabled` returns True.
     """
 
-    def __init__(self, clock: Callable[[], Instant], speed: float, waits: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, clock: Callable[[], Instant], speed: float, is_disabled: Callable[[], bool] = lambda: False
+    ) -> None:
         self._clock = clock
         self._speed = speed
-        self._waits = waits
+        self._is_disabled = is_disabled
         #: In real time: the end and the duration of the last decision, the number of decisions, the total duration of
         #: the decisions, and the total duration of the pauses.
-        self._ended: Instant = 0
-        self._took: Duration = 0
-        self._turns = 0
-        self._worked: Duration = 0
-        self._rested: Duration = 0
+        self._last_ended_at: Instant = 0
+        self._last_duration: Duration = 0
+        self._decision_count = 0
+        self._decision_time: Duration = 0
+        self._pause_time: Duration = 0
         #: The start of the current measurement, and the CPU demand of the thread until then.
-        self._since: Instant = wall_clock()
-        self._wanted = wanted_cpu()
+        self._measured_at: Instant = wall_clock()
+        self._measured_cpu = cpu_demand()
         self._is_busy = False
 
     def next_turn(self) -> Instant:
         """Return 0 if the next decision may start now, else the instant at which the caller must ask again."""
         now = wall_clock()
-        self._look(now)
-        rested, rest = now - self._ended, self._rest()
-        if rested >= rest or rested < 0 or self._waits():
+        self._measure_load(now)
+        paused, required = now - self._last_ended_at, self._pause_after_last()
+        if paused >= required or paused < 0 or self._is_disabled():
             return 0
-        left = min(rest - rested, _LOOKED_AT) if self._is_busy else rest - rested
-        return self._clock() + max(1, int(left * self._speed))
+        remaining = min(required - paused, _MEASUREMENT_INTERVAL) if self._is_busy else required - paused
+        return self._clock() + max(1, int(remaining * self._speed))
 
     def take(self, turn: Work) -> None:
         """Run a decision, and measure its duration."""
-        began = wall_clock()
-        self._rested += max(0, min(began - self._ended, self._rest()))
+        began_at = wall_clock()
+        self._pause_time += max(0, min(began_at - self._last_ended_at, self._pause_after_last()))
         turn()
-        self._ended = wall_clock()
-        self._took = max(0, self._ended - began)
-        self._turns += 1
-        self._worked += self._took
+        self._last_ended_at = wall_clock()
+        self._last_duration = max(0, self._last_ended_at - began_at)
+        self._decision_count += 1
+        self._decision_time += self._last_duration
 
-    def _rest(self) -> Duration:
+    def _pause_after_last(self) -> Duration:
         """Return the length of the pause after the last decision, given the current load of the thread."""
-        factor, most = (_BUSY_FACTOR, BUSY_REST_MAX) if self._is_busy else (_FACTOR, REST_MAX)
-        return min(factor * self._took, most)
+        factor, maximum = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
+        return min(factor * self._last_duration, maximum)
 
-    def _look(self, now: Instant) -> None:
+    def _measure_load(self, now: Instant) -> None:
         """Measure the CPU demand of the thread since the last measurement, if that was long enough ago."""
-        past = now - self._since
-        if 0 <= past < _LOOKED_AT:
+        elapsed = now - self._measured_at
+        if 0 <= elapsed < _MEASUREMENT_INTERVAL:
             return
-        wanted = wanted_cpu()
-        self._is_busy = (wanted - self._wanted) * SECOND > _BUSY * past
-        self._since, self._wanted = now, wanted
+        demand = cpu_demand()
+        self._is_busy = (demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed
+        self._measured_at, self._measured_cpu = now, demand
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the throttle."""
-        yield text_of(metric("batchyard_turns_total"), [((), self._turns)])
-        rows = [(("work",), self._worked / SECOND), (("rest",), self._rested / SECOND)]
+        yield text_of(metric("batchyard_turns_total"), [((), self._decision_count)])
+        rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
         yield text_of(metric("batchyard_turn_seconds_total"), rows)

@@ -1,6 +1,6 @@
 """Group commit: changes that arrive during a journal write are batched into the next transaction.
 
-A batch of `ENOUGH` changes is written without waiting for the transaction before it, because a larger batch is not
+A batch of `LARGE_BATCH` changes is written without waiting for the transaction before it, because a larger batch is not
 cheaper, and the event loop would idle while all clients wait for their responses.
 
 Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
@@ -73,13 +73,13 @@ HISTORY: Final = 10_000
 #: Compaction also keeps at most this many bytes of objects. It runs when the history holds twice as many.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
-ENOUGH: Final = 256
+LARGE_BATCH: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 BEHIND_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
 TURNS: Final = 3
 
-_Written: TypeAlias = tuple[int, float]
+_TransactionResult: TypeAlias = tuple[int, float]
 """The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
 DurableCallback: TypeAlias = Callable[[JournalError | None], None]
 """Called with None once a revision is durable, or with the error because of which it never will be."""
@@ -106,28 +106,28 @@ class GroupCommit:
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._on_failure = on_failure
-        self._gathered: list[WatchEvent] = []
-        self._waiting: deque[tuple[int, DurableCallback]] = deque()
+        self._collected: list[WatchEvent] = []
+        self._callers: deque[tuple[int, DurableCallback]] = deque()
         self._watches: dict[DurableWatch, None] = {}
         #: The number of transactions that the writer thread has not completed, and whether a batch is scheduled.
-        self._handed_over = 0
-        self._is_due = False
+        self._transactions_in_progress = 0
+        self._is_batch_scheduled = False
         #: Whether a write has failed or is in progress. Used only by the writer thread.
         self._is_broken = False
         #: The revision up to which a compaction of the journal was requested.
-        self._floor = journal.floor
-        self._settled: asyncio.Future[None] | None = None
+        self._compaction_floor = journal.floor
+        self._all_written: asyncio.Future[None] | None = None
         self._is_ending = False
         #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.
         self._sizes: deque[tuple[int, int]] = deque()
-        self._bytes = 0
+        self._history_size = 0
         #: Called with the duration of each transaction in seconds.
         self.on_commit: Callable[[float], None] = _ignore_commit
         #: The error because of which the journal is no longer written; None while it is written.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
         self.durable = store.revision
-        store.listen(self._gather)
+        store.listen(self._collect)
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the history no longer holds them."""
@@ -152,7 +152,7 @@ class GroupCommit:
         if revision <= self.durable or self.failure is not None:
             done(None if revision <= self.durable else self.failure)
         else:
-            self._waiting.append((revision, done))
+            self._callers.append((revision, done))
 
     def is_behind(self) -> bool:
         """Report whether more than BEHIND_MAX changes are not durable, so that the event loop must pause."""
@@ -166,20 +166,20 @@ class GroupCommit:
 
     async def close(self) -> None:
         """Write the remaining changes, then stop the writer thread."""
-        while self._gathered or self._handed_over:
-            if self._settled is None or self._settled.done():
-                self._settled = self._loop.create_future()
-            await asyncio.shield(self._settled)
+        while self._collected or self._transactions_in_progress:
+            if self._all_written is None or self._all_written.done():
+                self._all_written = self._loop.create_future()
+            await asyncio.shield(self._all_written)
         self._writer.end()
 
-    def _gather(self, change: WatchEvent) -> None:
+    def _collect(self, change: WatchEvent) -> None:
         if self.failure is not None:
             return
-        self._gathered.append(change)
-        if len(self._gathered) >= ENOUGH:
-            self._hand_over()
-        elif not self._handed_over and not self._is_due:
-            self._is_due = True
+        self._collected.append(change)
+        if len(self._collected) >= LARGE_BATCH:
+            self._start_transaction()
+        elif not self._transactions_in_progress and not self._is_batch_scheduled:
+            self._is_batch_scheduled = True
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, turns: int) -> None:
@@ -187,48 +187,48 @@ class GroupCommit:
         if turns:
             self._loop.call_soon(self._write_batch_after, turns - 1)
             return
-        self._is_due = False
-        if self._gathered and not self._handed_over:
-            self._hand_over()
+        self._is_batch_scheduled = False
+        if self._collected and not self._transactions_in_progress:
+            self._start_transaction()
 
-    def _hand_over(self) -> None:
-        changes, self._gathered = self._gathered, []
-        self._handed_over += 1
-        self._writer.do(partial(self._append, changes), partial(self._written, changes))
+    def _start_transaction(self) -> None:
+        changes, self._collected = self._collected, []
+        self._transactions_in_progress += 1
+        self._writer.do(partial(self._append, changes), partial(self._process_result, changes))
 
-    def _written(self, changes: Sequence[WatchEvent], result: _Written | Exception) -> None:
+    def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
         """Process the result of a transaction, and schedule the next batch even if a callback raises an exception."""
-        self._handed_over -= 1
+        self._transactions_in_progress -= 1
         try:
             if isinstance(result, Exception):
                 self._fail(result)
             else:
-                self._keep(changes, *result)
+                self._process_success(changes, *result)
         finally:
             self._schedule_next_batch()
 
-    def _keep(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
+    def _process_success(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
         self.on_commit(seconds)
         self.durable = changes[-1].revision
         self._record_size(size)
         self._feed_watches(changes)
-        while self._waiting and self._waiting[0][0] <= self.durable:
-            self._waiting.popleft()[1](None)
-        if self.durable - self._floor > 2 * HISTORY:
+        while self._callers and self._callers[0][0] <= self.durable:
+            self._callers.popleft()[1](None)
+        if self.durable - self._compaction_floor > 2 * HISTORY:
             self._compact(self.durable - HISTORY)
-        if self._bytes > 2 * HISTORY_BYTES:
-            self._forget()
+        if self._history_size > 2 * HISTORY_BYTES:
+            self._shorten_history()
 
     def _schedule_next_batch(self) -> None:
         """Schedule the next batch for after the notified callers have run, so that it includes their changes."""
-        if self._handed_over:
+        if self._transactions_in_progress:
             return
-        if self._gathered:
-            if not self._is_due:
-                self._is_due = True
+        if self._collected:
+            if not self._is_batch_scheduled:
+                self._is_batch_scheduled = True
                 self._loop.call_soon(self._write_batch_after, TURNS)
-        elif self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
+        elif self._all_written is not None and not self._all_written.done():
+            self._all_written.set_result(None)
 
     def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
         """Pass changes to all watches. An exception in one watch does not affect the others."""
@@ -239,25 +239,25 @@ class GroupCommit:
     def _record_size(self, size: int) -> None:
         """Record the size of the last transaction, and drop the sizes of transactions that left the history."""
         self._sizes.append((self.durable, size))
-        self._bytes += size
+        self._history_size += size
         while self._sizes[0][0] <= self.durable - 2 * HISTORY:
-            self._bytes -= self._sizes.popleft()[1]
+            self._history_size -= self._sizes.popleft()[1]
 
-    def _forget(self) -> None:
+    def _shorten_history(self) -> None:
         """Shorten the history of changes to HISTORY_BYTES bytes of objects."""
         revision = 0
-        while self._bytes > HISTORY_BYTES:
+        while self._history_size > HISTORY_BYTES:
             revision, size = self._sizes.popleft()
-            self._bytes -= size
+            self._history_size -= size
         self._store.forget_changes(revision)
         self._compact(revision)
 
     def _compact(self, floor: int) -> None:
-        if floor > self._floor:
-            self._floor = floor
-            self._writer.do(partial(self._in_order, partial(self._journal.compact, floor)), self._compacted)
+        if floor > self._compaction_floor:
+            self._compaction_floor = floor
+            self._writer.do(partial(self._run_write, partial(self._journal.compact, floor)), self._process_compaction)
 
-    def _compacted(self, result: Exception | None) -> None:
+    def _process_compaction(self, result: Exception | None) -> None:
         if result is not None:
             self._fail(result)
 
@@ -265,19 +265,23 @@ class GroupCommit:
         """Stop writing to the journal, and report the error to all waiting callers and to the platform."""
         if self.failure is not None:
             return
-        self.failure = error if isinstance(error, JournalError) else JournalError(f"an unexpected exception: {error!r}")
-        self._gathered.clear()
-        while self._waiting:
-            self._waiting.popleft()[1](self.failure)
+        self.failure = (
+            error
+            if isinstance(error, JournalError)
+            else JournalError(f"unexpected exception in a write of the journal: {error!r}")
+        )
+        self._collected.clear()
+        while self._callers:
+            self._callers.popleft()[1](self.failure)
         self._on_failure()
 
     # --- on the writer thread ---
 
-    def _append(self, changes: Sequence[WatchEvent]) -> _Written:
-        began = ticks()
-        return self._in_order(partial(self._journal.append, changes)), ticks() - began
+    def _append(self, changes: Sequence[WatchEvent]) -> _TransactionResult:
+        began_at = ticks()
+        return self._run_write(partial(self._journal.append, changes)), ticks() - began_at
 
-    def _in_order(self, work: Callable[[], _T]) -> _T:
+    def _run_write(self, work: Callable[[], _T]) -> _T:
         """Run a journal write. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
             raise JournalError("an earlier write to the journal failed")

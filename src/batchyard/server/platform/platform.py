@@ -75,7 +75,7 @@ from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctio
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import BothContainers
-from batchyard.server.local_node.node import LocalNodeParts, local_of
+from batchyard.server.local_node.node import LocalNodeParts, local_node_settings
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
@@ -101,8 +101,8 @@ from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platf
 
 #: The delay after the start before stored definitions are compared with those of this release.
 _REFRESH_AFTER: Final = 5 * SECOND
-_KUEUE_ROLES: Final = "kueue-"
-_NATIVE: Final = ".k8s.io"
+_KUEUE_ROLE_PREFIX: Final = "kueue-"
+_NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
 
 class ProvidedObjectsClient(Reader, Protocol):
@@ -116,25 +116,27 @@ class ProvidedObjects:
     """Creates and updates the definitions and APIServices that the platform provides."""
 
     def __init__(self, client: ProvidedObjectsClient, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
-        self._client, self._kernel, self._served = client, kernel, served
+        self._client, self._kernel, self._create_server = client, kernel, served
         self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
-        self._is_due = False
+        self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
         """Create missing objects now, and schedule updates of objects that an earlier release provided."""
         self._synchronize_soon()
-        for place, name in enumerate(self._kinds):
+        for position, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._soon(partial(self._define, name))
+                self._schedule(partial(self._define, name))
             else:  # staggered, so that requests are served in between
-                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + place * SECOND, partial(self._refresh, name))
+                self._kernel.call_at(
+                    self._kernel.now() + _REFRESH_AFTER + position * SECOND, partial(self._refresh, name)
+                )
 
     def observe(self, event: WatchEvent) -> None:
         """Recreate or update provided objects after a change of a definition or an APIService."""
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._soon(partial(self._define, event.key.name))
+                self._schedule(partial(self._define, event.key.name))
         elif event.key.kind == API_SERVICE and not _is_update(event):
             self._synchronize_soon()
 
@@ -142,8 +144,8 @@ class ProvidedObjects:
         """Store the CustomResourceDefinition with this name as established, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
-        wanted = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
-        self._write(Create(with_status(wanted, status_of(wanted, self._client, self._kernel.now()))))
+        definition = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
+        self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
     def _refresh(self, name: str) -> None:
         """Update a stored CustomResourceDefinition if an earlier release provided it."""
@@ -155,48 +157,48 @@ class ProvidedObjects:
             self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
 
     def _synchronize_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._soon(self._synchronize)
+        if not self._is_synchronization_scheduled:
+            self._is_synchronization_scheduled = True
+            self._schedule(self._synchronize)
 
     def _synchronize(self) -> None:
         """Create, delete and update APIServices to match the served resources."""
-        self._is_due = False
+        self._is_synchronization_scheduled = False
         now = self._kernel.now()
-        wanted = {service["metadata"]["name"]: service for service in provided_services(self._served(), now)}
+        required = {service["metadata"]["name"]: service for service in provided_services(self._create_server(), now)}
         stored = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
-        for write in _differences(wanted, stored, now):
+        for write in _differences(required, stored, now):
             self._write(write)
 
-    def _soon(self, work: Callable[[], None]) -> None:
+    def _schedule(self, work: Callable[[], None]) -> None:
         self._kernel.call_at(self._kernel.now(), work)
 
     def _write(self, write: Write) -> None:
-        self._client.submit([write], _ignore)
+        self._client.submit([write], _ignore_result)
 
 
 def provided_role(role: Obj) -> Obj:
     """Return a bootstrap role; a role of Kueue is marked as provided, because Kueue's manifests may take it over."""
-    if not role["metadata"]["name"].startswith(_KUEUE_ROLES):
+    if not role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
 
 
-def _differences(wanted: Mapping[str, Obj], stored: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
-    for name, service in wanted.items():
+def _differences(required: Mapping[str, Obj], stored: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
+    for name, service in required.items():
         if name not in stored:
             yield Create(service)
     for name, service in stored.items():
-        if name not in wanted and annotation(service, well_known.PROVIDED) is not None:
+        if name not in required and annotation(service, well_known.PROVIDED) is not None:
             yield Delete(key_of(service))
-        elif (updated := with_availability(service, wanted, now)) is not service:
+        elif (updated := with_availability(service, required, now)) is not service:
             yield UpdateStatus(updated)
 
 
 def _defined_kinds() -> Iterator[ServedKind]:
     """Yield the kinds that the platform serves as custom resources, such as Kueue's and JobSet's."""
     for info in KINDS:
-        if "." in info.group and not info.group.endswith(_NATIVE) and info.constant not in FILES:
+        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILES:
             yield info
 
 
@@ -204,7 +206,7 @@ def _is_update(event: WatchEvent) -> bool:
     return event.type is EventType.MODIFIED
 
 
-def _ignore(_result: WriteResult) -> None:
+def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
@@ -215,10 +217,10 @@ def _ignore(_result: WriteResult) -> None:
 
 def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
     """Issue a token of a ServiceAccount, valid for `seconds`. Raises InputError if the account does not exist."""
-    found = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
-    if found is None:
+    stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
+    if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return tokens.issue(found, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
+    return tokens.issue(stored_account, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
 
 
 # --- clock control ---
@@ -232,7 +234,7 @@ def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audi
 
 #: The URL path.
 PATH: Final = "/batchyard/clock"
-_INVALID: Final = StatusError(
+_INVALID_CLOCK_REQUEST: Final = StatusError(
     400, "BadRequest", 'the body must be {"until": INSTANT}, with INSTANT in microseconds since 1970 or null'
 )
 
@@ -259,9 +261,9 @@ class ClockControl:
         try:
             until = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):
-            raise _INVALID from None
+            raise _INVALID_CLOCK_REQUEST from None
         if until is not None and type(until) is not int:
-            raise _INVALID
+            raise _INVALID_CLOCK_REQUEST
         self._kernel.run_until(until)
         return Response(200, self.document())
 
@@ -280,83 +282,100 @@ class EmbeddedPlatform:
 
     def __init__(
         self,
-        place: PlatformOptions,
+        options: PlatformOptions,
         cluster: Obj | None,
         speed: float,
         audit: Auditor = no_audit,
-        foresight: ForecastFunctions | None = None,
+        forecast_functions: ForecastFunctions | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = RevisionJournal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
+        self._journal = RevisionJournal(options.folder / JOURNAL, options.sync, accept_loss=options.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _ignore_failure
-        self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
+        self._commit = GroupCommit(self._store, self._journal, loop, self._process_failure)
         self._kernel.is_held = self._commit.is_behind
-        report = StatusReport(self._store, place, wall_clock(), speed)
-        self._figures = EmbeddedMetrics(report, self._kernel, speed)
-        self._commit.on_commit = self._figures.committed
-        known = self._store.list(CLUSTER)
-        nodes = bool(known) or cluster is not None
-        described = cluster or (known[0] if known else None)
-        local = local_of(described)
-        root = _root_certificate(place, is_mounted=local is not None)
-        kueue = SIMULATED if place.configuration is None else parse_kueue_settings(place.configuration)
-        settings = PlatformSettings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
-        settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
-        self._is_fair = kueue.policy.fair_sharing
+        report = StatusReport(self._store, options, wall_clock(), speed)
+        self._metrics = EmbeddedMetrics(report, self._kernel, speed)
+        self._commit.on_commit = self._metrics.committed
+        stored_clusters = self._store.list(CLUSTER)
+        has_nodes = bool(stored_clusters) or cluster is not None
+        effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
+        local_settings = local_node_settings(effective_cluster)
+        root_pem = _root_certificate(options, is_mounted=local_settings is not None)
+        kueue = SIMULATED if options.configuration is None else parse_kueue_settings(options.configuration)
+        settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
+        settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
+        self._is_fair_sharing = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
-        claimed = InProcessFieldManager(built_in, self._kernel.now).claimed
-        chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
-        self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), assign_manager=claimed)
-        self._store.listen(chain.observe)
-        tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
-        token = partial(pod_token, tokens, self._client)
-        self._ledger = LiveLedger(place.folder / LEDGER, loop)
-        self._decisions = DecisionLog(
-            EventRecorder(self._client, socket.gethostname()), self._ledger.keep, self._ledger.last
+        claim_fields = InProcessFieldManager(built_in, self._kernel.now).claimed
+        admission_chain = AdmissionChain(
+            with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces
         )
-        self._spans = _exported(place.traces_to, loop) if place.traces_to else None
+        self._client = LocalClient(
+            self._store, self._kernel, admission=admission_chain.rules(), assign_manager=claim_fields
+        )
+        self._store.listen(admission_chain.observe)
+        tokens = Tokens(self._client, SigningKey(options.folder), wall_clock)
+        token = partial(pod_token, tokens, self._client)
+        self._ledger = LiveLedger(options.folder / LEDGER, loop)
+        self._decisions = DecisionLog(
+            EventRecorder(self._client, socket.gethostname()), self._ledger.add_entry, self._ledger.last
+        )
+        self._spans = _span_export(options.traces_to, loop) if options.traces_to else None
         if self._spans is not None:
             self._client.subscribe(WorkloadTracer(self._kernel.now, self._spans.emit).observe)
-            self._figures.figures.also.append(self._spans.texts)
-        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
-        self._runtime = place.runtime
-        self.platform = self._wired(settings, described, speed)
-        self._apart = ForkedWork(loop, self._kernel.post)
-        self._futures = None
-        if foresight is not None:
-            self._futures = ForecastEngine(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
-        self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
-        self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
+            self._metrics.server_metrics.also.append(self._spans.texts)
+        self._local = (
+            None
+            if local_settings is None
+            else LocalNodeParts(local_settings, options.folder, self._kernel, self._client, token)
+        )
+        self._runtime = options.runtime
+        self.platform = self._build_platform(settings, effective_cluster, speed)
+        self._forked_work = ForkedWork(loop, self._kernel.post)
+        self._forecast_engine = None
+        if forecast_functions is not None:
+            self._forecast_engine = ForecastEngine(
+                forecast_functions, self._store, self._kernel.clock, loop, options.folder / FORECASTS
+            )
+        self._metrics.server_metrics.also += [
+            self._ledger.texts,
+            *([] if self._forecast_engine is None else [self._forecast_engine.texts]),
+        ]
+        self._server, security = self._create_server(
+            built_in, tokens, _combine_auditors(self._metrics.requests.note, audit)
+        )
         self._server.add_document(REPORT, lambda: self._status_document(report))
         timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
-        self._begin_time(timers, speed)
-        self._begin(cluster)
+        self._start_clock(timers, speed)
+        self._replay_stored_objects(cluster)
 
-    def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
+    def _create_server(
+        self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor
+    ) -> tuple[ApiServer, Security]:
         """Create the API server, and its authorization, with all built-in, custom and virtual resources."""
         client, now, index = self._client, self._kernel.now, self.platform.index
-        served = with_subresources(built_in, client, self._containers(), index, now)
-        if self._futures is not None:
-            served = with_forecasts(served, client, self._futures)
-        why = WhyHandler(self.platform.explainer, now)
-        security = security_of(client, why.with_parts(served), tokens, self._pods_denial)
-        why.authorizer = security.rbac
+        all_resources = with_subresources(built_in, client, self._containers(), index, now)
+        if self._forecast_engine is not None:
+            all_resources = with_forecasts(all_resources, client, self._forecast_engine)
+        why_handler = WhyHandler(self.platform.explainer, now)
+        security = security_of(client, why_handler.with_parts(all_resources), tokens, self._pods_denial)
+        why_handler.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         client.judge_owners(resources.is_namespaced)
         resources.serve_always(decisions(self._ledger, security.rbac, now))
         self._store.listen(CustomResources(client, resources, now).observe)
-        self._provided = ProvidedObjects(client, self._kernel, resources.all)
-        self._store.listen(self._provided.observe)
+        self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
+        self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
-        server.set_write_executor(self._apart)
-        if self._futures is not None:
-            self._futures.authorizer = security.rbac
-            server.set_dry_run_forecast(self._futures.foreseen)
+        server.set_write_executor(self._forked_work)
+        if self._forecast_engine is not None:
+            self._forecast_engine.authorizer = security.rbac
+            server.set_dry_run_forecast(self._forecast_engine.foreseen)
         return server, security
 
     def _pods_denial(self) -> str:
@@ -376,7 +395,7 @@ class EmbeddedPlatform:
         local = None if self._local is None else self._local.status()
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
-    def _begin_time(self, timers: LoopTimers, speed: float) -> None:
+    def _start_clock(self, timers: LoopTimers, speed: float) -> None:
         """Synchronize with the machine's clock, or serve the clock control if time is accelerated."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
@@ -385,13 +404,13 @@ class EmbeddedPlatform:
         self._server.add_document(PATH, control.document)
         self._server.add_put_handler(PATH, control.put)
 
-    def answers(self, guard: RequestWatchdog | None = None) -> RequestDispatcher:
+    def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
         """Create the dispatcher of HTTP requests, supervised by a watchdog if one is given."""
-        figures = self._figures
+        metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
-        answers = RequestDispatcher(self._server, self._kernel, self._commit, revision, figures.requests, guard)
-        figures.watches = lambda: answers.watches
-        return answers
+        dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
+        metrics.watches = lambda: dispatcher.watches
+        return dispatcher
 
     @property
     def failure(self) -> JournalError | None:
@@ -400,15 +419,15 @@ class EmbeddedPlatform:
 
     def end_watches(self) -> None:
         """End all watches, and kill the child processes of large requests, at shutdown."""
-        self._apart.close()
+        self._forked_work.close()
         self._commit.end_watches()
 
     async def close(self) -> None:
         """Stop all components, write the remaining changes, and close the journal."""
         self._kernel.stop()
-        self._apart.close()
-        if self._futures is not None:
-            self._futures.close()
+        self._forked_work.close()
+        if self._forecast_engine is not None:
+            self._forecast_engine.close()
         if self._local is not None:
             self._local.close()
         if self._spans is not None:
@@ -417,26 +436,26 @@ class EmbeddedPlatform:
         await self._commit.close()
         self._journal.close()
 
-    def _failed(self) -> None:
+    def _process_failure(self) -> None:
         self.on_failure()
 
-    def _wired(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
-        nodes, local = settings.with_nodes, self._local
+    def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
+        has_nodes, local = settings.with_nodes, self._local
         name = "" if local is None else local.name
-        kubelets = Kubelets(container_delays_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
-        pace = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
-        self._figures.figures.also.append(pace.texts)
+        kubelets = Kubelets(container_delays_of(cluster, 0), with_nodes=has_nodes, local=name, runtime=self._runtime)
+        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
+        throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
+        self._metrics.server_metrics.also.append(throttle.texts)
         ports = Ports(
             self._kernel,
             self._client if local is None else CompositeClient(self._client, local.machine),
             runtime if local is None else (*runtime, *local.controllers),
-            simulated_cloud(0) if nodes else (),
+            simulated_cloud(0) if has_nodes else (),
             self._decisions,
-            self._figures.figures.cycles.loop,
-            pace,
-            self._figures.defect,
-            CycleLog(self._figures.figures.cycles, None if self._spans is None else self._spans.emit),
+            self._metrics.server_metrics.cycles.loop,
+            throttle,
+            self._metrics.defect,
+            CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
         )
         return build_platform(ports, settings)
@@ -450,27 +469,29 @@ class EmbeddedPlatform:
         self._commit.join(self._local.containers)
         return BothContainers(simulated, self._local.containers, self._local.name)
 
-    def _begin(self, cluster: Obj | None) -> None:
+    def _replay_stored_objects(self, cluster: Obj | None) -> None:
         """Replay the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
-        found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
-        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
+        stored = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
+        events = [
+            WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in stored
+        ]
         self._client.recall(events)
         self.platform.runner.observe(events)
         if self._local is not None:
-            self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
-        watched = ObservedPlatform(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
-        self._figures.begin(watched, events, self._server)
+            self._metrics.local, self._metrics.local_gpus = self._local.name, self._local.gpu_states
+        observed = ObservedPlatform(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair_sharing)
+        self._metrics.begin(observed, events, self._server)
         self._history.observe(events)
         # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
-        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-        wanted += map(provided_role, bootstrap_roles())
+        required = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
+        required += map(provided_role, bootstrap_roles())
         if cluster is not None:
-            wanted += initial_objects(cluster)
-            self._kernel.post(lambda: self._remember_local(cluster))
-        self._kernel.post(lambda: self._make(wanted))
-        self._provided.begin()
+            required += initial_objects(cluster)
+            self._kernel.post(lambda: self._store_local_settings(cluster))
+        self._kernel.post(lambda: self._create_missing(required))
+        self._provided_objects.begin()
 
-    def _remember_local(self, cluster: Obj) -> None:
+    def _store_local_settings(self, cluster: Obj) -> None:
         """Store `spec.local` of the given Cluster, so that the next start uses it if no Cluster is given."""
         stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored is not None and stored["spec"].get("local") != local:
@@ -480,35 +501,35 @@ class EmbeddedPlatform:
         """Return the address and the bound socket at which pods with their own network reach the platform, or None."""
         return None if self._local is None else self._local.listener_among_pods()
 
-    def reached_at(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
+    def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
         """Publish the platform's address in the Service `kubernetes`, with the address for pods if there is one."""
-        wanted = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
-        self._kernel.post(lambda: self._put(wanted))
+        service_objects = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
+        self._kernel.post(lambda: self._create_or_replace(service_objects))
 
-    def _put(self, wanted: Iterable[Obj]) -> None:
+    def _create_or_replace(self, objects: Iterable[Obj]) -> None:
         """Create objects, or overwrite existing ones."""
-        for obj in wanted:
-            found = self._client.get(key_of(obj))
-            write = Create(obj) if found is None else Update({**found, **obj, "metadata": found["metadata"]})
+        for obj in objects:
+            stored = self._client.get(key_of(obj))
+            write = Create(obj) if stored is None else Update({**stored, **obj, "metadata": stored["metadata"]})
             self._client.submit([write], _must_succeed)
 
-    def _make(self, wanted: Iterable[Obj]) -> None:
-        for obj in wanted:
+    def _create_missing(self, objects: Iterable[Obj]) -> None:
+        for obj in objects:
             if self._client.get(key_of(obj)) is None:
                 self._client.submit([Create(obj)], _must_succeed)
 
 
-def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+def _span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
     from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loading the HTTP client takes 0.1 s
 
     return SpanExport(url, loop)
 
 
-def _root_certificate(place: PlatformOptions, *, is_mounted: bool) -> str:
+def _root_certificate(options: PlatformOptions, *, is_mounted: bool) -> str:
     """Return the CA certificate of the server as PEM; without TLS a comment if pods mount it, else ''."""
-    if place.is_insecure:
+    if options.is_insecure:
         return _NO_CERTIFICATE if is_mounted else ""
-    return CertificateAuthority(place.folder, wall_clock()).certificate_file.read_text("ascii")
+    return CertificateAuthority(options.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:
@@ -516,17 +537,17 @@ def _last_instant(store: Store) -> Instant:
 
     It is a creation time of an object or a renew time of a node's Lease. Other Leases are written by any client.
     """
-    born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
+    created = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
     renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
-    return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
+    return max((parse_time(text) for text in (*created, *renewed) if text), default=0)
 
 
-def _both(one: Auditor, other: Auditor) -> Auditor:
+def _combine_auditors(first: Auditor, second: Auditor) -> Auditor:
     """Return an auditor that passes each audited request to both auditors."""
 
     def note(audited: AuditedRequest) -> None:
-        one(audited)
-        other(audited)
+        first(audited)
+        second(audited)
 
     return note
 

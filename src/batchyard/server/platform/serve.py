@@ -45,10 +45,10 @@ from batchyard.shim.guard import LAYOUT, SIZE
 # Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it.
 
 
-_MODULE: Final = "batchyard.shim.guard"
-_BEATS_EVERY: Final = 0.25  # seconds
+_WATCHDOG_MODULE: Final = "batchyard.shim.guard"
+_HEARTBEAT_INTERVAL: Final = 0.25  # seconds
 #: Maximum bytes of the description of a request.
-_NAMED_MAX: Final = 512
+_DESCRIPTION_SIZE_MAX: Final = 512
 
 
 class LoopWatchdog:
@@ -58,23 +58,28 @@ class LoopWatchdog:
         self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
     ) -> None:
         self._loop = loop
-        memory, self._stacks = os.memfd_create("guard"), os.memfd_create("stacks", 0)
-        os.truncate(memory, SIZE)
-        self._memory = mmap.mmap(memory, SIZE)
-        reading, self._alive = os.pipe()
-        faulthandler.register(signal.SIGUSR2, file=self._stacks)
-        self._timer = loop.call_soon(self._beat)
-        self._note(ticks(), 0.0, b"")
-        files = (reading, memory, self._stacks, *(each.fileno() for each in listeners))
-        names = (str(os.getpid()), *map(str, files[:3]), _form(), "" if certificate is None else str(certificate))
+        memory_fd, self._stacks_fd = os.memfd_create("guard"), os.memfd_create("stacks", 0)
+        os.truncate(memory_fd, SIZE)
+        self._shared_memory = mmap.mmap(memory_fd, SIZE)
+        alive_read_fd, self._alive_fd = os.pipe()
+        faulthandler.register(signal.SIGUSR2, file=self._stacks_fd)
+        self._timer = loop.call_soon(self._send_heartbeat)
+        self._write_record(ticks(), 0.0, b"")
+        fds = (alive_read_fd, memory_fd, self._stacks_fd, *(listener.fileno() for listener in listeners))
+        arguments = (
+            str(os.getpid()),
+            *map(str, fds[:3]),
+            _log_format(),
+            "" if certificate is None else str(certificate),
+        )
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            [sys.executable, "-I", "-m", _MODULE, *names, *map(str, files[3:])],
+            [sys.executable, "-I", "-m", _WATCHDOG_MODULE, *arguments, *map(str, fds[3:])],
             stdin=subprocess.DEVNULL,
-            pass_fds=files,
+            pass_fds=fds,
             start_new_session=True,
         )
-        os.close(reading)
-        os.close(memory)
+        os.close(alive_read_fd)
+        os.close(memory_fd)
 
     @property
     def pid(self) -> int:
@@ -83,13 +88,15 @@ class LoopWatchdog:
 
     def begin(self, request: ApiRequest) -> None:
         """Record the request in progress in the shared memory."""
-        named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
-        began = ticks()
-        self._note(began, began, named)
+        description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[
+            :_DESCRIPTION_SIZE_MAX
+        ]
+        began_at = ticks()
+        self._write_record(began_at, began_at, description)
 
     def end(self) -> None:
         """Record in the shared memory that no request is in progress."""
-        self._note(ticks(), 0.0, b"")
+        self._write_record(ticks(), 0.0, b"")
 
     def close(self) -> None:
         """Kill the watchdog process."""
@@ -97,19 +104,19 @@ class LoopWatchdog:
         faulthandler.unregister(signal.SIGUSR2)
         self._process.kill()
         self._process.wait()
-        os.close(self._alive)
-        os.close(self._stacks)
+        os.close(self._alive_fd)
+        os.close(self._stacks_fd)
 
-    def _beat(self) -> None:
-        self._timer = self._loop.call_later(_BEATS_EVERY, self._beat)
-        self._note(ticks(), 0.0, b"")
+    def _send_heartbeat(self) -> None:
+        self._timer = self._loop.call_later(_HEARTBEAT_INTERVAL, self._send_heartbeat)
+        self._write_record(ticks(), 0.0, b"")
 
-    def _note(self, seen: float, began: float, named: bytes) -> None:
-        LAYOUT.pack_into(self._memory, 0, seen, began, len(named))
-        self._memory[LAYOUT.size : LAYOUT.size + len(named)] = named
+    def _write_record(self, seen_at: float, began_at: float, description: bytes) -> None:
+        LAYOUT.pack_into(self._shared_memory, 0, seen_at, began_at, len(description))
+        self._shared_memory[LAYOUT.size : LAYOUT.size + len(description)] = description
 
 
-def _form() -> str:
+def _log_format() -> str:
     """Return the log format of this process, `json` or `text`, for the watchdog."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
@@ -125,8 +132,8 @@ def _form() -> str:
 
 
 #: Seconds between collections; and the minimum interval, as a multiple of the duration of the last collection.
-_EVERY: Final = 300.0
-_TIMES: Final = 1000
+_COLLECTION_INTERVAL: Final = 300.0
+_INTERVAL_FACTOR: Final = 1000
 
 
 class _CollectionTimer:
@@ -134,43 +141,43 @@ class _CollectionTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._timer = loop.call_later(_EVERY, self._look)
+        self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
 
     def stop(self) -> None:
         """Cancel the timer of garbage collections."""
         self._timer.cancel()
 
-    def _look(self) -> None:
-        began = self._loop.time()
+    def _collect(self) -> None:
+        began_at = self._loop.time()
         collect()
-        took = self._loop.time() - began
-        self._timer = self._loop.call_later(max(_EVERY, _TIMES * took), self._look)
+        duration = self._loop.time() - began_at
+        self._timer = self._loop.call_later(max(_COLLECTION_INTERVAL, _INTERVAL_FACTOR * duration), self._collect)
 
 
 @contextmanager
 def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Replace Python's automatic garbage collections by rare ones while the context manager is entered."""
     with no_collections():
-        looks = _CollectionTimer(loop)
+        collection_timer = _CollectionTimer(loop)
         try:
             yield
         finally:
-            looks.stop()
+            collection_timer.stop()
 
 
 #: How long requests in progress may take to complete at shutdown.
 REQUESTS_END_WITHIN: Final = 2  # seconds
 #: The listen backlog: connections that wait to be accepted.
 _BACKLOG: Final = 2048
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
-_SERVER: Final = "server.pem"
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
+_SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
-_NAMES_AMONG_PODS: Final = tuple(
-    f"kubernetes{rest}" for rest in ("", ".default", ".default.svc", ".default.svc.cluster.local")
+_DNS_NAMES_FOR_PODS: Final = tuple(
+    f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")
 )
 #: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
 #: GIL shortly, a dozen times for each transaction.
-_TURN_WITHIN: Final = 0.0005
+_SWITCH_INTERVAL: Final = 0.0005
 
 
 class PortError(Exception):
@@ -178,24 +185,26 @@ class PortError(Exception):
 
 
 async def serve(
-    place: PlatformOptions,
+    options: PlatformOptions,
     cluster: Obj | None,
     speed: float,
     ready: Callable[[str], None],
-    foresight: ForecastFunctions | None = None,
+    forecast_functions: ForecastFunctions | None = None,
 ) -> None:
     """Run an embedded platform until the process gets a signal. `ready` is called with its URL once it listens.
 
-    `foresight` computes forecasts; without it the platform serves no forecasts.
+    `forecast_functions` computes forecasts; without it the platform serves no forecasts.
 
     Raises PortError if it cannot listen, and JournalError if the journal cannot be opened or written.
     """
-    audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
-    with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
-        embedded = EmbeddedPlatform(place, cluster, speed, no_audit if audit_log is None else audit_log.note, foresight)
+    audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
+    with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
+        embedded = EmbeddedPlatform(
+            options, cluster, speed, no_audit if audit_log is None else audit_log.note, forecast_functions
+        )
         try:
             with rarely_collected(asyncio.get_running_loop()):
-                await _serve_on(listener, place, embedded, ready)
+                await _serve_on(listener, options, embedded, ready)
         finally:
             await embedded.close()
     if embedded.failure is not None:
@@ -203,52 +212,56 @@ async def serve(
 
 
 async def _serve_on(
-    listener: socket.socket, place: PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
+    listener: socket.socket, options: PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
 ) -> None:
-    forget_state(place.folder)
+    forget_state(options.folder)
     address, port = listener.getsockname()[:2]
-    url = _url(place, port)
+    url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
-    among_pods = None if place.is_insecure else embedded.listener_among_pods()
-    own = LOOPBACK if address in _EVERYWHERE else address
-    embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
-    context = None if place.is_insecure else _secured(place, url, among_pods)
-    listeners = [listener, *(among_pods[1:] if among_pods else ())]
-    guard = LoopWatchdog(asyncio.get_running_loop(), listeners, None if context is None else place.folder / _SERVER)
-    with closing(guard):
-        await _answer(place, url, embedded, _Sockets(listeners, context), guard, ready)
+    pod_listener = None if options.is_insecure else embedded.listener_among_pods()
+    reachable_address = LOOPBACK if address in _ALL_ADDRESSES else address
+    embedded.publish_address(
+        reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
+    )
+    context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
+    listeners = [listener, *(pod_listener[1:] if pod_listener else ())]
+    watchdog = LoopWatchdog(
+        asyncio.get_running_loop(), listeners, None if context is None else options.folder / _SERVER_CERTIFICATE
+    )
+    with closing(watchdog):
+        await _serve_requests(options, url, embedded, _ListeningSockets(listeners, context), watchdog, ready)
 
 
-async def _answer(
-    place: PlatformOptions,
+async def _serve_requests(
+    options: PlatformOptions,
     url: str,
     embedded: EmbeddedPlatform,
-    sockets: "_Sockets",
-    guard: LoopWatchdog,
+    sockets: "_ListeningSockets",
+    watchdog: LoopWatchdog,
     ready: Callable[[str], None],
 ) -> None:
     """Serve requests until the process gets a signal, then complete the requests in progress."""
-    answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
+    dispatcher, connections, ended = embedded.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(ended, embedded)
     loop = asyncio.get_running_loop()
     turns = ResponseTurns(loop)
-    connect = partial(HttpProtocol, answers, connections, turns, is_secure=sockets.context is not None)
+    connect = partial(HttpProtocol, dispatcher, connections, turns, is_secure=sockets.context is not None)
     _raise_file_limit()
-    sys.setswitchinterval(_TURN_WITHIN)
-    for each in sockets.listeners:
-        each.listen(_BACKLOG)
-    acceptors = [Acceptor(each, connect, sockets.context, HEAD_WITHIN) for each in sockets.listeners]
-    write_state(place.folder, url, guard.pid)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    for listener in sockets.listeners:
+        listener.listen(_BACKLOG)
+    acceptors = [Acceptor(listener, connect, sockets.context, HEAD_WITHIN) for listener in sockets.listeners]
+    write_state(options.folder, url, watchdog.pid)
     ready(url)
     await ended.wait()
     for acceptor in acceptors:
         acceptor.close()
-    answers.end()
+    dispatcher.end()
     await connections.end(REQUESTS_END_WITHIN)
-    forget_state(place.folder)
+    forget_state(options.folder)
 
 
-class _Sockets(NamedTuple):
+class _ListeningSockets(NamedTuple):
     """The listening sockets of a platform, and their common TLS context (None without TLS)."""
 
     listeners: Sequence[socket.socket]
@@ -257,22 +270,22 @@ class _Sockets(NamedTuple):
 
 def _raise_file_limit() -> None:
     """Raise the process's limit of open files to the hard limit, because each connection needs a file descriptor."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
-def _listener(place: PlatformOptions) -> socket.socket:
-    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
-    both = place.address in _EVERYWHERE and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+def _create_listener(options: PlatformOptions) -> socket.socket:
+    family = socket.AF_INET6 if ":" in options.address else socket.AF_INET
+    is_dual_stack = options.address in _ALL_ADDRESSES and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
+        return socket.create_server((options.address, options.port), family=family, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
             raise PortError(
-                f"{place.address} is not an address of this machine; set another address with --listen"
+                f"{options.address} is not an address of this machine; set another address with --listen"
             ) from error
-        why = os.strerror(error.errno) if error.errno else str(error)
-        message = f"cannot listen on port {place.port} of {place.address}: {why}"
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        message = f"cannot listen on port {options.port} of {options.address}: {reason}"
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 
@@ -286,27 +299,29 @@ def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> No
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
         loop.add_signal_handler(signal.SIGHUP, end)
     embedded.on_failure = end
 
 
-def _url(place: PlatformOptions, port: int) -> str:
+def _url(options: PlatformOptions, port: int) -> str:
     """Return the URL of the platform; it has the loopback address if the platform listens on all addresses."""
-    host = LOOPBACK if place.address in _EVERYWHERE else place.address
-    return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+    host = LOOPBACK if options.address in _ALL_ADDRESSES else options.address
+    return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _secured(place: PlatformOptions, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
+def _create_tls_context(
+    options: PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
+) -> ssl.SSLContext:
     """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
-    authority = CertificateAuthority(place.folder, wall_clock())
-    names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
-    names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())
-    signed = authority.server([name for name in names if name not in _EVERYWHERE])
-    write_private(place.folder / _SERVER, signed.certificate + signed.key)
-    known = authority.certificate_file.read_bytes()
-    admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
-    write_private(place.folder / KUBECONFIG, admin.encode())
-    return server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))
+    authority = CertificateAuthority(options.folder, wall_clock())
+    names = dict.fromkeys((options.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    names |= dict.fromkeys((pod_listener[0], *_DNS_NAMES_FOR_PODS) if pod_listener else ())
+    signed = authority.server([name for name in names if name not in _ALL_ADDRESSES])
+    write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
+    ca_certificate = authority.certificate_file.read_bytes()
+    admin_kubeconfig = kubeconfig(url, ca_certificate, ADMIN, authority.client(ADMIN, [MASTERS]))
+    write_private(options.folder / KUBECONFIG, admin_kubeconfig.encode())
+    return server_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / AUTHORITY))

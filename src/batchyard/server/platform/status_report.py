@@ -47,14 +47,14 @@ class StatusObjects(Protocol):
 class StatusReport:
     """Creates the status document. `started` is in wall-clock time; `speed` is how much faster platform time runs."""
 
-    def __init__(self, objects: StatusObjects, place: PlatformOptions, started: Instant, speed: float) -> None:
+    def __init__(self, objects: StatusObjects, options: PlatformOptions, started: Instant, speed: float) -> None:
         self._objects = objects
-        self._journal = place.folder / JOURNAL
-        self._started = started
+        self._journal_path = options.folder / JOURNAL
+        self._started_at = started
         self._speed = speed
-        self._sync = place.sync
-        self._controllers = place.controllers
-        self._configuration = place.configuration
+        self._sync = options.sync
+        self._controllers = options.controllers
+        self._configuration = options.configuration
 
     def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the status document. `clock` is the platform's time; `local` is the local node's status, or None."""
@@ -63,8 +63,8 @@ class StatusReport:
         return {
             "health": "ok",
             "version": version("batchyard"),
-            "started": format_time(self._started // SECOND * SECOND),
-            "uptimeSeconds": (wall - self._started) // SECOND,
+            "started": format_time(self._started_at // SECOND * SECOND),
+            "uptimeSeconds": (wall - self._started_at) // SECOND,
             "time": format_time(clock // SECOND * SECOND),
             "instant": clock,
             "speed": self._speed,
@@ -74,8 +74,8 @@ class StatusReport:
             "journalBytes": self.journal_bytes(),
             "nodes": {"ready": sum(is_true(node, "Ready") for node in nodes), "all": len(nodes)},
             "workloads": {
-                "pending": _total(queues, "pendingWorkloads"),
-                "admitted": _total(queues, "admittedWorkloads"),
+                "pending": _sum_status_field(queues, "pendingWorkloads"),
+                "admitted": _sum_status_field(queues, "admittedWorkloads"),
                 "all": objects.count(scheme.WORKLOAD),
             },
             "objects": dict(self.counts()),
@@ -94,12 +94,12 @@ class StatusReport:
 
     def journal_bytes(self) -> int:
         """Return the size of the journal file in bytes, including its write-ahead log."""
-        files = [self._journal, self._journal.with_name(f"{self._journal.name}-wal")]
-        return sum(file.stat().st_size for file in files if file.exists())
+        files = [self._journal_path, self._journal_path.with_name(f"{self._journal_path.name}-wal")]
+        return sum(path.stat().st_size for path in files if path.exists())
 
 
-def _total(queues: Sequence[Obj], figure: str) -> int:
-    return sum((queue.get("status") or {}).get(figure, 0) for queue in queues)
+def _sum_status_field(queues: Sequence[Obj], field: str) -> int:
+    return sum((queue.get("status") or {}).get(field, 0) for queue in queues)
 
 
 # --- metrics ---
@@ -127,28 +127,28 @@ class StoreStatistics(Protocol):
 class EmbeddedMetrics:
     """The metrics of an embedded platform, which it serves at /metrics."""
 
-    def __init__(self, kept: StoreStatistics, kernel: LiveKernel, speed: float) -> None:
-        self._kept = kept
+    def __init__(self, statistics: StoreStatistics, kernel: LiveKernel, speed: float) -> None:
+        self._statistics = statistics
         self._kernel = kernel
         self._speed = speed
-        self.figures = ServerMetrics()
+        self.server_metrics = ServerMetrics()
         self.requests = RequestMetrics(ticks)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
-        self.watches: Callable[[], int] = _none
+        self.watches: Callable[[], int] = _no_watches
         self._simulated = SimulatedGpus()
         #: The name of the local node, or '', and a function that returns its GPUs. All other GPUs are simulated.
         self.local = ""
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
-    def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent], server: ApiServer) -> None:
+    def begin(self, observed: ObservedPlatform, existing: Iterable[WatchEvent], server: ApiServer) -> None:
         """Start to observe a platform, given its existing objects as ADDED events, and serve its metrics."""
-        self.figures.begin(observed, found)
+        self.server_metrics.begin(observed, existing)
         sources = [
-            *self.figures.sources(),
+            *self.server_metrics.sources(),
             ("program", self.requests.texts),
-            ("batchyard", self._own_texts),
-            ("gpus", self._of_gpus),
+            ("batchyard", self._platform_texts),
+            ("gpus", self._gpu_texts),
         ]
         exposition, loop = Exposition(sources), asyncio.get_running_loop()
 
@@ -169,29 +169,29 @@ class EmbeddedMetrics:
 
     def defect(self, error: Exception) -> None:
         """Count and log an unexpected exception of a controller; the other controllers continue."""
-        self.figures.defects += 1
+        self.server_metrics.defects += 1
         _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 
-    def _of_gpus(self) -> Iterator[str]:
-        objects = self.figures.objects
+    def _gpu_texts(self) -> Iterator[str]:
+        objects = self.server_metrics.objects
         nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
         yield ""
         simulated = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
         yield from gpu_texts([*self.local_gpus(), *simulated])
 
-    def _own_texts(self) -> Iterator[str]:
+    def _platform_texts(self) -> Iterator[str]:
         yield from self._commits.texts()
-        yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._kept.counts()))
-        figures = {
-            "batchyard_revision": self._kept.revision,
-            "batchyard_journal_bytes": self._kept.journal_bytes(),
+        yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._statistics.counts()))
+        values_by_name = {
+            "batchyard_revision": self._statistics.revision,
+            "batchyard_journal_bytes": self._statistics.journal_bytes(),
             "batchyard_time_seconds": self._kernel.clock() / SECOND,
             "batchyard_speed": self._speed,
             "batchyard_watches": self.watches(),
         }
-        for name, value in figures.items():
+        for name, value in values_by_name.items():
             yield text_of(metric(name), [((), value)])
 
 
-def _none() -> int:
+def _no_watches() -> int:
     return 0

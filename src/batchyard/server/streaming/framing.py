@@ -16,9 +16,9 @@ from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, Pa
 from batchyard.server.streaming.upgraded_connection import UpgradedTransport
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
-_CONTROL: Final = 0x80000000
+_CONTROL_FLAG: Final = 0x80000000
 _VERSION: Final = 3
-_FIN: Final = 1
+_FIN_FLAG: Final = 1
 _ID: Final = 0x7FFFFFFF
 #: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
 CONTROL_MAX: Final = 64 * 1024
@@ -29,7 +29,7 @@ REFUSED_STREAM: Final = 3
 CANCEL: Final = 5
 
 # The initial compression dictionary: common words of HTTP, each preceded by its length, then more text.
-_WORDS: Final = """
+_DICTIONARY_WORDS: Final = """
 options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow
 authorization cache-control connection content-base content-encoding content-language content-length content-location
 content-md5 content-range content-type date etag expect expires from host if-match if-modified-since if-none-match
@@ -37,7 +37,7 @@ if-range if-unmodified-since last-modified location max-forwards pragma proxy-au
 referer retry-after server te trailer transfer-encoding upgrade user-agent vary via warning www-authenticate method get
 status 200_OK version HTTP/1.1 url public set-cookie keep-alive origin
 """
-_TEXT: Final = (
+_DICTIONARY_TEXT: Final = (
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
     "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden"
     "404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable"
@@ -88,116 +88,116 @@ class SpdyFrames:
     def __init__(self) -> None:
         self._buffer = bytearray()
         #: The data frame being received: its stream, its missing bytes, and whether it is the last.
-        self._stream, self._left, self._is_last = 0, 0, False
-        self._inflate = zlib.decompressobj(zdict=dictionary())
-        self._deflate = zlib.compressobj(zdict=dictionary())
+        self._stream, self._remaining_bytes, self._is_last = 0, 0, False
+        self._inflate = zlib.decompressobj(zdict=compression_dictionary())
+        self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
-    def fed(self, data: bytes) -> Iterator[Event]:
+    def feed_bytes(self, data: bytes) -> Iterator[Event]:
         """Parse received bytes, and yield the SPDY events in them. Raises SpdyError for invalid bytes."""
         self._buffer += data
         while True:
-            if self._left:
+            if self._remaining_bytes:
                 if not self._buffer:
                     return
-                yield self._part()
+                yield self._take_data()
                 continue
             if len(self._buffer) < 8:
                 return
-            first, rest = struct.unpack_from(">II", self._buffer)
-            flags, length = rest >> 24, rest & 0xFFFFFF
-            if not first & _CONTROL:
+            first_word, second_word = struct.unpack_from(">II", self._buffer)
+            flags, length = second_word >> 24, second_word & 0xFFFFFF
+            if not first_word & _CONTROL_FLAG:
                 del self._buffer[:8]
-                self._stream, self._left, self._is_last = first, length, bool(flags & _FIN)
+                self._stream, self._remaining_bytes, self._is_last = first_word, length, bool(flags & _FIN_FLAG)
                 if not length:
-                    yield SpdyData(first, b"", self._is_last)
+                    yield SpdyData(first_word, b"", self._is_last)
                 continue
-            if (first & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
+            if (first_word & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
                 raise SpdyError
             if len(self._buffer) < 8 + length:
                 return
             body = bytes(self._buffer[8 : 8 + length])
             del self._buffer[: 8 + length]
-            event = self._control(first & 0xFFFF, flags, body)
+            event = self._parse_control_frame(first_word & 0xFFFF, flags, body)
             if event is not None:
                 yield event
 
     def accept(self, stream: int) -> bytes:
         """Return a SYN_REPLY frame, which accepts a stream."""
         headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
-        return _framed(_SYN_REPLY, struct.pack(">I", stream) + headers)
+        return _control_frame(_SYN_REPLY, struct.pack(">I", stream) + headers)
 
-    def _part(self) -> SpdyData:
-        taken = min(self._left, len(self._buffer))
-        data = bytes(self._buffer[:taken])
-        del self._buffer[:taken]
-        self._left -= taken
-        return SpdyData(self._stream, data, self._is_last and not self._left)
+    def _take_data(self) -> SpdyData:
+        size = min(self._remaining_bytes, len(self._buffer))
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        self._remaining_bytes -= size
+        return SpdyData(self._stream, data, self._is_last and not self._remaining_bytes)
 
-    def _control(self, kind: int, flags: int, body: bytes) -> Event | None:
+    def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> Event | None:
         try:
-            if kind == _SYN_STREAM:
+            if frame_type == _SYN_STREAM:
                 (stream,) = struct.unpack_from(">I", body)
-                return SpdyStreamOpened(stream & _ID, self._headers(body[10:]), bool(flags & _FIN))
-            if kind == _RST_STREAM:
+                return SpdyStreamOpened(stream & _ID, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG))
+            if frame_type == _RST_STREAM:
                 return SpdyReset(struct.unpack_from(">I", body)[0] & _ID)
-            if kind == _PING:
+            if frame_type == _PING:
                 return SpdyPing(struct.unpack_from(">I", body)[0])
         except (struct.error, zlib.error) as error:
             raise SpdyError from error
         return None
 
-    def _headers(self, block: bytes) -> Mapping[str, str]:
-        text = self._inflate.decompress(block, HEADERS_BYTES_MAX)
+    def _parse_headers(self, compressed: bytes) -> Mapping[str, str]:
+        decompressed = self._inflate.decompress(compressed, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
-        (count,), at = struct.unpack_from(">I", text), 4
+        (count,), offset = struct.unpack_from(">I", decompressed), 4
         if count > HEADERS_MAX:
             raise SpdyError
-        found = {}
+        headers = {}
         for _ in range(count):
-            name, at = _counted(text, at)
-            value, at = _counted(text, at)
-            found[name.decode("latin-1").lower()] = value.decode("latin-1")
-        return found
+            name, offset = _length_prefixed(decompressed, offset)
+            value, offset = _length_prefixed(decompressed, offset)
+            headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        return headers
 
 
-def data(stream: int, sent: bytes, *, is_last: bool = False) -> bytes:
+def encode_data(stream: int, payload: bytes, *, is_last: bool = False) -> bytes:
     """Return a SPDY data frame of a stream."""
-    return struct.pack(">II", stream, (_FIN if is_last else 0) << 24 | len(sent)) + sent
+    return struct.pack(">II", stream, (_FIN_FLAG if is_last else 0) << 24 | len(payload)) + payload
 
 
-def reset(stream: int, status: int) -> bytes:
+def encode_reset(stream: int, status: int) -> bytes:
     """Return a RST_STREAM frame, which resets a stream with a status code."""
-    return _framed(_RST_STREAM, struct.pack(">II", stream, status))
+    return _control_frame(_RST_STREAM, struct.pack(">II", stream, status))
 
 
-def ping(number: int) -> bytes:
+def encode_ping(number: int) -> bytes:
     """Return a SPDY ping frame; the answer to a ping is a ping with the same number."""
-    return _framed(_PING, struct.pack(">I", number))
+    return _control_frame(_PING, struct.pack(">I", number))
 
 
-def go_away() -> bytes:
+def encode_go_away() -> bytes:
     """Return a GOAWAY frame, which tells the client to open no more streams."""
-    return _framed(_GOAWAY, struct.pack(">II", 0, 0))
+    return _control_frame(_GOAWAY, struct.pack(">II", 0, 0))
 
 
-def dictionary() -> bytes:
+def compression_dictionary() -> bytes:
     """Return the compression dictionary for headers that the SPDY specification defines."""
-    words = (word.replace("_", " ").encode() for word in _WORDS.split())
-    return b"".join(struct.pack(">I", len(word)) + word for word in words) + _TEXT.encode()
+    words = (word.replace("_", " ").encode() for word in _DICTIONARY_WORDS.split())
+    return b"".join(struct.pack(">I", len(word)) + word for word in words) + _DICTIONARY_TEXT.encode()
 
 
-def _framed(kind: int, body: bytes) -> bytes:
-    return struct.pack(">II", _CONTROL | _VERSION << 16 | kind, len(body)) + body
+def _control_frame(frame_type: int, body: bytes) -> bytes:
+    return struct.pack(">II", _CONTROL_FLAG | _VERSION << 16 | frame_type, len(body)) + body
 
 
-def _counted(text: bytes, at: int) -> tuple[bytes, int]:
+def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
     """Return the length-prefixed bytes at an offset, and the offset after them. Raises SpdyError."""
-    (length,) = struct.unpack_from(">I", text, at)
-    end = at + 4 + length
-    if end > len(text):
+    (length,) = struct.unpack_from(">I", content, offset)
+    end = offset + 4 + length
+    if end > len(content):
         raise SpdyError
-    return text[at + 4 : end], end
+    return content[offset + 4 : end], end
 
 
 # --- websocket ---
@@ -206,126 +206,126 @@ def _counted(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 #: The GUID that RFC 6455 appends to the key of a handshake.
-_MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_HANDSHAKE_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
 class MessageHandler(Protocol):
     """A handler of WebSocket messages, which arrive in parts."""
 
-    def part(self, data: bytes, *, is_first: bool) -> None:
+    def process_part(self, data: bytes, *, is_first: bool) -> None:
         """Process a part of a message; `is_first` marks the first part of a message."""
 
-    def may_write(self, *, may: bool) -> None:
-        """Process that the write buffer is full (`may` is False) or has room again."""
+    def set_writable(self, *, is_writable: bool) -> None:
+        """React to a full write buffer (`is_writable` is False), or to new room in the buffer."""
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Process the shutdown of the platform."""
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Release all resources after the connection was lost or closed."""
 
 
 class WebSocket:
     """The server side of a WebSocket: parses frames, and passes messages to a handler."""
 
-    def __init__(self, wire: UpgradedTransport) -> None:
-        self._wire = wire
+    def __init__(self, transport: UpgradedTransport) -> None:
+        self._transport = transport
         self._frames = FrameProtocol(client=False, extensions=[])
-        self._messages: MessageHandler | None = None
+        self._handler: MessageHandler | None = None
         self._is_closed = False
-        self._is_between = True
-        self._may_write = True
-        self._ping: bytes | None = None
+        self._is_message_complete = True
+        self._is_writable = True
+        self._delayed_ping: bytes | None = None
 
-    def set_handler(self, messages: MessageHandler) -> None:
+    def set_handler(self, handler: MessageHandler) -> None:
         """Set the handler of messages."""
-        self._messages = messages
+        self._handler = handler
 
     def send(self, data: bytes) -> None:
         """Send a binary message to the client."""
         if not self._is_closed:
-            self._wire.send(bytes(self._frames.send_data(data, fin=True)))
+            self._transport.send(bytes(self._frames.send_data(data, fin=True)))
 
     def listen(self, *, listens: bool) -> None:
         """Resume or pause reading from the client."""
-        self._wire.listen(listens=listens)
+        self._transport.listen(listens=listens)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
         """Send a close frame, and close the connection after the client's close frame."""
         if not self._is_closed:
             self._is_closed = True
-            self._wire.send(bytes(self._frames.close(code)))
-            self._wire.close()
+            self._transport.send(bytes(self._frames.close(code)))
+            self._transport.close()
 
     # --- callbacks of the connection ---
 
-    def fed(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         """Parse received bytes, and process the WebSocket frames in them."""
         self._frames.receive_bytes(data)
         try:
             for frame in self._frames.received_frames():
-                self._take(frame)
+                self._process_frame(frame)
         except ParseFailed as failure:
-            self._gone()
+            self._remove_handler()
             self.close(failure.code)
-            self._wire.close(at_once=True)
+            self._transport.close(at_once=True)
 
-    def may_write(self, *, may: bool) -> None:
+    def set_writable(self, *, is_writable: bool) -> None:
         """Notify the message handler that it may write or must pause, and answer a ping that waited for this."""
-        self._may_write = may
-        if may and self._ping is not None:
-            ping, self._ping = self._ping, None
-            self._wire.send(bytes(self._frames.pong(ping)))
-        if self._messages is not None:
-            self._messages.may_write(may=may)
+        self._is_writable = is_writable
+        if is_writable and self._delayed_ping is not None:
+            ping, self._delayed_ping = self._delayed_ping, None
+            self._transport.send(bytes(self._frames.pong(ping)))
+        if self._handler is not None:
+            self._handler.set_writable(is_writable=is_writable)
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Notify the message handler of the shutdown, and close the WebSocket with GOING_AWAY."""
-        if self._messages is not None:
-            self._messages.ends()
-        self._gone()
+        if self._handler is not None:
+            self._handler.shut_down()
+        self._remove_handler()
         self.close(CloseReason.GOING_AWAY)
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Notify the message handler that the connection was lost."""
         self._is_closed = True
-        self._gone()
+        self._remove_handler()
 
-    def _take(self, frame: Frame) -> None:
+    def _process_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE:
-            self._gone()
+            self._remove_handler()
             self.close()
-            self._wire.close(at_once=True)
+            self._transport.close(at_once=True)
         elif self._is_closed:
             return
         elif frame.opcode is Opcode.PING:
-            self._answer_ping(_bytes(frame))
-        elif frame.opcode in _DATA and self._messages is not None:
-            is_first, self._is_between = self._is_between, frame.message_finished
-            self._messages.part(_bytes(frame), is_first=is_first)
+            self._answer_ping(_payload_bytes(frame))
+        elif frame.opcode in _DATA and self._handler is not None:
+            is_first, self._is_message_complete = self._is_message_complete, frame.message_finished
+            self._handler.process_part(_payload_bytes(frame), is_first=is_first)
 
     def _answer_ping(self, payload: bytes) -> None:
-        if self._may_write:
-            self._wire.send(bytes(self._frames.pong(payload)))
+        if self._is_writable:
+            self._transport.send(bytes(self._frames.pong(payload)))
         else:
-            self._ping = payload
+            self._delayed_ping = payload
 
-    def _gone(self) -> None:
+    def _remove_handler(self) -> None:
         """Remove the message handler, and notify it that the connection is lost."""
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            messages.lost()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_closed()
 
 
-def _bytes(frame: Frame) -> bytes:
+def _payload_bytes(frame: Frame) -> bytes:
     """Return the payload of a WebSocket data or ping frame as bytes; text is encoded as UTF-8."""
     payload = frame.payload
     assert not isinstance(payload, tuple), "the payload of a data or ping frame is not a tuple"
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-def accepted(key: str) -> str:
+def handshake_accept_key(key: str) -> str:
     """Return the Sec-WebSocket-Accept value for the key of a handshake."""
-    digest = hashlib.sha1(key.encode("latin-1") + _MAGIC, usedforsecurity=False).digest()
+    digest = hashlib.sha1(key.encode("latin-1") + _HANDSHAKE_GUID, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode("ascii")

@@ -20,7 +20,7 @@ from batchyard.server.streaming.framing import (
     SpdyPing,
     SpdyStreamOpened,
     WebSocket,
-    accepted,
+    handshake_accept_key,
 )
 from batchyard.server.streaming.portforward import PortForwardSpdy, PortForwardWebSocket, SpdyConnection
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
@@ -35,8 +35,8 @@ from batchyard.server.streaming.upgraded_connection import UpgradedConnection, U
 
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
-_CLOSE: Final = 255
-_OUTPUTS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
+_CLOSE_CHANNEL: Final = 255
+_OUTPUT_CHANNELS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
 #: Maximum bytes of an incomplete terminal size.
 SIZE_MAX: Final = 1024
 
@@ -49,8 +49,8 @@ class ExecWebSocket:
         self._command = command
         self._channel: int | None = None
         #: The bytes received of a close message, and the parser of terminal sizes.
-        self._closing = b""
-        self._sizes = TerminalSizeParser()
+        self._close_message = b""
+        self._size_parser = TerminalSizeParser()
         self._session: ProcessSession | None = None
         streams = command.streams
         socket.set_handler(self)
@@ -60,10 +60,10 @@ class ExecWebSocket:
 
     # --- callbacks of the WebSocket ---
 
-    def part(self, data: bytes, *, is_first: bool) -> None:
+    def process_part(self, data: bytes, *, is_first: bool) -> None:
         """Process a part of a message; `is_first` marks the first part of a message."""
         if is_first:
-            self._channel, self._closing = None, b""
+            self._channel, self._close_message = None, b""
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
         if self._session is None or not data:
@@ -71,22 +71,22 @@ class ExecWebSocket:
         if self._channel == _STDIN:
             self._session.write(data)
         elif self._channel == _RESIZE:
-            for columns, rows in self._sizes.fed(data):
+            for columns, rows in self._size_parser.feed_bytes(data):
                 self._session.resize(columns, rows)
-        elif self._channel == _CLOSE and self._command.upgrade.protocol.startswith("v5"):
-            self._closing = (self._closing + data)[:2]
-            if self._closing == bytes([_STDIN]):
+        elif self._channel == _CLOSE_CHANNEL and self._command.upgrade.protocol.startswith("v5"):
+            self._close_message = (self._close_message + data)[:2]
+            if self._close_message == bytes([_STDIN]):
                 self._session.end_input()
 
-    def may_write(self, *, may: bool) -> None:
+    def set_writable(self, *, is_writable: bool) -> None:
         """Resume or pause reading the process's output, as the client accepts more data or not."""
         if self._session is not None:
-            self._session.listen(listens=may)
+            self._session.listen(listens=is_writable)
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Do nothing, because the WebSocket closes itself at shutdown."""
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Disconnect from the process, because the connection to the client is lost."""
         session, self._session = self._session, None
         if session is not None:
@@ -96,7 +96,7 @@ class ExecWebSocket:
 
     def received(self, output: str, data: bytes) -> None:
         """Send output of the process to the client."""
-        self._socket.send(bytes([_OUTPUTS[output]]) + data)
+        self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
         """Resume or pause reading from the client, as the process accepts more input or not."""
@@ -113,16 +113,16 @@ class TerminalSizeParser:
     """A parser of terminal sizes, which the client sends as a sequence of JSON objects."""
 
     def __init__(self) -> None:
-        self._text = b""
+        self._incomplete_size = b""
 
-    def fed(self, data: bytes) -> list[tuple[int, int]]:
+    def feed_bytes(self, data: bytes) -> list[tuple[int, int]]:
         """Parse received bytes, and return the complete terminal sizes, as columns and rows."""
-        *texts, self._text = (self._text + data).replace(b"}", b"}\n").split(b"\n")
-        self._text = self._text[:SIZE_MAX]
-        return [size for text in texts if (size := _size(text)) is not None]
+        *documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
+        self._incomplete_size = self._incomplete_size[:SIZE_MAX]
+        return [size for document_text in documents if (size := _parse_size(document_text)) is not None]
 
 
-def _size(text: bytes) -> tuple[int, int] | None:
+def _parse_size(text: bytes) -> tuple[int, int] | None:
     try:
         document: Mapping[str, Any] = msgspec.json.decode(text, type=dict[str, int])
     except msgspec.MsgspecError:
@@ -137,47 +137,52 @@ _EXEC_SPDY_RESIZE: Final = "resize"
 class ExecSpdy:
     """An exec or attach session over SPDY, with one stream each for input, outputs, errors and terminal size."""
 
-    def __init__(self, sink: SpdyConnection, command: ExecResponse) -> None:
-        self._sink = sink
+    def __init__(self, connection: SpdyConnection, command: ExecResponse) -> None:
+        self._connection = connection
         self._command = command
         self._frames = SpdyFrames()
-        self._is_over = False
-        self._sizes = TerminalSizeParser()
+        self._is_closed = False
+        self._size_parser = TerminalSizeParser()
         self._session: ProcessSession | None = None
         self._streams: dict[str, int] = {}
-        self._takes = True
-        wanted = command.streams
-        asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _EXEC_SPDY_RESIZE: wanted.tty}
+        self._client_accepts_data = True
+        requested = command.streams
+        is_stream_wanted = {
+            "stdin": requested.stdin,
+            "stdout": requested.stdout,
+            "stderr": requested.stderr,
+            _EXEC_SPDY_RESIZE: requested.tty,
+        }
         #: The streams that the client must open before the command starts.
-        self._awaited = {_ERROR, *(name for name, is_wanted in asked.items() if is_wanted)}
+        self._missing_streams = {_ERROR, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
 
     # --- callbacks of the connection ---
 
-    def fed(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         """Parse received bytes, and process the SPDY events in them."""
-        if self._is_over:
+        if self._is_closed:
             return
         try:
-            for event in self._frames.fed(data):
-                self._take(event)
+            for event in self._frames.feed_bytes(data):
+                self._process_event(event)
         except framing.SpdyError:
-            self._is_over = True
-            self.lost()
-            self._sink.close()
+            self._is_closed = True
+            self.connection_closed()
+            self._connection.close()
 
-    def may_write(self, *, may: bool) -> None:
+    def set_writable(self, *, is_writable: bool) -> None:
         """Resume or pause reading the process's output, as the client accepts more data or not."""
-        self._takes = may
+        self._client_accepts_data = is_writable
         if self._session is not None:
-            self._session.listen(listens=may)
+            self._session.listen(listens=is_writable)
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Disconnect from the process, and close the connection, at the shutdown of the platform."""
-        self.lost()
-        self._sink.send(framing.go_away())
-        self._sink.close()
+        self.connection_closed()
+        self._connection.send(framing.encode_go_away())
+        self._connection.close()
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Disconnect from the process, because the connection to the client is lost."""
         session, self._session = self._session, None
         if session is not None:
@@ -187,49 +192,49 @@ class ExecSpdy:
 
     def received(self, output: str, data: bytes) -> None:
         """Send output of the process to the client."""
-        self._sink.send(framing.data(self._streams[output], data))
+        self._connection.send(framing.encode_data(self._streams[output], data))
 
     def wants_more(self, *, wants: bool) -> None:
         """Resume or pause reading from the client, as the process accepts more input or not."""
-        self._sink.listen(listens=wants)
+        self._connection.listen(listens=wants)
 
     def ended(self, ending: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         status = msgspec.json.encode(self._command.status(ending))
-        self._sink.send(framing.data(self._streams[_ERROR], status))
+        self._connection.send(framing.encode_data(self._streams[_ERROR], status))
         for stream in self._streams.values():
-            self._sink.send(framing.data(stream, b"", is_last=True))
-        self._sink.close()
+            self._connection.send(framing.encode_data(stream, b"", is_last=True))
+        self._connection.close()
 
-    def _take(self, event: Event) -> None:
+    def _process_event(self, event: Event) -> None:
         if isinstance(event, SpdyPing):
-            self._sink.send(framing.ping(event.number))
+            self._connection.send(framing.encode_ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
-            self._open(event)
+            self._open_stream(event)
         elif isinstance(event, SpdyData) and self._session is not None:
-            self._take_part(event, self._session)
+            self._process_data(event, self._session)
 
-    def _open(self, opened: SpdyStreamOpened) -> None:
-        kind = opened.headers.get("streamtype", "")
-        if kind not in self._awaited:
-            self._sink.send(framing.reset(opened.stream, PROTOCOL_ERROR))
+    def _open_stream(self, opened: SpdyStreamOpened) -> None:
+        stream_type = opened.headers.get("streamtype", "")
+        if stream_type not in self._missing_streams:
+            self._connection.send(framing.encode_reset(opened.stream, PROTOCOL_ERROR))
             return
-        self._awaited.discard(kind)
-        self._streams[kind] = opened.stream
-        self._sink.send(self._frames.accept(opened.stream))
-        if not self._awaited:
+        self._missing_streams.discard(stream_type)
+        self._streams[stream_type] = opened.stream
+        self._connection.send(self._frames.accept(opened.stream))
+        if not self._missing_streams:
             self._session = self._command.open(self)
-            if not self._takes:
+            if not self._client_accepts_data:
                 self._session.listen(listens=False)
 
-    def _take_part(self, part: SpdyData, session: ProcessSession) -> None:
-        if part.stream == self._streams.get("stdin"):
-            session.write(part.data)
-            if part.is_last:
+    def _process_data(self, spdy_data: SpdyData, session: ProcessSession) -> None:
+        if spdy_data.stream == self._streams.get("stdin"):
+            session.write(spdy_data.data)
+            if spdy_data.is_last:
                 session.end_input()
-        elif part.stream == self._streams.get(_EXEC_SPDY_RESIZE):
-            for columns, rows in self._sizes.fed(part.data):
+        elif spdy_data.stream == self._streams.get(_EXEC_SPDY_RESIZE):
+            for columns, rows in self._size_parser.feed_bytes(spdy_data.data):
                 session.resize(columns, rows)
 
 
@@ -238,54 +243,62 @@ class ExecSpdy:
 # Protocol upgrades: the 101 response, and the handler of the upgraded connection.
 
 
-_SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
+_SWITCHING_PROTOCOLS: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
 def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the 101 (Switching Protocols) response to an upgrade request."""
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
-        key = accepted(request.headers["sec-websocket-key"])
-        fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
+        key = handshake_accept_key(request.headers["sec-websocket-key"])
+        header_fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
         if upgrade.protocol:
-            fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
+            header_fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
     else:
-        fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
-    return _SWITCHING % (date, fields.encode("ascii"))
+        header_fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+    return _SWITCHING_PROTOCOLS % (date, header_fields.encode("ascii"))
 
 
-def serve_upgraded(answer: UpgradeResponse, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
-    """Serve an upgraded connection; `rest` was already read from it. `over` is called when the connection is lost."""
-    speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
-    wire.speak(_NotifyingHandler(speaker, over), rest)
+def serve_upgraded(
+    answer: UpgradeResponse, connection: UpgradedConnection, received: bytes, on_lost: Callable[[], None]
+) -> None:
+    """Serve an upgraded connection, starting with bytes already received; call `on_lost` when it is lost."""
+    handler = (
+        _websocket_handler(answer, connection) if answer.upgrade.to == WEBSOCKET else _spdy_handler(answer, connection)
+    )
+    connection.start_handler(_NotifyingHandler(handler, on_lost), received)
 
 
-def _over_websocket(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
-    socket = WebSocket(wire)
+def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+    socket = WebSocket(connection)
     if isinstance(answer, ExecResponse):
         ExecWebSocket(socket, answer)
     elif answer.ports:
-        PortForwardWebSocket(socket, answer, wire)
+        PortForwardWebSocket(socket, answer, connection)
     else:
-        socket.set_handler(PortForwardSpdy(socket, answer, wire))
+        socket.set_handler(PortForwardSpdy(socket, answer, connection))
     return socket
 
 
-def _over_spdy(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
-    return ExecSpdy(wire, answer) if isinstance(answer, ExecResponse) else PortForwardSpdy(wire, answer, wire)
+def _spdy_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+    return (
+        ExecSpdy(connection, answer)
+        if isinstance(answer, ExecResponse)
+        else PortForwardSpdy(connection, answer, connection)
+    )
 
 
 class _NotifyingHandler:
     """A connection handler that delegates to another, and calls a callback when the connection is lost."""
 
-    def __init__(self, speaker: UpgradeHandler, over: Callable[[], None]) -> None:
-        self._over = over
-        self.fed = speaker.fed
-        self.may_write = speaker.may_write
-        self.ends = speaker.ends
-        self._lost = speaker.lost
+    def __init__(self, handler: UpgradeHandler, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self.feed_bytes = handler.feed_bytes
+        self.set_writable = handler.set_writable
+        self.shut_down = handler.shut_down
+        self._handler_lost = handler.connection_closed
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Notify the other handler that the connection is lost, and call the callback."""
-        self._lost()
-        self._over()
+        self._handler_lost()
+        self._on_lost()

@@ -18,22 +18,22 @@ UNTAKEN_MAX: Final = 8 * 1024 * 1024
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 """Schedules a function call after the pending work of other users."""
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, and number of probes.
-_ALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
+_KEEPALIVE_OPTIONS: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
 class UpgradeHandler(Protocol):
     """The protocol handler of an upgraded connection."""
 
-    def fed(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         """Process received bytes."""
 
-    def may_write(self, *, may: bool) -> None:
-        """Process that the write buffer is full (`may` is False) or has room again."""
+    def set_writable(self, *, is_writable: bool) -> None:
+        """React to a full write buffer (`is_writable` is False), or to new room in the buffer."""
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Send a closing message, because the platform shuts down."""
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Release all resources after the connection was lost or closed."""
 
 
@@ -62,32 +62,32 @@ class UpgradedConnection(asyncio.Protocol):
         self._holder = holder
         self._take_turn = take_turn
         #: Received bytes that are not processed yet.
-        self._came = bytearray()
-        self._has_turn = False
+        self._received = bytearray()
+        self._is_turn_scheduled = False
         self._is_paused = False
         self._is_aborted = False
         self._loop = asyncio.get_running_loop()
-        self._speaker: UpgradeHandler | None = None
+        self._handler: UpgradeHandler | None = None
         self._is_closing = False
-        self._listens = True
-        self._last = self._loop.time()
+        self._is_reading = True
+        self._last_traffic_at = self._loop.time()
         self._timer = self._loop.call_later(IDLE_WITHIN, self._end_if_idle)
         #: The client's identity by its certificate, for the limit of connections.
         self.peer = peer
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _ALIVE:
-                found.setsockopt(socket.IPPROTO_TCP, option, value)
+        tcp_socket = transport.get_extra_info("socket")
+        if tcp_socket is not None:
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE_OPTIONS:
+                tcp_socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
         transport.set_protocol(self)
         connections.enter(self)
 
-    def speak(self, speaker: UpgradeHandler, rest: bytes) -> None:
+    def start_handler(self, handler: UpgradeHandler, received: bytes) -> None:
         """Set the protocol handler, and pass it the bytes that were already received."""
-        self._speaker = speaker
-        self._came += rest
-        self._go_on()
+        self._handler = handler
+        self._received += received
+        self._schedule_processing()
 
     # --- forwarded connections ---
 
@@ -103,9 +103,9 @@ class UpgradedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Buffer received bytes for the protocol handler."""
-        self._last = self._loop.time()
-        self._came += data
-        self._go_on()
+        self._last_traffic_at = self._loop.time()
+        self._received += data
+        self._schedule_processing()
 
     def eof_received(self) -> None:
         """Close the connection at once: a client that half-closes it gets no further data."""
@@ -114,25 +114,25 @@ class UpgradedConnection(asyncio.Protocol):
         """Notify the protocol handler that the connection is lost."""
         self._timer.cancel()
         self._connections.leave(self)
-        speaker, self._speaker = self._speaker, None
-        if speaker is not None:
-            speaker.lost()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_closed()
 
     def pause_writing(self) -> None:
         """Notify the protocol handler that the write buffer is full."""
-        if self._speaker is not None:
-            self._speaker.may_write(may=False)
+        if self._handler is not None:
+            self._handler.set_writable(is_writable=False)
 
     def resume_writing(self) -> None:
         """Notify the protocol handler that the write buffer has room again."""
-        if self._speaker is not None:
-            self._speaker.may_write(may=True)
+        if self._handler is not None:
+            self._handler.set_writable(is_writable=True)
 
     # --- calls of the handler ---
 
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
-        self._last = self._loop.time()
+        self._last_traffic_at = self._loop.time()
         if self._is_aborted:
             return
         self._transport.write(data)
@@ -144,9 +144,9 @@ class UpgradedConnection(asyncio.Protocol):
 
     def listen(self, *, listens: bool) -> None:
         """Resume or pause reading from the client."""
-        if listens != self._listens:
-            self._listens = listens
-            self._go_on()
+        if listens != self._is_reading:
+            self._is_reading = listens
+            self._schedule_processing()
 
     def close(self, *, at_once: bool = False) -> None:
         """Close the connection after the client has closed its side, or after CLOSED_WITHIN, or at once."""
@@ -162,34 +162,34 @@ class UpgradedConnection(asyncio.Protocol):
 
     def end(self) -> None:
         """Notify the protocol handler of the shutdown, which closes the connection."""
-        if self._speaker is not None:
-            self._speaker.ends()
+        if self._handler is not None:
+            self._handler.shut_down()
 
     def abort(self) -> None:
         """Close the connection now."""
         self._transport.abort()
 
-    def _go_on(self) -> None:
+    def _schedule_processing(self) -> None:
         """Schedule the processing of received bytes, and pause reading while too many bytes wait."""
-        if self._came and self._listens and self._speaker is not None and not self._has_turn:
-            self._has_turn = True
-            self._take_turn(self._feed)
-        is_paused = not self._listens or len(self._came) > WAITING_MAX
+        if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._take_turn(self._process_received)
+        is_paused = not self._is_reading or len(self._received) > WAITING_MAX
         if is_paused != self._is_paused and not self._transport.is_closing():
             self._is_paused = is_paused
             (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
 
-    def _feed(self) -> None:
-        self._has_turn = False
-        if self._speaker is not None and self._listens:
-            part = bytes(self._came[:PART])
-            del self._came[:PART]
-            self._speaker.fed(part)
-            self._go_on()
+    def _process_received(self) -> None:
+        self._is_turn_scheduled = False
+        if self._handler is not None and self._is_reading:
+            chunk = bytes(self._received[:PART])
+            del self._received[:PART]
+            self._handler.feed_bytes(chunk)
+            self._schedule_processing()
 
     def _end_if_idle(self) -> None:
-        idle = self._loop.time() - self._last
-        if idle < IDLE_WITHIN:
-            self._timer = self._loop.call_later(IDLE_WITHIN - idle, self._end_if_idle)
+        idle_seconds = self._loop.time() - self._last_traffic_at
+        if idle_seconds < IDLE_WITHIN:
+            self._timer = self._loop.call_later(IDLE_WITHIN - idle_seconds, self._end_if_idle)
         else:
             self._transport.abort()

@@ -16,15 +16,15 @@ from batchyard.shim.isolation.cgroups import Group
 from batchyard.shim.run import CommandResult
 
 PODMAN, DOCKER = "podman", "docker"
-_LABEL = "batchyard.node"
+_NODE_LABEL = "batchyard.node"
 RUN_LABEL = "batchyard.run"
-_ASK_SECONDS = 60.0
+_COMMAND_SECONDS = 60.0
 _PULL_SECONDS = 3600.0
-_REMOVALS = 3
+_REMOVAL_ATTEMPTS = 3
 #: The engines' messages for a missing image.
-_NO_IMAGE = ("No such image", "image not known", "no such image")
+_MISSING_IMAGE_MESSAGES = ("No such image", "image not known", "no such image")
 #: docker's message for a missing container.
-_NO_CONTAINER = "No such container"
+_MISSING_CONTAINER_MESSAGE = "No such container"
 
 
 class ContainerEngine(NamedTuple):
@@ -40,63 +40,67 @@ class ContainerEngine(NamedTuple):
     #: The id of the node directory, with which this node's containers are labeled.
     identity: str
     #: Whether the engine runs containers in pod sandboxes; otherwise it only provides images.
-    runs: bool
+    runs_containers: bool
 
-    def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> CommandResult:
+    def run_command(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> CommandResult:
         """Run a command of the engine, such as `ps --all`, for at most `seconds`."""
         return commands.run([self.program, *self.options, *arguments], self.environment, seconds)
 
-    def labels(self, path: str) -> list[str]:
+    def label_options(self, path: str) -> list[str]:
         """Return the options that label a container with its node and its run; `path` is the run's path."""
-        return ["--label", f"{_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
+        return ["--label", f"{_NODE_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
 
-    def name(self, path: str) -> str:
+    def container_name(self, path: str) -> str:
         """Return the engine's container name for a run, given by its path."""
         _, uid, kind, container, attempt = path.split("/")
-        of_image = "" if kind == "runs" else "image-"
-        return f"batchyard-{self.identity}-{uid}-{of_image}{container}-{attempt}"
+        infix = "" if kind == "runs" else "image-"
+        return f"batchyard-{self.identity}-{uid}-{infix}{container}-{attempt}"
 
-    def forget(self, *names: str) -> None:
+    def remove_containers(self, *names: str) -> None:
         """Kill and remove containers by name; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
-        for _ in range(_REMOVALS if names else 0):
-            result = self.ask("rm", "--force", *options, "--volumes", *names)
-            if result.code == 0 or (result.code and all(_NO_CONTAINER in line for line in result.errors.splitlines())):
+        for _ in range(_REMOVAL_ATTEMPTS if names else 0):
+            result = self.run_command("rm", "--force", *options, "--volumes", *names)
+            if result.code == 0 or (
+                result.code and all(_MISSING_CONTAINER_MESSAGE in line for line in result.errors.splitlines())
+            ):
                 return
 
-    def containers(self) -> dict[str, str]:
+    def list_containers(self) -> dict[str, str]:
         """Return the ids of this node's containers in the engine, by the paths of their runs."""
-        labelled = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
-        form = f"{{{{{labelled}}}}} {{{{.ID}}}}"
-        result = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
-        rows = (line.split() for line in result.output.splitlines())
-        return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].count("/") == 4}
+        label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
+        row_format = f"{{{{{label_template}}}}} {{{{.ID}}}}"
+        result = self.run_command(
+            "ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", row_format
+        )
+        entries = (line.split() for line in result.output.splitlines())
+        return {entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0].count("/") == 4}
 
-    def image(self, reference: str) -> dict[str, Any] | None:
+    def inspect_image(self, reference: str) -> dict[str, Any] | None:
         """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
-        result = self.ask("image", "inspect", reference)
+        result = self.run_command("image", "inspect", reference)
         if result.code != 0:
-            if result.code is not None and any(text in result.errors for text in _NO_IMAGE):
+            if result.code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
                 return None
             raise OSError(last_line(result.errors))
         return _parse_image(json.loads(result.output)[0])
 
-    def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> CommandResult:
-        """Pull an image with registry credentials; `own` is a directory for docker's configuration."""
+    def pull(self, reference: str, auth: Mapping[str, Any], config_folder: str) -> CommandResult:
+        """Pull an image with registry credentials; `config_folder` is a directory for docker's configuration."""
         if not auth:
-            return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
-        file = os.memfd_create("auth", 0)  # not visible to other users of the machine
-        os.write(file, json.dumps(auth).encode())
-        os.lseek(file, 0, os.SEEK_SET)
-        place = f"/proc/self/fd/{file}"
+            return self.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
+        auth_fd = os.memfd_create("auth", 0)  # not visible to other users of the machine
+        os.write(auth_fd, json.dumps(auth).encode())
+        os.lseek(auth_fd, 0, os.SEEK_SET)
+        auth_path = f"/proc/self/fd/{auth_fd}"
         try:
             if self.kind == PODMAN:
-                return self.ask("pull", "--quiet", "--authfile", place, reference, seconds=_PULL_SECONDS)
-            os.symlink(place, f"{own}/config.json")
-            known = self._replace(environment={**self.environment, "DOCKER_CONFIG": own})
-            return known.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
+                return self.run_command("pull", "--quiet", "--authfile", auth_path, reference, seconds=_PULL_SECONDS)
+            os.symlink(auth_path, f"{config_folder}/config.json")
+            authenticated_engine = self._replace(environment={**self.environment, "DOCKER_CONFIG": config_folder})
+            return authenticated_engine.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         finally:
-            os.close(file)
+            os.close(auth_fd)
 
 
 def last_line(text: str) -> str:
@@ -105,9 +109,9 @@ def last_line(text: str) -> str:
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
 
-def quoted(words: list[str]) -> str:
+def quoted(argv: list[str]) -> str:
     """Format a command as JSON for the engine's option `--entrypoint`."""
-    return json.dumps(words)
+    return json.dumps(argv)
 
 
 def program(name: str) -> str | None:
@@ -120,11 +124,11 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the output of `image inspect`, which podman and docker share, to image metadata."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
-    plain = image["Id"].removeprefix("sha256:")
+    hex_digest = image["Id"].removeprefix("sha256:")
     return {
         "id": image["Id"],
         "name": tags[0] if tags else "",
-        "digest": digests[0] if digests else f"sha256:{plain}",
+        "digest": digests[0] if digests else f"sha256:{hex_digest}",
         "size": image.get("Size") or 0,
         "entrypoint": config.get("Entrypoint") or [],
         "command": config.get("Cmd") or [],
@@ -146,13 +150,13 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
 
 _START_SECONDS = 120.0
 #: How long the engine may take to clean up after a container.
-_END_SECONDS = 30.0
-_KILLED = 128 + signal.SIGKILL
+_CLEANUP_SECONDS = 30.0
+_KILLED_CODE = 128 + signal.SIGKILL
 #: The engine's exit codes if it did not start the container. With a terminal, other codes may be the container's.
-_NOT_STARTED = (125, 126, 127)
-_LOOK_SECONDS = 0.005
+_NOT_STARTED_CODES = (125, 126, 127)
+_POLL_SECONDS = 0.005
 #: Command lines of a container's first process before it executes the command.
-_PREPARING = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
+_RUNTIME_SETUP_PREFIXES = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
 
 
 class EngineContainer(NamedTuple):
@@ -175,37 +179,37 @@ def warden(request: EngineContainer, status: int) -> NoReturn:
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    watch = cgroups.watched_for_oom(request.group)
-    engine = _start(request)
-    signal.signal(signal.SIGTERM, lambda *_: _abandon(request, engine))
+    oom_fd = cgroups.watched_for_oom(request.group)
+    engine = _start_engine(request)
+    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine))
     linux.die_with_parent(signal.SIGTERM)
-    ended: dict[int, int] = {}
-    pid = _begun(request, engine, ended)
+    exit_codes: dict[int, int] = {}
+    pid = _wait_for_command(request, engine, exit_codes)
     if pid is None:
-        if engine in ended:  # the engine is cleaning up: interrupting it would leave more to remove
-            _reap(ended)
-        request.engine.forget(request.name)
+        if engine in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
+            _reap_children(exit_codes)
+        request.engine.remove_containers(request.name)
         _report_status(
             status,
             **(
                 {}
-                if ended.get(engine)
+                if exit_codes.get(engine)
                 else {"error": words.start_error("the container engine did not start the container")}
             ),
         )
         os._exit(1)
     _report_status(status, **{"child-pid": pid})
     with suppress(ProcessLookupError):
-        _await(os.pidfd_open(pid))
-    _reap(ended)
-    code, is_oom = _exit_status(request, ended.get(pid))
-    request.engine.forget(request.name)
-    _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(watch)})
+        _wait_for_process(os.pidfd_open(pid))
+    _reap_children(exit_codes)
+    code, is_oom = _read_exit_status(request, exit_codes.get(pid))
+    request.engine.remove_containers(request.name)
+    _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(oom_fd)})
     stop.kill_all()
     os._exit(0)
 
 
-def _start(request: EngineContainer) -> int:
+def _start_engine(request: EngineContainer) -> int:
     """Start the engine with the container's standard streams; return the engine's pid."""
     engine = request.engine
     child = os.fork()
@@ -216,88 +220,90 @@ def _start(request: EngineContainer) -> int:
             os.execve(engine.program, argv, dict(engine.environment))
         finally:
             os._exit(127)
-    for file in range(3):
-        os.dup2(os.open("/dev/null", os.O_RDWR), file)
+    for fd in range(3):
+        os.dup2(os.open("/dev/null", os.O_RDWR), fd)
     return child
 
 
-def _begun(request: EngineContainer, engine: int, ended: dict[int, int]) -> int | None:
+def _wait_for_command(request: EngineContainer, engine: int, exit_codes: dict[int, int]) -> int | None:
     """Wait until the container executes its command; return its first process, or None if the start fails."""
-    end = linux.monotonic() + _START_SECONDS
-    while linux.monotonic() < end:
-        _reap_once(ended)
-        pid = _first_process(request.run)
-        code = ended.get(engine)
-        if code is not None and (code in _NOT_STARTED or not (request.has_terminal or code == 0)):
+    deadline = linux.monotonic() + _START_SECONDS
+    while linux.monotonic() < deadline:
+        _reap_once(exit_codes)
+        pid = _read_container_pid(request.run)
+        engine_code = exit_codes.get(engine)
+        if engine_code is not None and (
+            engine_code in _NOT_STARTED_CODES or not (request.has_terminal or engine_code == 0)
+        ):
             return None
-        if (request.has_terminal or code == 0) and pid is not None and _executes(pid):
+        if (request.has_terminal or engine_code == 0) and pid is not None and _is_command_executed(pid):
             return pid
-        select.select([], [], [], _LOOK_SECONDS)
+        select.select([], [], [], _POLL_SECONDS)
     return None
 
 
-def _first_process(run: int) -> int | None:
-    with suppress(OSError, ValueError), open(os.open("pid", os.O_RDONLY, dir_fd=run), encoding="utf-8") as file:
+def _read_container_pid(run_fd: int) -> int | None:
+    with suppress(OSError, ValueError), open(os.open("pid", os.O_RDONLY, dir_fd=run_fd), encoding="utf-8") as file:
         return int(file.read())
     return None
 
 
-def _executes(pid: int) -> bool:
+def _is_command_executed(pid: int) -> bool:
     """Report whether a container's first process executes the command (or has ended), not the runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
     except OSError:
         return True
-    return bool(line) and not line.startswith(_PREPARING)
+    return bool(line) and not line.startswith(_RUNTIME_SETUP_PREFIXES)
 
 
-def _await(process: int) -> None:
+def _wait_for_process(process_fd: int) -> None:
     """Wait until a process has ended."""
-    select.select([process], [], [])
-    os.close(process)
+    select.select([process_fd], [], [])
+    os.close(process_fd)
 
 
-def _reap(ended: dict[int, int]) -> None:
+def _reap_children(exit_codes: dict[int, int]) -> None:
     """Reap the child processes of an ended container, including the engine, for a limited time."""
-    end = linux.monotonic() + _END_SECONDS
-    while _reap_once(ended) and linux.monotonic() < end:
-        select.select([], [], [], _LOOK_SECONDS)
+    deadline = linux.monotonic() + _CLEANUP_SECONDS
+    while _reap_once(exit_codes) and linux.monotonic() < deadline:
+        select.select([], [], [], _POLL_SECONDS)
 
 
-def _reap_once(ended: dict[int, int]) -> bool:
-    """Record the exit codes of ended child processes in `ended`; return whether other children remain."""
+def _reap_once(exit_codes: dict[int, int]) -> bool:
+    """Record the exit codes of ended child processes in `exit_codes`; return whether other children remain."""
     try:
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+        while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+            exit_codes[reaped[0]] = os.waitstatus_to_exitcode(reaped[1])
     except ChildProcessError:
         return False
     return True
 
 
-def _exit_status(request: EngineContainer, direct: int | None) -> tuple[int, bool]:
-    """Return a container's exit code, and whether it was OOM-killed; `direct` is the code that the warden reaped."""
-    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
-    fields = request.engine.ask("container", "inspect", "--format", form, request.name).output.split()
+def _read_exit_status(request: EngineContainer, reaped_code: int | None) -> tuple[int, bool]:
+    """Return a container's exit code, and whether it was OOM-killed; `reaped_code` is the code reaped by the warden."""
+    output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+    fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
-    if direct is not None:  # the engine's monitor was killed
-        return (128 - direct if direct < 0 else direct), is_oom
+    if reaped_code is not None:  # the engine's monitor was killed
+        return (128 - reaped_code if reaped_code < 0 else reaped_code), is_oom
     if fields[:1] in (["exited"], ["stopped"]):
         return int(fields[1]) % 256, is_oom
-    return _KILLED, is_oom
+    return _KILLED_CODE, is_oom
 
 
-def _was_oom_notified(watch: int | None) -> bool:
+def _was_oom_notified(oom_fd: int | None) -> bool:
     with suppress(BlockingIOError):
-        return watch is not None and os.eventfd_read(watch) > 0
+        return oom_fd is not None and os.eventfd_read(oom_fd) > 0
     return False
 
 
-def _abandon(request: EngineContainer, engine: int) -> NoReturn:
+def _remove_after_shim_end(request: EngineContainer, engine: int) -> NoReturn:
     """After the end of the shim: kill the engine and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
-    request.engine.forget(request.name)
+    request.engine.remove_containers(request.name)
     stop.kill_all()
     os._exit(1)
 

@@ -30,53 +30,53 @@ from batchyard.shim.run import CommandResult, ShimRun
 
 
 #: The command of the created container, which engines require; it is never run.
-_COMMAND = "true"
+_PLACEHOLDER_COMMAND = "true"
 _ERROR_BYTES = 1 << 16
 
 
-def export_image(engine: ContainerEngine, image: str, path: str, place: str) -> dict[str, Any]:
+def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
     """Export an image from an engine and unpack it into a directory. OSError if that fails.
 
     If this process is killed, the spawner removes the created container, which is labeled with the run `path`.
     """
-    name = engine.name(path)
-    options = ["--pull", "never", "--network", "none", "--name", name, *engine.labels(path)]
-    result = engine.ask("create", *options, image, _COMMAND)
+    name = engine.container_name(path)
+    options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
+    result = engine.run_command("create", *options, image, _PLACEHOLDER_COMMAND)
     if result.code != 0:
         raise OSError(last_line(result.errors))
     try:
-        return _exported(engine, name, place)
+        return _export_container(engine, name, target)
     finally:
-        engine.forget(name)
+        engine.remove_containers(name)
 
 
-def _exported(engine: ContainerEngine, name: str, place: str) -> dict[str, Any]:
+def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[str, Any]:
     """Export a container from an engine and unpack the archive; return the size and account files."""
-    archive, writes = os.pipe2(os.O_CLOEXEC)
-    errors = os.memfd_create("errors")
+    archive, archive_writer = os.pipe2(os.O_CLOEXEC)
+    error_fd = os.memfd_create("errors")
     child = os.fork()
     if child == 0:
-        _become_export(engine, name, writes, errors)
-    os.close(writes)
+        _execute_export(engine, name, archive_writer, error_fd)
+    os.close(archive_writer)
     failure: OSError | None = None
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     try:
-        found = unpacking.unpack(archive, place)
-    except OSError as wrong:
-        failure = wrong
+        metadata = unpacking.unpack(archive, target)
+    except OSError as unpack_error:
+        failure = unpack_error
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    error_text = os.pread(errors, _ERROR_BYTES, 0).decode(errors="replace")
-    os.close(errors)
+    error_text = os.pread(error_fd, _ERROR_BYTES, 0).decode(errors="replace")
+    os.close(error_fd)
     if code != 0 and error_text.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(error_text))
     if failure is not None or code != 0:
         raise failure or OSError(f"the image export of {engine.kind} failed with exit code {code}")
-    return found
+    return metadata
 
 
-def _become_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
+def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
     """In a child process: execute the engine's export command."""
     try:
         linux.die_with_parent(signal.SIGKILL)
@@ -91,8 +91,8 @@ def _become_export(engine: ContainerEngine, name: str, stdout: int, stderr: int)
         os._exit(127)
 
 
-_AT_ONCE = 3
-_LOOK_SECONDS = 0.2
+_PARALLEL_PULLS_MAX = 3
+_LOCK_POLL_SECONDS = 0.2
 _ANNOUNCE_SECONDS = 1.0
 _NEVER, _ALWAYS = "Never", "Always"
 
@@ -102,85 +102,87 @@ def keep(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _end(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer available on this node")
+        _report_failure(
+            run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer available on this node"
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: _cancel_if_stopped(run))
     try:
-        _see_to(run, engine)
+        _apply_pull_policy(run, engine)
     except _PullCancelled:
-        _end(run, "ErrImagePull", "context canceled")
+        _report_failure(run, "ErrImagePull", "context canceled")
     except (OSError, ValueError) as failure:
-        _end(run, "ErrImagePull", str(failure))
+        _report_failure(run, "ErrImagePull", str(failure))
 
 
-def _see_to(run: ShimRun, engine: ContainerEngine) -> None:
+def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
     name, policy = run.spec["image"], run.spec["policy"]
-    found = engine.image(run.spec["reference"]) or engine.image(run.spec["named"])
-    if found is not None and policy != _ALWAYS:
-        _end_with(run, engine, found, f'Container image "{name}" already present on machine')
+    image = engine.inspect_image(run.spec["reference"]) or engine.inspect_image(run.spec["named"])
+    if image is not None and policy != _ALWAYS:
+        _report_success(run, engine, image, f'Container image "{name}" already present on machine')
     elif policy == _NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
         _warn(run, "Warning", "ErrImageNeverPull", message)
-        _end(run, "ErrImageNeverPull", message)
+        _report_failure(run, "ErrImageNeverPull", message)
     else:
-        _pull(run, engine)
+        _pull_if_needed(run, engine)
 
 
-def _pull(run: ShimRun, engine: ContainerEngine) -> None:
+def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
     """Pull a run's image, unless another shim pulled it while this one waited for the lock."""
-    name, began = run.spec["image"], linux.monotonic()
-    asked = linux.now()
+    name, started_at = run.spec["image"], linux.monotonic()
+    requested_at = linux.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
-    own = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_whose(run.spec)}"
-    with _FileLock(run, [own]) as done:
-        pulled_at = os.pread(done, 32, 0)
-        is_shared = pulled_at.isdigit() and int(pulled_at) > asked
-        begins = linux.monotonic()
+    lock_name = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_hash_credentials(run.spec)}"
+    with _FileLock(run, [lock_name]) as lock_fd:
+        pulled_at = os.pread(lock_fd, 32, 0)
+        is_shared = pulled_at.isdigit() and int(pulled_at) > requested_at
+        pull_started_at = linux.monotonic()
         if not is_shared:
-            with _FileLock(run, _SLOTS):
-                begins = linux.monotonic()
-                result = _pulled(run, engine)
+            with _FileLock(run, _SLOT_LOCKS):
+                pull_started_at = linux.monotonic()
+                result = _run_pull(run, engine)
             if result.code != 0:
-                _end(run, "ErrImagePull", last_line(result.errors))
+                _report_failure(run, "ErrImagePull", last_line(result.errors))
                 return
-            os.pwrite(done, str(linux.now()).encode(), 0)
-    found = engine.image(run.spec["reference"])
-    if found is None:
+            os.pwrite(lock_fd, str(linux.now()).encode(), 0)
+    image = engine.inspect_image(run.spec["reference"])
+    if image is None:
         raise ValueError(f"image {name} was not found after the pull")
-    _unpacked(run, engine, found)
+    _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
-    times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
-    size = f"Image size: {found['size']} bytes."
-    _end_with(run, engine, found, f'Successfully pulled image "{name}" in {times}. {size}')
+    times = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
+    size = f"Image size: {image['size']} bytes."
+    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {times}. {size}')
 
 
-def _pulled(run: ShimRun, engine: ContainerEngine) -> CommandResult:
+def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
     """Run the engine's pull command for a run's image; return its result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
-def _unpacked(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any]) -> dict[str, str]:
+def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
     """Unpack an image into the store if the engine only provides images; other shims wait for the same image."""
-    if engine.runs:
+    if engine.runs_containers:
         return {}
-    name = rootfs_store.name_of(found["id"])
+    name = rootfs_store.name_of(image["id"])
     with _FileLock(run, [rootfs_store.lock_of(name)]):
         if not rootfs_store.has(run.node, name):
-            with _FileLock(run, _SLOTS):
-                most = max(0, run.spec["cacheBytes"] - found["size"])
-                rootfs_store.trim(run.node, most)
-                unpack = partial(export_image, engine, found["id"], run.path)
-                rootfs_store.add(run.node, name, unpack, {"environment": found["environment"]})
+            with _FileLock(run, _SLOT_LOCKS):
+                maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
+                rootfs_store.trim(run.node, maximum_bytes)
+                unpack = partial(export_image, engine, image["id"], run.path)
+                rootfs_store.add(run.node, name, unpack, {"environment": image["environment"]})
     return {"unpacked": name}
 
 
-def _whose(spec: Mapping[str, Any]) -> str:
+def _hash_credentials(spec: Mapping[str, Any]) -> str:
     """Return a hash of the registry credentials, so that pulls with different credentials do not share results."""
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 #: Names of the locks that limit the number of parallel pulls and unpackings.
-_SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
+_SLOT_LOCKS = [f"slot-{number}" for number in range(_PARALLEL_PULLS_MAX)]
 
 
 class _PullCancelled(BaseException):
@@ -190,25 +192,25 @@ class _PullCancelled(BaseException):
 class _FileLock:
     """A context manager that acquires one of several file locks and returns the descriptor of the locked file."""
 
-    def __init__(self, run: ShimRun, names: list[str]) -> None:
+    def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
         os.makedirs(path, 0o700, exist_ok=True)
-        self._files = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in names]
+        self._fds = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in lock_names]
 
     def __enter__(self) -> int:
         while True:
-            for file in self._files:
+            for fd in self._fds:
                 with suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return file
-            signal.sigtimedwait([], _LOOK_SECONDS)
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return fd
+            signal.sigtimedwait([], _LOCK_POLL_SECONDS)
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            os.close(file)
+        for fd in self._fds:
+            os.close(fd)
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     """Format seconds, rounded to milliseconds, as Go formats a duration (`350ms`, `1.5s`)."""
     milliseconds = round(seconds * 1000)
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
@@ -223,29 +225,33 @@ def _cancel_if_stopped(run: ShimRun) -> None:
 
 def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
     """Report a warning or message that the kubelet records as an Event."""
-    before = run.state.get("warnings") or []
-    warning = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
-    _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*before, warning])
+    previous_warnings = run.state.get("warnings") or []
+    warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
+    _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
 
 
-def _end_with(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any], message: str) -> None:
-    unpacked = _unpacked(run, engine, found)
+def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
+    unpacked = _unpack_if_needed(run, engine, engine_image)
     _warn(run, "Normal", "Pulled", message)
-    image = {**found, **unpacked, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
+    image = {
+        **engine_image,
+        **unpacked,
+        "lacksFolder": _lacks_working_directory(engine, engine_image["id"], run.spec.get("workingDir") or ""),
+    }
     _report_state(run, phase="Exited", finishedAt=linux.now(), exitCode=0, reason="Completed", message="", image=image)
 
 
-def _lacks(engine: ContainerEngine, image: str, path: str) -> bool:
+def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
     """Report whether an image lacks the working directory, which its engine does not create."""
-    if path in {"", "/"} or not engine.runs:
+    if path in {"", "/"} or not engine.runs_containers:
         return False
-    result = engine.ask("image", "mount", image)
-    lacks = result.code == 0 and not os.path.lexists(result.output.strip() + path)
-    engine.ask("image", "unmount", image)
-    return lacks
+    result = engine.run_command("image", "mount", image)
+    is_missing = result.code == 0 and not os.path.lexists(result.output.strip() + path)
+    engine.run_command("image", "unmount", image)
+    return is_missing
 
 
-def _end(run: ShimRun, reason: str, message: str) -> None:
+def _report_failure(run: ShimRun, reason: str, message: str) -> None:
     _report_state(run, phase="Exited", finishedAt=linux.now(), exitCode=1, reason=reason, message=message)
 
 
@@ -262,24 +268,24 @@ def name_of_pods(node: int) -> str:
     return f"batchyard-{state_dir.identity(node)}-"
 
 
-def after(node: int, found: Features, path: str) -> None:
+def after(node: int, features: Features, path: str) -> None:
     """Remove the control groups of a run that has ended, unless another shim still supervises the run."""
-    if found.cgroups is None:
+    if features.cgroups is None:
         return
-    _, uid, *place = path.split("/")
-    pod = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in found.cgroups.base.items()}
-    has_namesakes = found.runner is not None
-    if place[0] == "runs" and not _is_kept(node, path):
-        group = {name: f"{base}/{place[1]}-{place[2]}" for name, base in pod.items()}
-        cgroups.remove(group, has_namesakes=has_namesakes)
-    _remove_if_left(node, uid, pod, has_namesakes=has_namesakes)
+    _, uid, *parts = path.split("/")
+    pod_group = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in features.cgroups.base.items()}
+    has_namesakes = features.runner is not None
+    if parts[0] == "runs" and not _is_supervised(node, path):
+        run_group = {name: f"{base}/{parts[1]}-{parts[2]}" for name, base in pod_group.items()}
+        cgroups.remove(run_group, has_namesakes=has_namesakes)
+    _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
 
-def all_pods(node: int, found: Features) -> None:
+def all_pods(node: int, features: Features) -> None:
     """Remove the control groups of pods that earlier spawners left behind."""
-    if found.cgroups is not None:
-        for uid, group in cgroups.left_over(found.cgroups.base, name_of_pods(node)).items():
-            _remove_if_left(node, uid, group, has_namesakes=found.runner is not None)
+    if features.cgroups is not None:
+        for uid, group in cgroups.left_over(features.cgroups.base, name_of_pods(node)).items():
+            _remove_if_unsupervised(node, uid, group, has_namesakes=features.runner is not None)
 
 
 def is_of_image(path: str) -> bool:
@@ -290,56 +296,60 @@ def is_of_image(path: str) -> bool:
 def leaves_container(node: int, path: str) -> bool:
     """Report whether the shim of a run has ended and may have left a container in the engine."""
     with suppress(OSError):
-        run = state_dir.open_folder(path, node)
-        spec, state = (state_dir.read_json(run, name) or {} for name in ("spec.json", "state.json"))
-        os.close(run)
+        run_fd = state_dir.open_folder(path, node)
+        spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
+        os.close(run_fd)
         image = spec.get("image") or {} if spec.get("kind") == "container" else {}
-        return store.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_kept(node, path)
+        return store.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_supervised(node, path)
     return False
 
 
 def containers(node: int, engine: ContainerEngine) -> None:
     """Remove those containers of this node from an engine that no shim supervises."""
-    found = engine.containers()
-    engine.forget(*(name for path, name in found.items() if not _is_kept(node, path)))
+    run_containers = engine.list_containers()
+    engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 
 
-def kept_runs(pod: int) -> list[str]:
+def kept_runs(pod_fd: int) -> list[str]:
     """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
-    found = [f"runs/{name}/{attempt}" for name in _names(pod, "runs") for attempt in _names(pod, f"runs/{name}")]
-    return [path for path in found if _is_kept(pod, path)]
+    paths = [
+        f"runs/{name}/{attempt}"
+        for name in _list_folder(pod_fd, "runs")
+        for attempt in _list_folder(pod_fd, f"runs/{name}")
+    ]
+    return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
-def _remove_if_left(node: int, uid: str, group: Group, *, has_namesakes: bool) -> None:
+def _remove_if_unsupervised(node: int, uid: str, group: Group, *, has_namesakes: bool) -> None:
     if not any(os.path.isdir(path) for path in group.values()):
         return
     try:
-        pod = state_dir.open_folder(f"pods/{uid}", node)
+        pod_fd = state_dir.open_folder(f"pods/{uid}", node)
     except OSError:
         cgroups.remove(group, has_namesakes=has_namesakes)
         return
-    if not _is_kept(pod, "sandbox") and not kept_runs(pod):
+    if not _is_supervised(pod_fd, "sandbox") and not kept_runs(pod_fd):
         cgroups.remove(group, has_namesakes=has_namesakes)
-    os.close(pod)
+    os.close(pod_fd)
 
 
-def _is_kept(pod: int, path: str) -> bool:
+def _is_supervised(base: int, path: str) -> bool:
     with suppress(OSError):
-        run = state_dir.open_folder(path, pod)
+        run_fd = state_dir.open_folder(path, base)
         try:
-            return state_dir.is_locked(run)
+            return state_dir.is_locked(run_fd)
         finally:
-            os.close(run)
+            os.close(run_fd)
     return False
 
 
-def _names(base: int, path: str) -> list[str]:
+def _list_folder(base: int, path: str) -> list[str]:
     with suppress(OSError):
-        opened = state_dir.open_folder(path, base)
+        folder_fd = state_dir.open_folder(path, base)
         try:
-            return os.listdir(opened)
+            return os.listdir(folder_fd)
         finally:
-            os.close(opened)
+            os.close(folder_fd)
     return []
 
 
@@ -355,41 +365,45 @@ def _names(base: int, path: str) -> list[str]:
 _PATH_BYTES = 4096
 _RESULT_BYTES = 1 << 16
 #: Time limit for detecting the engines.
-_PATIENCE_SECONDS = 60.0
+_DETECTION_SECONDS = 60.0
 
 
 def start(
-    node: int, without: Collection[str], environment: Mapping[str, str]
+    node: int, disabled: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
     """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with there:
+    own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with helper_socket:
         if os.fork() == 0:
             event_loop.run_child(
-                node, "outside", partial(_serve, node, there, partial(engines.find, node, environment, None, without))
+                node,
+                "outside",
+                partial(_serve_requests, node, helper_socket, partial(engines.find, node, environment, None, disabled)),
             )
-    here.settimeout(_PATIENCE_SECONDS)
+    own_socket.settimeout(_DETECTION_SECONDS)
     result: dict[str, Any] = {"failures": [["container engine", "the detection did not finish within 60 seconds"]]}
     with suppress(OSError, ValueError):
-        result = json.loads(here.recv(_RESULT_BYTES))
-    here.settimeout(None)
-    found = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
-    return here, EngineSearchResult(found, tuple(EngineFailure(*row) for row in result["failures"]))
+        result = json.loads(own_socket.recv(_RESULT_BYTES))
+    own_socket.settimeout(None)
+    found_engines = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
+    return own_socket, EngineSearchResult(
+        found_engines, tuple(EngineFailure(*failure) for failure in result["failures"])
+    )
 
 
-def _serve(node: int, connection: socket.socket, find: Callable[..., EngineSearchResult]) -> None:
+def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:
     """In the helper: detect engines, then fork a shim for each received path of a run, until the spawner has ended."""
-    held = sorted({node, connection.fileno()})
-    for first, last in zip([2, *held], [*held, os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(first + 1, last)
-    found = find(may_run=False)
-    engines_found = [engine._replace(environment={})._asdict() for engine in found.engines]
-    connection.send(json.dumps({"engines": engines_found, "failures": found.failures}).encode())
-    for engine in found.engines:
+    kept_fds = sorted({node, connection.fileno()})
+    for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(lower + 1, upper)
+    search_result = detect(may_run=False)
+    engine_documents = [engine._replace(environment={})._asdict() for engine in search_result.engines]
+    connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
+    for engine in search_result.engines:
         if os.fork() == 0:
             event_loop.run_child(node, f"containers of {engine.kind}", partial(containers, node, engine))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()
-            event_loop.run_shim(node, path, partial(keep, engines=found.engines))
+            event_loop.run_shim(node, path, partial(keep, engines=search_result.engines))

@@ -18,8 +18,8 @@ from batchyard.shim import linux, state_dir
 FOLDER = "roots"
 #: The directory with the lock files of image pulls and unpackings.
 PULLS = "pulls"
-_KEPT_SECONDS = 120
-_NEW, _GONE = ".new", ".gone"
+_MINIMUM_AGE_SECONDS = 120
+_NEW_SUFFIX, _REMOVED_SUFFIX = ".new", ".gone"
 
 
 def name_of(image: str) -> str:
@@ -41,45 +41,45 @@ def has(node: int, name: str) -> bool:
     return True
 
 
-def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]) -> None:
     """Add an image to the store with the function `unpack`; the caller holds the image's lock. OSError on failure."""
-    roots = _opened(node)
-    new = f"{name}{_NEW}"
+    roots_fd = _open_store(node)
+    new_name = f"{name}{_NEW_SUFFIX}"
     try:
-        state_dir.remove_tree(roots, new)
-        os.makedirs(f"/proc/self/fd/{roots}/{new}/root", 0o755)
-        path = os.readlink(f"/proc/self/fd/{roots}") + f"/{new}"
+        state_dir.remove_tree(roots_fd, new_name)
+        os.makedirs(f"/proc/self/fd/{roots_fd}/{new_name}/root", 0o755)
+        path = os.readlink(f"/proc/self/fd/{roots_fd}") + f"/{new_name}"
         metadata = unpack(f"{path}/root")
-        own = state_dir.open_folder(new, roots)
-        state_dir.write_json(own, "image.json", {**metadata, **more})
-        os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=own))
-        os.close(own)
-        os.rename(new, name, src_dir_fd=roots, dst_dir_fd=roots)
+        image_fd = state_dir.open_folder(new_name, roots_fd)
+        state_dir.write_json(image_fd, "image.json", {**metadata, **extra_metadata})
+        os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=image_fd))
+        os.close(image_fd)
+        os.rename(new_name, name, src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
     finally:
-        state_dir.remove_tree(roots, new)
-        os.close(roots)
+        state_dir.remove_tree(roots_fd, new_name)
+        os.close(roots_fd)
 
 
 def use(node: int, name: str) -> int:
     """Lock an image against removal while the returned descriptor is open. OSError if the image was removed."""
     with suppress(FileNotFoundError):
-        held = os.open(f"{FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
-        fcntl.flock(held, fcntl.LOCK_SH)
-        os.utime(held)
-        if os.fstat(held).st_nlink:
-            return held
-        os.close(held)
+        lock_fd = os.open(f"{FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
+        fcntl.flock(lock_fd, fcntl.LOCK_SH)
+        os.utime(lock_fd)
+        if os.fstat(lock_fd).st_nlink:
+            return lock_fd
+        os.close(lock_fd)
     raise OSError(f"unpacked image {name} was removed from the node's store; the next attempt unpacks it again")
 
 
 def image_metadata(node: int, name: str) -> dict[str, Any]:
     """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`; empty if unreadable."""
     with suppress(OSError):
-        own = state_dir.open_folder(f"{FOLDER}/{name}", node)
+        image_fd = state_dir.open_folder(f"{FOLDER}/{name}", node)
         try:
-            return state_dir.read_json(own, "image.json") or {}
+            return state_dir.read_json(image_fd, "image.json") or {}
         finally:
-            os.close(own)
+            os.close(image_fd)
     return {}
 
 
@@ -88,41 +88,41 @@ def lock_of(name: str) -> str:
     return f"root-{name}"
 
 
-def trim(node: int, most: float) -> None:
+def trim(node: int, maximum: float) -> None:
     """Remove incomplete directories, and the least recently used images while the total exceeds `maximum` bytes."""
-    roots = _opened(node)
-    found: list[tuple[float, str, int]] = []
-    for name in os.listdir(roots):
-        if name.endswith((_NEW, _GONE)):
+    roots_fd = _open_store(node)
+    images: list[tuple[float, str, int]] = []
+    for name in os.listdir(roots_fd):
+        if name.endswith((_NEW_SUFFIX, _REMOVED_SUFFIX)):
             if not state_dir.is_locked(node, f"{PULLS}/{lock_of(name.partition('.')[0])}"):
-                state_dir.remove_tree(roots, name)
+                state_dir.remove_tree(roots_fd, name)
             continue
         with suppress(FileNotFoundError):
-            used = os.stat(f"{name}/lock", dir_fd=roots).st_mtime
-            found.append((used, name, int(image_metadata(node, name).get("bytes") or 0)))
-    total = sum(size for _, _, size in found)
-    for used, name, size in sorted(found):
-        if total > most and used < linux.now() / 1e6 - _KEPT_SECONDS and _removed(roots, name):
+            used_at = os.stat(f"{name}/lock", dir_fd=roots_fd).st_mtime
+            images.append((used_at, name, int(image_metadata(node, name).get("bytes") or 0)))
+    total = sum(size for _, _, size in images)
+    for used_at, name, size in sorted(images):
+        if total > maximum and used_at < linux.now() / 1e6 - _MINIMUM_AGE_SECONDS and _remove_if_unused(roots_fd, name):
             total -= size
-    os.close(roots)
+    os.close(roots_fd)
 
 
-def _removed(roots: int, name: str) -> bool:
+def _remove_if_unused(roots_fd: int, name: str) -> bool:
     """Remove an image from the store; return False if the image is in use."""
     with suppress(FileNotFoundError):
-        held = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots)
+        lock_fd = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots_fd)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(held)
+            os.close(lock_fd)
             return False
-        state_dir.remove(roots, f"{name}/lock")  # a process that waits for the lock sees that the file is gone
-        os.rename(name, f"{name}{_GONE}", src_dir_fd=roots, dst_dir_fd=roots)
-        os.close(held)
-    state_dir.remove_tree(roots, f"{name}{_GONE}")
+        state_dir.remove(roots_fd, f"{name}/lock")  # a process that waits for the lock sees that the file is gone
+        os.rename(name, f"{name}{_REMOVED_SUFFIX}", src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
+        os.close(lock_fd)
+    state_dir.remove_tree(roots_fd, f"{name}{_REMOVED_SUFFIX}")
     return True
 
 
-def _opened(node: int) -> int:
+def _open_store(node: int) -> int:
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{FOLDER}", 0o700, exist_ok=True)
     return state_dir.open_folder(FOLDER, node)

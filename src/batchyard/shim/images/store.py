@@ -14,7 +14,7 @@ from typing import Any
 from batchyard.shim import state_dir
 from batchyard.shim.images import rootfs_store
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Directories of the machine with programs. Symbolic links into /usr are also links in containers.
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -33,19 +33,19 @@ def root(image: Mapping[str, Any], node: str) -> str:
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables that an image sets (PATH, VIRTUAL_ENV)."""
     venv = image.get("environment")
-    return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
+    return {"PATH": f"{venv}/bin:{_DEFAULT_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _DEFAULT_PATH}
 
 
 def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return the machine's directories that a container of an image sees read-only, as source paths by mount point."""
-    programs = [place for place in PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
-    places = [*programs, *_environment_folders(image.get("environment"))]
-    return {"/etc": f"{node}/{state_dir.FOLDER}"} | {place: place for place in places}
+    programs = [folder for folder in PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
+    paths = [*programs, *_environment_folders(image.get("environment"))]
+    return {"/etc": f"{node}/{state_dir.FOLDER}"} | {folder: folder for folder in paths}
 
 
 def links() -> dict[str, str]:
     """Return the program directories of the machine that are symbolic links, with their targets."""
-    return {place: os.readlink(place) for place in PROGRAMS if os.path.islink(place)}
+    return {folder: os.readlink(folder) for folder in PROGRAMS if os.path.islink(folder)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
@@ -53,14 +53,14 @@ def _environment_folders(venv: str | None) -> list[str]:
     if not venv:
         return []
     folders = [venv]
-    for program in (_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
-        prefix = os.path.dirname(program) if program else ""
-        if len(prefix) > 1 and not any(is_within(prefix, place) for place in (*PROGRAMS, *folders)):
+    for bin_folder in (_read_interpreter_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
+        prefix = os.path.dirname(bin_folder) if bin_folder else ""
+        if len(prefix) > 1 and not any(is_within(prefix, folder) for folder in (*PROGRAMS, *folders)):
             folders.append(prefix)
     return folders
 
 
-def _home(venv: str) -> str:
+def _read_interpreter_home(venv: str) -> str:
     """Return the directory of a virtual environment's base interpreter, from pyvenv.cfg; '' if unknown."""
     try:
         with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:
@@ -73,6 +73,6 @@ def _home(venv: str) -> str:
     return ""
 
 
-def is_within(path: str, place: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
     """Report whether a path is a directory itself or lies in it."""
-    return path == place or path.startswith(f"{place}/")
+    return path == folder or path.startswith(f"{folder}/")

@@ -17,56 +17,56 @@ from typing import Any
 from batchyard.shim import linux
 from batchyard.shim.images import store
 
-_COPIED_BYTES = 1 << 20
-_ACCOUNTS_BYTES = 1 << 20
-_FOLDER_MODE, _FILE_MODE, _STICKY = 0o700, 0o400, 0o1777
+_COPY_CHUNK_BYTES = 1 << 20
+_ACCOUNT_FILE_BYTES_MAX = 1 << 20
+_FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
-def unpack(archive: int, place: str) -> dict[str, Any]:
+def unpack(archive: int, target: str) -> dict[str, Any]:
     """Unpack a tar archive (a descriptor) into an empty directory; return the total size and the account files.
 
     The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
     """
-    reads, writes = os.pipe2(os.O_CLOEXEC)
+    result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
-        os.close(reads)
-        _be(archive, place, writes)
-    os.close(writes)
+        os.close(result_reader)
+        _unpack_in_child(archive, target, result_writer)
+    os.close(result_writer)
     os.close(archive)
-    with open(reads, "rb") as file:
+    with open(result_reader, "rb") as file:
         message = file.read()
     status = os.waitpid(child, 0)[1]
     failure = f"unpacking the image ended with status {status}"
-    found: dict[str, Any] = json.loads(message) if message else {"error": failure}
-    if "error" in found:
-        raise OSError(found["error"])
-    return found
+    result: dict[str, Any] = json.loads(message) if message else {"error": failure}
+    if "error" in result:
+        raise OSError(result["error"])
+    return result
 
 
-def _be(archive: int, place: str, writes: int) -> None:
-    """In a child process: unpack the archive, and write the result to the pipe `writes`."""
+def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
+    """In a child process: unpack the archive, and write the result to the pipe `result_writer`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
             linux.become_root_of_a_user_namespace(None)
-        os.chroot(place)
+        os.chroot(target)
         os.chdir("/")
         os.umask(0)
-        result: dict[str, Any] = {"bytes": _write_all(archive)}
-        result |= {name: _text(f"/etc/{name}") for name in ("passwd", "group")}
+        result: dict[str, Any] = {"bytes": _write_members(archive)}
+        result |= {name: _read_text(f"/etc/{name}") for name in ("passwd", "group")}
     except (OSError, ValueError, tarfile.TarError) as failure:
         result = {"error": str(failure)}
-    with suppress(OSError), open(writes, "wb") as file:
+    with suppress(OSError), open(result_writer, "wb") as file:
         file.write(json.dumps(result).encode())
     os._exit(0)
 
 
-def _write_all(archive: int) -> int:
+def _write_members(archive: int) -> int:
     """Write all members of an archive to the filesystem; return the total size of its files in bytes."""
     total, folders = 0, []
-    with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPIED_BYTES) as opened:
-        for member in _members(opened):
+    with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
+        for member in _iterate_members(tar):
             path = os.path.normpath(f"/{member.name}")
             if member.isdir():
                 _make_folder(path, member)
@@ -75,14 +75,14 @@ def _write_all(archive: int) -> int:
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            _write(opened, member, path)
+            _write_member(tar, member, path)
             total += member.size if member.isreg() else 0
-    for path, changed in reversed(folders):  # writing into them has changed it
-        os.utime(path, (changed, changed))
+    for path, modified_at in reversed(folders):  # writing into them has changed it
+        os.utime(path, (modified_at, modified_at))
     return total
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _iterate_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the members of an archive without keeping them in memory."""
     for member in archive:
         yield member
@@ -91,10 +91,10 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _make_folder(path: str, member: tarfile.TarInfo) -> None:
     os.makedirs(path, 0o755, exist_ok=True)
-    os.chmod(path, member.mode & _STICKY | _FOLDER_MODE)
+    os.chmod(path, member.mode & _STICKY_MODE | _FOLDER_MODE)
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
     """Write an archive member that is a file, a link or a FIFO."""
     if member.issym():
         os.symlink(member.linkname, path)
@@ -103,18 +103,18 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None
     elif member.isfifo():
         os.mkfifo(path, member.mode & 0o777)
     elif member.isreg():
-        read = archive.extractfile(member)
+        source = archive.extractfile(member)
         with open(path, "xb") as file:
-            if read is not None:
-                copyfileobj(read, file, _COPIED_BYTES)
+            if source is not None:
+                copyfileobj(source, file, _COPY_CHUNK_BYTES)
             os.fchmod(file.fileno(), member.mode & 0o777 | _FILE_MODE)
         os.utime(path, (member.mtime, member.mtime))
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the text of a file, limited to 1 MiB; empty if it cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
-        return file.read(_ACCOUNTS_BYTES).decode(errors="replace")
+        return file.read(_ACCOUNT_FILE_BYTES_MAX).decode(errors="replace")
     return ""
 
 
@@ -128,42 +128,47 @@ def _text(path: str) -> str:
 _LINKS_MAX = 40
 
 
-def add_mount_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
+def add_mount_points(
+    folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run_folder: str
+) -> dict[str, str]:
     """Return the source directory of each mount point, replaced by an overlay if it lacks mount points in `targets`.
 
     A target is a path and whether it is a directory. This process enters a new mount namespace, so that no other
     process sees the overlays.
     """
-    found = dict(shown)
-    lacking: dict[str, list[tuple[str, bool]]] = {}
+    sources = dict(folders)
+    missing: dict[str, list[tuple[str, bool]]] = {}
     for target, is_folder in targets:
-        path = _straight(target)
-        place = next((place for place in shown if store.is_within(path, place)), None)
-        if place is not None and not os.path.lexists(shown[place] + path.removeprefix(place)):
-            lacking.setdefault(place, []).append((path.removeprefix(place), is_folder))
-    if lacking:
+        path = _resolve_first_component(target)
+        mount_point = next((mount_point for mount_point in folders if store.is_within(path, mount_point)), None)
+        if mount_point is not None and not os.path.lexists(folders[mount_point] + path.removeprefix(mount_point)):
+            missing.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
+    if missing:
         unshare_mounts()
-    for number, (place, points) in enumerate(lacking.items()):
-        added, seen = f"{own}/added-{number}", f"{own}/seen-{number}"
-        os.mkdir(seen)
-        for path, is_folder in points:
-            make_place(f"{added}{path}", is_folder)
-        linux.mount("overlay", seen, "overlay", f"lowerdir={_named(added)}:{_named(shown[place])}")
-        found[place] = seen
-    return found
+    for number, (mount_point, missing_paths) in enumerate(missing.items()):
+        added_folder, overlay = f"{run_folder}/added-{number}", f"{run_folder}/seen-{number}"
+        os.mkdir(overlay)
+        for path, is_folder in missing_paths:
+            make_place(f"{added_folder}{path}", is_folder)
+        linux.mount(
+            "overlay", overlay, "overlay", f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
+        )
+        sources[mount_point] = overlay
+    return sources
 
 
-def writable(folder: str, own: str) -> str:
-    """Mount a writable overlay of a directory, with its upper layer in the directory `own`; return its path."""
+def writable(folder: str, run_folder: str) -> str:
+    """Mount a writable overlay of a directory, with its upper layer in the directory `run_folder`; return its path."""
     for name in ("written", "work", "image"):
-        os.mkdir(f"{own}/{name}", 0o755)
+        os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()
-    layers = f"lowerdir={_named(folder)},upperdir={_named(own)}/written,workdir={_named(own)}/work"
+    upper = _escape_path(run_folder)
+    layers = f"lowerdir={_escape_path(folder)},upperdir={upper}/written,workdir={upper}/work"
     try:
-        linux.mount("overlay", f"{own}/image", "overlay", f"{layers},userxattr")
+        linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layers},userxattr")
     except OSError:
-        linux.mount("overlay", f"{own}/image", "overlay", layers)
-    return f"{own}/image"
+        linux.mount("overlay", f"{run_folder}/image", "overlay", layers)
+    return f"{run_folder}/image"
 
 
 def resolve_in_root(root: str, path: str) -> str:
@@ -171,42 +176,46 @@ def resolve_in_root(root: str, path: str) -> str:
 
     Without this, bubblewrap would resolve the links against the machine's own files.
     """
-    return _without_links(path, lambda place: _link(f"{root}{place}"))
+    return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 
 
 def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
     """Resolve the symbolic links of a path in a container that sees directories and links of the machine."""
 
-    def link_at(place: str) -> str | None:
-        whole = next((whole for whole in folders if store.is_within(place, whole)), None)
-        return links.get(place) if whole is None else _link(folders[whole] + place.removeprefix(whole))
+    def read_link_at(link_path: str) -> str | None:
+        mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
+        return (
+            links.get(link_path)
+            if mount_point is None
+            else _read_link(folders[mount_point] + link_path.removeprefix(mount_point))
+        )
 
-    return _without_links(path, link_at)
+    return _resolve_links(path, read_link_at)
 
 
-def _link(path: str) -> str | None:
+def _read_link(path: str) -> str | None:
     return os.readlink(path) if os.path.islink(path) else None
 
 
-def _without_links(path: str, link_at: Callable[[str], str | None]) -> str:
-    steps, found, links = path.split("/")[::-1], "", 0
-    while steps:
-        step = steps.pop()
-        if step in {"", "."}:
+def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
+    components, resolved, link_count = path.split("/")[::-1], "", 0
+    while components:
+        component = components.pop()
+        if component in {"", "."}:
             continue
-        if step == "..":
-            found = found.rpartition("/")[0]
+        if component == "..":
+            resolved = resolved.rpartition("/")[0]
             continue
-        target = link_at(f"{found}/{step}")
+        target = read_link_at(f"{resolved}/{component}")
         if target is None:
-            found = f"{found}/{step}"
+            resolved = f"{resolved}/{component}"
             continue
-        links += 1
-        if links > _LINKS_MAX:
+        link_count += 1
+        if link_count > _LINKS_MAX:
             raise ValueError(f"{path}: too many levels of symbolic links (more than {_LINKS_MAX})")
-        found = "" if target.startswith("/") else found
-        steps += target.split("/")[::-1]
-    return found or "/"
+        resolved = "" if target.startswith("/") else resolved
+        components += target.split("/")[::-1]
+    return resolved or "/"
 
 
 def unshare_mounts() -> None:
@@ -215,15 +224,15 @@ def unshare_mounts() -> None:
     linux.make_mounts_private()
 
 
-def _named(path: str) -> str:
+def _escape_path(path: str) -> str:
     """Escape a path for the mount options of overlayfs."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
-def _straight(path: str) -> str:
+def _resolve_first_component(path: str) -> str:
     """Resolve the first component of a path if it is a symbolic link such as /bin."""
-    first, found, rest = path[1:].partition("/")
-    return f"{os.path.realpath(f'/{first}')}{found}{rest}" if os.path.islink(f"/{first}") else path
+    component, separator, remainder = path[1:].partition("/")
+    return f"{os.path.realpath(f'/{component}')}{separator}{remainder}" if os.path.islink(f"/{component}") else path
 
 
 def make_place(path: str, is_folder: bool) -> None:

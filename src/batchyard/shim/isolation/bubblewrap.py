@@ -31,7 +31,7 @@ MASKED: Final = (
     "/proc/timer_list",
     "/proc/timer_stats",
 )
-_MASKED_OF_SYS: Final = (
+_MASKED_SYS_PATHS: Final = (
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
     "/sys/devices/system/cpu/cpu*/thermal_throttle",
@@ -45,26 +45,26 @@ def make(node: str) -> None:
     os.close(os.open(f"{node}/{FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
-def options_for_proc(place: str) -> Iterator[str]:
+def options_for_proc(masks: str) -> Iterator[str]:
     """Yield bubblewrap's options that mask paths of a container's /proc; `masks` is the directory of the masks."""
     for path in READ_ONLY:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
     for path in MASKED:
         if os.path.exists(path):
-            yield from ("--ro-bind", _empty(place, path), path)
+            yield from ("--ro-bind", _mask_path(masks, path), path)
 
 
-def hide_in_sys(place: str) -> None:
+def hide_in_sys(masks: str) -> None:
     """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
-    for pattern in _MASKED_OF_SYS:
+    for pattern in _MASKED_SYS_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
-                linux.bind(_empty(place, path), path)
+                linux.bind(_mask_path(masks, path), path)
 
 
-def _empty(place: str, path: str) -> str:
-    return f"{place}/folder" if os.path.isdir(path) else f"{place}/file"
+def _mask_path(masks: str, path: str) -> str:
+    return f"{masks}/folder" if os.path.isdir(path) else f"{masks}/file"
 
 
 class ContainerPaths(NamedTuple):
@@ -95,11 +95,11 @@ class ContainerView(NamedTuple):
     #: Whether the working directory is missing in these directories and in the container's own files.
     lacks_folder: bool
     #: Resolves the symbolic links of a path in the container.
-    place: Callable[[str], str]
+    resolve_path: Callable[[str], str]
 
 
 def options(
-    spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
+    spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
     """Return bubblewrap's options for a run's spec with absolute mount sources, without options for descriptors."""
     return [
@@ -109,20 +109,20 @@ def options(
         "--unshare-cgroup-try",
         "--cap-drop",
         "ALL",
-        *_user(spec["user"]),
-        *_root(view, places),
-        *_devices(spec["devices"]),
-        *([] if spec.get("procMount") == "Unmasked" else options_for_proc(places.masks)),
-        *_settings(places, view),
-        *_folder(spec, places, view),
-        *_mounts(spec["mounts"], view),
-        *_termination_log(spec["terminationMessagePath"], places, view),
+        *_user_options(spec["user"]),
+        *_root_options(view, paths),
+        *_device_options(spec["devices"]),
+        *([] if spec.get("procMount") == "Unmasked" else options_for_proc(paths.masks)),
+        *_etc_options(paths, view),
+        *_working_directory_options(spec, paths, view),
+        *_mount_options(spec["mounts"], view),
+        *_termination_log_options(spec["terminationMessagePath"], paths, view),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
-        *(part for name, value in environment.items() for part in ("--setenv", name, value)),
+        *(option for name, value in environment.items() for option in ("--setenv", name, value)),
     ]
 
 
-def _user(user: Mapping[str, int] | None) -> list[str]:
+def _user_options(user: Mapping[str, int] | None) -> list[str]:
     """Return the options that run the container as `user`, mapped to the user that starts bubblewrap."""
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
@@ -130,68 +130,80 @@ def _user(user: Mapping[str, int] | None) -> list[str]:
 def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Return the mount points and the working directory that must exist, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
-    folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
-    last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
-    return [*mounts, *folder, *last]
+    working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
+    termination_log = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
+    return [*mounts, *working_directory, *termination_log]
 
 
 def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
     """Report whether the working directory is missing in the visible directories and in the container's own files."""
-    folder = spec["workingDir"] or "/"
-    own = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
-    seen = [source + folder.removeprefix(place) for place, source in folders.items() if store.is_within(folder, place)]
-    is_seen = any(os.path.isdir(path) for path in seen)
-    return not (folder == "/" or is_seen or any(store.is_within(folder, place) for place in own))
+    working_directory = spec["workingDir"] or "/"
+    own_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
+    candidates = [
+        source + working_directory.removeprefix(mount_point)
+        for mount_point, source in folders.items()
+        if store.is_within(working_directory, mount_point)
+    ]
+    is_visible = any(os.path.isdir(path) for path in candidates)
+    return not (
+        working_directory == "/"
+        or is_visible
+        or any(store.is_within(working_directory, mount_point) for mount_point in own_paths)
+    )
 
 
-def _root(view: ContainerView, places: ContainerPaths) -> list[str]:
+def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
     """Return the options for the root filesystem: an unpacked image, or the machine's directories, read-only."""
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
-    own = f"{places.run}/root"
-    made = ["--dir", "/run", "--dir", "/var", "--symlink", OWN_LINKS["/var/tmp"], "/var/tmp"]
-    made += ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
-    made += [part for place, source in view.folders.items() for part in ("--ro-bind", source, place)]
-    return made + [part for place, target in view.links.items() for part in ("--symlink", target, place)]
+    run_root = f"{paths.run}/root"
+    root_options = ["--dir", "/run", "--dir", "/var", "--symlink", OWN_LINKS["/var/tmp"], "/var/tmp"]
+    root_options += ["--bind", f"{run_root}/tmp", "/tmp", "--bind", f"{run_root}/home", "/root"]
+    root_options += [option for path, source in view.folders.items() for option in ("--ro-bind", source, path)]
+    return root_options + [option for path, target in view.links.items() for option in ("--symlink", target, path)]
 
 
-def _devices(devices: Sequence[str]) -> list[str]:
+def _device_options(devices: Sequence[str]) -> list[str]:
     """Return the options for /proc, /sys, the standard devices, and the devices assigned to the container."""
-    given = [part for device in devices for part in ("--dev-bind", device, device)]
-    return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
+    device_options = [option for device in devices for option in ("--dev-bind", device, device)]
+    return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *device_options]
 
 
-def _settings(places: ContainerPaths, view: ContainerView) -> list[str]:
+def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
     """Return the options that mount the sandbox's files hosts, hostname and resolv.conf in /etc."""
-    files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in state_dir.NAMES}
-    return [part for file, target in files.items() for part in ("--bind", file, target)]
+    files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.NAMES}
+    return [option for file, target in files.items() for option in ("--bind", file, target)]
 
 
-def _mounts(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
+def _mount_options(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
     """Return the options that mount the volumes, outer mounts first."""
-    found: list[str] = []
+    mount_options: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
-        found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], view.place(mount["target"])]
-    return found
+        mount_options += [
+            "--ro-bind" if mount["readOnly"] else "--bind",
+            mount["source"],
+            view.resolve_path(mount["target"]),
+        ]
+    return mount_options
 
 
-def _termination_log(path: str, places: ContainerPaths, view: ContainerView) -> list[str]:
-    return ["--bind", f"{places.run}/termination-log", view.place(path)] if path else []
+def _termination_log_options(path: str, paths: ContainerPaths, view: ContainerView) -> list[str]:
+    return ["--bind", f"{paths.run}/termination-log", view.resolve_path(path)] if path else []
 
 
-def _folder(spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView) -> list[str]:
+def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView) -> list[str]:
     """Return the options that create the working directory, if it is missing, and change to it."""
-    folder = spec["workingDir"] or "/"
+    working_directory = spec["workingDir"] or "/"
     if view.lacks_folder:
-        made = ["--bind", f"{places.run}/root/folder", view.place(folder)]
-    elif folder == "/" or _is_taken(view.place(folder), spec):
-        made = []
+        create_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
+    elif working_directory == "/" or _is_in_mount(view.resolve_path(working_directory), spec):
+        create_options = []
     else:
-        made = ["--dir", view.place(folder)]
-    return [*made, "--chdir", folder]
+        create_options = ["--dir", view.resolve_path(working_directory)]
+    return [*create_options, "--chdir", working_directory]
 
 
-def _is_taken(place: str, spec: Mapping[str, Any]) -> bool:
+def _is_in_mount(path: str, spec: Mapping[str, Any]) -> bool:
     """Report whether a path lies in a mount, where bubblewrap must not follow or create anything."""
-    taken = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
-    return any(store.is_within(place, each) for each in taken)
+    mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
+    return any(store.is_within(path, mount_point) for mount_point in mount_points)

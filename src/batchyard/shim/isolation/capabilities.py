@@ -16,7 +16,7 @@ from batchyard.shim.isolation import network as switch
 from batchyard.shim.isolation.cgroups import Cgroups
 from batchyard.shim.isolation.users import PodUsers, make_namespace
 
-_MISSING = {
+_EFFECTS_AND_REMEDIES = {
     "user namespaces": (
         "containers run as plain processes, and pods share the machine's network",
         "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
@@ -82,133 +82,143 @@ class Features(NamedTuple):
     #: The installed engines that are not usable, with the reason.
     engine_failures: tuple[EngineFailure, ...]
     #: Why podman only provides images, although the node runs as root; '' otherwise.
-    runs_none: str
+    run_failure: str
     #: The socket of the image helper process; None if the spawner itself uses the engines.
-    outside: socket.socket | None
+    image_helper: socket.socket | None
 
     @property
     def runner(self) -> ContainerEngine | None:
         """The container engine that runs containers; None if engines only provide images."""
-        return next((engine for engine in self.engines if engine.runs), None)
+        return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
-def detect_features(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
+def detect_features(node: int, disabled: Collection[str], detect_engines: AskOutside) -> Features:
     """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
 
-    `ask_outside` detects container engines that must be used from outside of that user namespace.
+    `detect_engines` detects container engines that must be used from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
-    held = switch.find(node)
+    switch_connection = switch.find(node)
     namespaces = works(_make_namespaces)
-    user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
-    has_engines = any(kind not in without and program(kind) for kind in (PODMAN, DOCKER))
+    user_namespace = not namespaces and "userns" not in disabled and works(_make_user_namespace)
+    has_engines = any(kind not in disabled and program(kind) for kind in (PODMAN, DOCKER))
     may_run = is_root and namespaces
-    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
+    image_helper, engine_search = (
+        detect_engines(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
+    )
     if user_namespace:
-        linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
+        linux.become_root_of_a_user_namespace(switch_connection.user_namespace if switch_connection else None)
         namespaces = True
-    if namespaces and not held:
-        held = switch.start(node)
-    network = held.network if held and "network" not in without else None
-    failure = held.failure if held else "namespaces cannot be created"
-    bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
-    may_map = is_root and not user_namespace and "users" not in without
-    maps_users = may_map and bwrap is not None and _maps_users(node, bwrap)
-    version = _version(bwrap, is_tried=maps_users) if bwrap else None
-    filters = "seccomp" not in without and _can_filter()
-    groups = None if "cgroups" in without else cgroups.find()
+    if namespaces and not switch_connection:
+        switch_connection = switch.start(node)
+    network = switch_connection.network if switch_connection and "network" not in disabled else None
+    network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
+    bwrap = None if "bubblewrap" in disabled or not namespaces else program("bwrap")
+    may_map = is_root and not user_namespace and "users" not in disabled
+    maps_users = may_map and bwrap is not None and _can_map_users(node, bwrap)
+    version = _read_bubblewrap_version(bwrap, is_tried=maps_users) if bwrap else None
+    filters = "seccomp" not in disabled and _can_filter()
+    groups = None if "cgroups" in disabled else cgroups.find()
     if has_engines and may_run:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
-        found = engines.find(node, dict(os.environ), groups, without, may_run=not maps_users)
-    found = _usable(node, found, has_bubblewrap=version is not None)
+        engine_search = engines.find(node, dict(os.environ), groups, disabled, may_run=not maps_users)
+    engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
         namespaces=namespaces,
         user_namespace=user_namespace,
-        switch=held.connection if held else None,
+        switch=switch_connection.connection if switch_connection else None,
         network=network,
-        network_failure=failure,
+        network_failure=network_failure_reason,
         bubblewrap=bwrap if version else None,
         bubblewrap_version=version,
         maps_users=maps_users,
         filters=filters,
         cgroups=groups,
-        engines=found.engines,
-        engine_failures=found.failures,
-        runs_none=found.runs_none,
-        outside=outside,
+        engines=engine_search.engines,
+        engine_failures=engine_search.failures,
+        run_failure=engine_search.run_failure,
+        image_helper=image_helper,
     )
 
 
-def features_document(found: Features) -> dict[str, object]:
+def features_document(features: Features) -> dict[str, object]:
     """Return the node's capabilities in the format of features.json."""
     return {
         "spawner": os.getpid(),
-        "isRoot": found.is_root,
-        "userNamespaces": found.user_namespace,
-        "bubblewrap": found.bubblewrap_version,
-        "isolated": is_isolated(found),
-        "usersOfPods": found.maps_users,
-        "seccomp": found.filters,
-        "podNetwork": found.network is not None,
-        "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
-        "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
-        "runsNone": found.runs_none,
-        "missing": missing(found),
+        "isRoot": features.is_root,
+        "userNamespaces": features.user_namespace,
+        "bubblewrap": features.bubblewrap_version,
+        "isolated": is_isolated(features),
+        "usersOfPods": features.maps_users,
+        "seccomp": features.filters,
+        "podNetwork": features.network is not None,
+        "cgroups": features.cgroups
+        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base)},
+        "engines": [
+            {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in features.engines
+        ],
+        "runsNone": features.run_failure,
+        "missing": missing(features),
     }
 
 
-def is_isolated(found: Features) -> bool:
+def is_isolated(features: Features) -> bool:
     """Report whether containers are isolated from the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """
-    has_own = found.bubblewrap is not None and found.network is not None
-    return has_own and found.filters and (found.maps_users or not found.is_root)
+    is_separated = features.bubblewrap is not None and features.network is not None
+    return is_separated and features.filters and (features.maps_users or not features.is_root)
 
 
-def missing(found: Features) -> list[dict[str, str]]:
+def missing(features: Features) -> list[dict[str, str]]:
     """Return the missing capabilities, each with its effect and its remedy."""
-    gone = {
-        "user namespaces": found.namespaces or found.is_root,
-        "bubblewrap": found.bubblewrap is not None,
-        "users of pods": found.maps_users or not found.is_root or found.bubblewrap is None,
-        "seccomp": found.filters,
-        "pod network": found.network is not None,
-        "cgroups": found.cgroups is not None,
-        "container engine": bool(found.engines) or not found.engine_failures,
+    available = {
+        "user namespaces": features.namespaces or features.is_root,
+        "bubblewrap": features.bubblewrap is not None,
+        "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
+        "seccomp": features.filters,
+        "pod network": features.network is not None,
+        "cgroups": features.cgroups is not None,
+        "container engine": bool(features.engines) or not features.engine_failures,
     }
-    engines = "; ".join(f"{each.what}: {each.why}" for each in found.engine_failures or ())
-    because = {"pod network": found.network_failure, "container engine": engines}
+    engines = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
+    details = {"pod network": features.network_failure, "container engine": engines}
     return [
-        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
-        for what, (means, remedy) in _MISSING.items()
-        if not gone[what]
+        {
+            "what": capability,
+            "means": effect + (f" ({details[capability]})" if details.get(capability) else ""),
+            "remedy": remedy,
+        }
+        for capability, (effect, remedy) in _EFFECTS_AND_REMEDIES.items()
+        if not available[capability]
     ]
 
 
-def _usable(node: int, found: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
+def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
     """Drop engines that only provide images if bubblewrap cannot run containers of these images."""
-    brings = [engine for engine in found.engines if not engine.runs]
-    if not brings or (has_bubblewrap and _has_layers(node)):
-        return found
-    lacks = "overlayfs cannot be mounted in the data directory: use a data directory on ext4 or xfs"
-    lacks = lacks if has_bubblewrap else "bubblewrap is required to run its images: apt-get install bubblewrap"
-    failures = [EngineFailure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
-    return found._replace(
-        engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
+    image_providers = [engine for engine in search.engines if not engine.runs_containers]
+    if not image_providers or (has_bubblewrap and _can_mount_overlay(node)):
+        return search
+    reason = "overlayfs cannot be mounted in the data directory: use a data directory on ext4 or xfs"
+    reason = reason if has_bubblewrap else "bubblewrap is required to run its images: apt-get install bubblewrap"
+    failures = [EngineFailure(f"{engine.kind} {engine.version}", reason) for engine in image_providers]
+    return search._replace(
+        engines=tuple(engine for engine in search.engines if engine.runs_containers),
+        failures=(*failures, *search.failures),
     )
 
 
-def _has_layers(node: int) -> bool:
+def _can_mount_overlay(node: int) -> bool:
     """Report whether a writable overlay can be mounted over an image directory."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
-    found = works(partial(_lay, f"{path}/lower", path))
+    can_mount = works(partial(_write_to_overlay, f"{path}/lower", path))
     state_dir.remove_tree(node, "layers")
-    return found
+    return can_mount
 
 
 def named_in(environment: str) -> list[str]:
@@ -242,41 +252,56 @@ def _make_user_namespace() -> None:
     _make_namespaces()
 
 
-def _lay(lower: str, own: str) -> None:
+def _write_to_overlay(lower: str, run_folder: str) -> None:
     """Mount a writable overlay of a directory in this process's mount namespace, and write a file to it."""
-    os.close(os.open(f"{unpacking.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
+    os.close(os.open(f"{unpacking.writable(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
 #: The bubblewrap options and command of a trial, with the features that containers need.
-_TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
+_TRIAL_COMMAND = (
+    "--unshare-pid",
+    "--ro-bind",
+    "/",
+    "/",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--cap-drop",
+    "ALL",
+    "true",
+)
 
 
-def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
+def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
-    if not is_tried and run.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
+    if (
+        not is_tried
+        and run.run([bubblewrap, "--die-with-parent", *_TRIAL_COMMAND], os.environ, _TRIAL_SECONDS).code != 0
+    ):
         return None
     return run.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
 
-def _maps_users(node: int, bubblewrap: str) -> bool:
+def _can_map_users(node: int, bubblewrap: str) -> bool:
     """Report whether bubblewrap works as a pod's user, and that user can write to its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
-    found = works(partial(_become_pod, node, bubblewrap))
+    can_map = works(partial(_execute_as_pod_user, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
-    return found
+    return can_map
 
 
-def _become_pod(node: int, bubblewrap: str) -> None:
+def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
     """In a child process: become a pod's user, write to its directory, and execute bubblewrap."""
-    own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
-    executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
-    users = PodUsers("", make_namespace(""), own)
-    place = users.copy(own)
+    trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
+    executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
+    users = PodUsers("", make_namespace(""), trial_folder)
+    copied_folder = users.copy(trial_folder)
     users.enter()
-    os.close(os.open(f"{place}/file", os.O_WRONLY | os.O_CREAT))
-    for file in (1, 2):
-        os.dup2(silent, file)
-    os.execve(executable, ["bwrap", *_TRIAL], dict(os.environ))
+    os.close(os.open(f"{copied_folder}/file", os.O_WRONLY | os.O_CREAT))
+    for fd in (1, 2):
+        os.dup2(null_fd, fd)
+    os.execve(executable_fd, ["bwrap", *_TRIAL_COMMAND], dict(os.environ))
 
 
 def _can_filter() -> bool:

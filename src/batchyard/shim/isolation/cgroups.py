@@ -33,37 +33,40 @@ class Cgroups(NamedTuple):
 
 def find() -> Cgroups | None:
     """Find a control group in which this process may create child groups; None if there is none."""
-    own = _own_groups()
-    mounts = _mounts()
-    named = [name for name in _CONTROLLERS if name in mounts and name in own]
-    first = {name: _below(mounts[name], _deepest(own[name], own.get("memory", ""))) for name in named}
-    usable = {name: path for name, path in first.items() if _can_be_divided(path)}
-    if "memory" in usable:
-        return Cgroups(1, usable)
-    if "" in mounts and "" in own:
-        return _find_unified(mounts[""][1], _below(mounts[""], own[""]))
+    own_groups = _read_own_groups()
+    mounts = _read_mounts()
+    controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
+    paths = {
+        name: _group_path(mounts[name], _choose_deepest(own_groups[name], own_groups.get("memory", "")))
+        for name in controllers
+    }
+    usable_paths = {name: path for name, path in paths.items() if _can_create_children(path)}
+    if "memory" in usable_paths:
+        return Cgroups(1, usable_paths)
+    if "" in mounts and "" in own_groups:
+        return _find_unified(mounts[""][1], _group_path(mounts[""], own_groups[""]))
     return None
 
 
 def parent(group: Group) -> str | None:
     """Return a group's name as in the engines' `--cgroup-parent`; None if it differs between controllers."""
-    places = {name: place for name, (_, place) in _mounts().items()}
-    names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
+    mount_points = {name: mount_point for name, (_, mount_point) in _read_mounts().items()}
+    names = {path.removeprefix(mount_points.get(name, mount_points.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
 
 def leaf(group: Group) -> Group:
     """Return the child group that a container engine created for its container's processes, or the group itself."""
-    return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
+    return {name: next((f"{path}/{child}" for child in _list_folders(path)), path) for name, path in group.items()}
 
 
 def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
     """Create a control group and write its control files, given by controller. OSError if that fails."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
-    for controller, values in settings.items():
-        for file, value in values.items() if controller in group else ():
-            _set(f"{group[controller]}/{file}", value)
+    for controller, contents in settings.items():
+        for file_name, value in contents.items() if controller in group else ():
+            _write_if_exists(f"{group[controller]}/{file_name}", value)
 
 
 def share_out(version: int, group: Group) -> None:
@@ -89,18 +92,18 @@ def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any
     processes = {"pids.max": str(limits["pids"] + OWN_PROCESSES)}
     if version == 1:
         cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
-        swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
-        return {"cpu": cpu, "memory": swap, "pids": processes}
+        memory_and_swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
+        return {"cpu": cpu, "memory": memory_and_swap, "pids": processes}
     weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
     cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
-    most = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
-    return {"cpu": cpu, "memory": most, "pids": processes}
+    memory_limits = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
+    return {"cpu": cpu, "memory": memory_limits, "pids": processes}
 
 
 def oom_kills(group: Group) -> int:
     """Return how many processes of a control group were OOM-killed."""
-    for file in ("memory.events", "memory.oom_control") if "memory" in group else ():
-        for line in _read(f"{group['memory']}/{file}").splitlines():
+    for file_name in ("memory.events", "memory.oom_control") if "memory" in group else ():
+        for line in _read(f"{group['memory']}/{file_name}").splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)
@@ -116,12 +119,12 @@ def watched_for_oom(group: Group) -> int | None:
     control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control or not os.path.exists(control):
         return None
-    event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    counted = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    oom_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write(control, f"{event} {counted}")
-    os.close(counted)
-    return event
+        _write(control, f"{event_fd} {oom_fd}")
+    os.close(oom_fd)
+    return event_fd
 
 
 def remove(group: Group, *, has_namesakes: bool = False) -> None:
@@ -129,28 +132,28 @@ def remove(group: Group, *, has_namesakes: bool = False) -> None:
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """
-    end = linux.monotonic() + _REMOVAL_SECONDS
-    for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
-        while not _removed(path) and linux.monotonic() < end:
+    deadline = linux.monotonic() + _REMOVAL_SECONDS
+    for path in dict.fromkeys((_groups_of_all_controllers(group) if has_namesakes else group).values()):
+        while not _try_remove(path) and linux.monotonic() < deadline:
             signal.sigtimedwait([], 0.002)
 
 
 def left_over(base: Group, prefix: str) -> dict[str, Group]:
     """Return the child groups whose names start with a prefix, by the rest of the name."""
-    names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
+    names = {name for path in base.values() for name in _list_folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
 
 
-def _everywhere(group: Group) -> Group:
+def _groups_of_all_controllers(group: Group) -> Group:
     """Return the groups with a group's name for all mounted controllers."""
     name = parent(group)
-    return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
+    return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_mounts().items()} if name else group
 
 
-def _removed(path: str) -> bool:
+def _try_remove(path: str) -> bool:
     """Kill the processes of a control group and try to remove it; report whether it is removed."""
-    for name in _folders(path):
-        _removed(f"{path}/{name}")
+    for name in _list_folders(path):
+        _try_remove(f"{path}/{name}")
     for pid in _read(f"{path}/cgroup.procs").split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
@@ -163,49 +166,49 @@ def _removed(path: str) -> bool:
     return True
 
 
-def _own_groups() -> dict[str, str]:
+def _read_own_groups() -> dict[str, str]:
     """Return the names of this process's control groups, by controller; the key for v2 is empty."""
-    rows = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
-    return {name: path for _, names, path in rows for name in names.split(",")}
+    entries = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in entries for name in names.split(",")}
 
 
-def _mounts() -> dict[str, tuple[str, str]]:
+def _read_mounts() -> dict[str, tuple[str, str]]:
     """Return the mounted root group and the mount point of each controller; the key for v2 is empty."""
-    found: dict[str, tuple[str, str]] = {}
+    mounts: dict[str, tuple[str, str]] = {}
     for line in _read("/proc/self/mountinfo").splitlines():
-        words = line.split(" ")
-        kind = words[words.index("-") + 1 :]
-        names = kind[2].split(",") if kind[0] == "cgroup" else [""] if kind[0] == "cgroup2" else []
-        found |= dict.fromkeys(names, (words[3], words[4]))
-    return found
+        fields = line.split(" ")
+        filesystem = fields[fields.index("-") + 1 :]
+        names = filesystem[2].split(",") if filesystem[0] == "cgroup" else [""] if filesystem[0] == "cgroup2" else []
+        mounts |= dict.fromkeys(names, (fields[3], fields[4]))
+    return mounts
 
 
-def _below(mount: tuple[str, str], group: str) -> str:
+def _group_path(mount: tuple[str, str], group: str) -> str:
     """Return the directory of a control group below a mount."""
-    root, place = mount
-    return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
+    mount_root, mount_point = mount
+    return f"{mount_point}/{group.removeprefix(mount_root).strip('/')}".rstrip("/")
 
 
-def _deepest(group: str, memory: str) -> str:
+def _choose_deepest(group: str, memory: str) -> str:
     """Return a controller's group, or the memory controller's group if that is a descendant, to have one name."""
     return memory if memory.startswith(f"{group.rstrip('/')}/") else group
 
 
-def _find_unified(top: str, path: str) -> Cgroups | None:
+def _find_unified(mount_point: str, path: str) -> Cgroups | None:
     """Return the nearest v2 group, the process's own or an ancestor, whose child groups can have controllers."""
     while True:
-        if _can_be_divided(path):
+        if _can_create_children(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
-            given = _read(f"{path}/cgroup.subtree_control").split()
-            usable = {name: path for name in _CONTROLLERS if name in given}
+            enabled = _read(f"{path}/cgroup.subtree_control").split()
+            usable = {name: path for name in _CONTROLLERS if name in enabled}
             if "memory" in usable:
                 return Cgroups(2, usable)
-        if path == top or not path.startswith(top):
+        if path == mount_point or not path.startswith(mount_point):
             return None
         path = os.path.dirname(path)
 
 
-def _can_be_divided(path: str) -> bool:
+def _can_create_children(path: str) -> bool:
     """Report whether this process can create child groups in a control group and join them."""
     trial = f"{path}/batchyard-trial-{os.getpid()}"
     try:
@@ -219,15 +222,15 @@ def _can_be_divided(path: str) -> bool:
             os._exit(0)
         finally:
             os._exit(1)
-    entered = os.waitpid(child, 0)[1] == 0
+    has_joined = os.waitpid(child, 0)[1] == 0
     remove({"": trial})
-    return entered
+    return has_joined
 
 
-def _folders(path: str) -> list[str]:
+def _list_folders(path: str) -> list[str]:
     try:
-        with os.scandir(path) as found:
-            return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
 
@@ -251,7 +254,7 @@ def _write_each(path: str, values: list[str]) -> None:
             _write(path, value)
 
 
-def _set(path: str, value: str) -> None:
+def _write_if_exists(path: str, value: str) -> None:
     """Write a control file if it exists: some kernels have no limit on swap."""
     with suppress(FileNotFoundError):
         _write(path, value)

@@ -22,157 +22,167 @@ from batchyard.shim.images import store, unpacking
 # and the next one is opened relative to that descriptor.
 
 
-_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_path(top: str | int, path: str) -> int:
     """Open a path below a directory with O_PATH. OSError if it does not exist, ELOOP if it contains a symbolic link."""
-    return _walked(top, path, None)
+    return _open_components(top, path, None)
 
 
 def make_directories(top: str | int, path: str, mode: int) -> int:
     """Open a directory below a directory as `open_path` does; create missing directories with `mode`."""
-    return _walked(top, path, mode)
+    return _open_components(top, path, mode)
 
 
 def create_file(top: str | int, path: str, mode: int) -> int:
     """Open a file below a directory as `open_path` does; create it with `mode` if it is missing."""
-    folder = open_path(top, os.path.dirname(path))
+    folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
         try:
-            file = os.open(name, _NEW_FILE, mode, dir_fd=folder)
+            fd = os.open(name, _NEW_FILE_FLAGS, mode, dir_fd=folder_fd)
         except FileExistsError:
-            return open_path(folder, name)
-        os.fchmod(file, mode)
-        os.close(file)
-        return open_path(folder, name)
+            return open_path(folder_fd, name)
+        os.fchmod(fd, mode)
+        os.close(fd)
+        return open_path(folder_fd, name)
     finally:
-        os.close(folder)
+        os.close(folder_fd)
 
 
-def _walked(top: str | int, path: str, mode: int | None) -> int:
-    here = os.open(top, os.O_PATH | os.O_CLOEXEC) if isinstance(top, str) else os.dup(top)
-    for step in (step for step in path.split("/") if step not in {"", "."}):
+def _open_components(top: str | int, path: str, mode: int | None) -> int:
+    current_fd = os.open(top, os.O_PATH | os.O_CLOEXEC) if isinstance(top, str) else os.dup(top)
+    for component in (component for component in path.split("/") if component not in {"", "."}):
         try:
-            below = _step(here, step, mode)
+            next_fd = _open_component(current_fd, component, mode)
         finally:
-            os.close(here)
-        here = below
-    return here
+            os.close(current_fd)
+        current_fd = next_fd
+    return current_fd
 
 
-def _step(folder: int, name: str, mode: int | None) -> int:
+def _open_component(folder_fd: int, name: str, mode: int | None) -> int:
     if name == "..":
         raise OSError(errno.EINVAL, "'..' is not allowed in this path", name)
     try:
-        found = os.open(name, _PLACE, dir_fd=folder)
+        fd = os.open(name, _PATH_FLAGS, dir_fd=folder_fd)
     except FileNotFoundError:
         if mode is None:
             raise
-        return _made_folder(folder, name, mode)
-    if stat.S_ISLNK(os.fstat(found).st_mode):
-        os.close(found)
+        return _create_folder(folder_fd, name, mode)
+    if stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-    return found
+    return fd
 
 
-def _made_folder(folder: int, name: str, mode: int) -> int:
+def _create_folder(folder_fd: int, name: str, mode: int) -> int:
     """Create a directory with exactly this mode, regardless of the umask; return its descriptor.
 
     If another process replaces the directory at the same time, the mode is set on that process's directory.
     """
-    os.mkdir(name, mode, dir_fd=folder)
-    file = os.open(name, _FOLDER, dir_fd=folder)
-    os.fchmod(file, mode)
-    return file
+    os.mkdir(name, mode, dir_fd=folder_fd)
+    fd = os.open(name, _FOLDER_FLAGS, dir_fd=folder_fd)
+    os.fchmod(fd, mode)
+    return fd
 
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
-class _Row(NamedTuple):
+class _VolumeMount(NamedTuple):
     """A volume mount: its source, its mount point, and whether it is read-only."""
 
     source: str
-    place: str
+    target: str
     is_read_only: bool
 
 
-class _Tree:
+class _MountTree:
     """The mounts of a container, outer ones first, with descriptors of the mounts that contain others."""
 
-    def __init__(self, rows: list[_Row], own: str) -> None:
-        self._rows = rows
-        self._own = own
-        self._outer = [self.enclosing(row.place, number) for number, row in enumerate(rows)]
-        self._held: dict[int, int] = {}
-        self._stages: dict[int, str] = {}
+    def __init__(self, volume_mounts: list[_VolumeMount], run_root: str) -> None:
+        self._mounts = volume_mounts
+        self._run_root = run_root
+        self._outer_indexes = [
+            self.find_enclosing(volume_mount.target, index) for index, volume_mount in enumerate(volume_mounts)
+        ]
+        self._mount_fds: dict[int, int] = {}
+        self._stage_paths: dict[int, str] = {}
 
-    def enclosing(self, place: str, before: int | None = None) -> int | None:
-        """Return the index of the innermost mount that contains a path, among the first `before` mounts, or None."""
-        found = [number for number, row in enumerate(self._rows[:before]) if store.is_within(place, row.place)]
-        return found[-1] if found else None
+    def find_enclosing(self, target: str, limit: int | None = None) -> int | None:
+        """Return the index of the innermost mount that contains a path, among the first `limit` mounts, or None."""
+        indexes = [
+            index
+            for index, volume_mount in enumerate(self._mounts[:limit])
+            if store.is_within(target, volume_mount.target)
+        ]
+        return indexes[-1] if indexes else None
 
     def attach(self) -> None:
         """Attach each mount whose mount point lies in another mount."""
-        for number, outer in enumerate(self._outer):
-            if outer is not None:
-                self._attach(number, outer)
+        for index, outer_index in enumerate(self._outer_indexes):
+            if outer_index is not None:
+                self._attach(index, outer_index)
 
-    def make_folder(self, place: str, outer: int) -> None:
+    def make_folder(self, target: str, outer_index: int) -> None:
         """Create the working directory in a mount; errors are ignored, since the container start reports them."""
         with suppress(OSError):
-            os.close(make_directories(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
+            os.close(
+                make_directories(self._open_mount(outer_index), self._relative_path(target, outer_index), _FOLDER_MODE)
+            )
 
     def outermost(self) -> list[dict[str, Any]]:
         """Return the outermost mounts in the format of a run's spec; attached mounts are part of them."""
         return [
-            {"source": self._stages[number], "target": row.place, "readOnly": False}
-            if number in self._stages
-            else {"source": row.source, "target": row.place, "readOnly": row.is_read_only}
-            for number, row in enumerate(self._rows)
-            if self._outer[number] is None
+            {"source": self._stage_paths[index], "target": volume_mount.target, "readOnly": False}
+            if index in self._stage_paths
+            else {"source": volume_mount.source, "target": volume_mount.target, "readOnly": volume_mount.is_read_only}
+            for index, volume_mount in enumerate(self._mounts)
+            if self._outer_indexes[index] is None
         ]
 
-    def _below(self, place: str, outer: int) -> str:
-        return place.removeprefix(self._rows[outer].place)
+    def _relative_path(self, target: str, outer_index: int) -> str:
+        return target.removeprefix(self._mounts[outer_index].target)
 
-    def _hold(self, number: int) -> int:
+    def _open_mount(self, index: int) -> int:
         """Return the descriptor of a mount; an outermost mount is first attached in the run's directory."""
-        if number not in self._held:
-            if not self._held:
+        if index not in self._mount_fds:
+            if not self._mount_fds:
                 unpacking.unshare_mounts()
-            row, stage = self._rows[number], f"{self._own}/stage-{number}"
-            copy = self._copied(row)
-            unpacking.make_place(stage, stat.S_ISDIR(os.fstat(copy).st_mode))
-            linux.attach_mount(copy, stage)
-            self._held[number], self._stages[number] = copy, stage
-        return self._held[number]
+            volume_mount, stage = self._mounts[index], f"{self._run_root}/stage-{index}"
+            mount_fd = self._copy_mount(volume_mount)
+            unpacking.make_place(stage, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
+            linux.attach_mount(mount_fd, stage)
+            self._mount_fds[index], self._stage_paths[index] = mount_fd, stage
+        return self._mount_fds[index]
 
-    def _copied(self, row: _Row) -> int:
-        copy = linux.clone_mount(row.source)
-        if row.is_read_only:
-            linux.make_read_only(copy)
-        return copy
+    def _copy_mount(self, volume_mount: _VolumeMount) -> int:
+        mount_fd = linux.clone_mount(volume_mount.source)
+        if volume_mount.is_read_only:
+            linux.make_read_only(mount_fd)
+        return mount_fd
 
-    def _attach(self, number: int, outer: int) -> None:
-        top, row = self._hold(outer), self._rows[number]
-        copy, below = self._copied(row), self._below(row.place, outer)
+    def _attach(self, index: int, outer_index: int) -> None:
+        outer_fd, volume_mount = self._open_mount(outer_index), self._mounts[index]
+        mount_fd, relative_path = self._copy_mount(volume_mount), self._relative_path(volume_mount.target, outer_index)
         try:
-            if stat.S_ISDIR(os.fstat(copy).st_mode):
-                point = make_directories(top, below, _FOLDER_MODE)
+            if stat.S_ISDIR(os.fstat(mount_fd).st_mode):
+                mount_point_fd = make_directories(outer_fd, relative_path, _FOLDER_MODE)
             else:
-                point = create_file(top, below, _FILE_MODE)
+                mount_point_fd = create_file(outer_fd, relative_path, _FILE_MODE)
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise
-            raise ValueError(f"the path of mount {row.place} contains a symbolic link in another volume") from failure
-        linux.attach_mount_at(copy, point)
-        os.close(point)
-        self._held[number] = copy
+            raise ValueError(
+                f"the path of mount {volume_mount.target} contains a symbolic link in another volume"
+            ) from failure
+        linux.attach_mount_at(mount_fd, mount_point_fd)
+        os.close(mount_point_fd)
+        self._mount_fds[index] = mount_fd
 
 
 def normal(path: str) -> str:
@@ -180,34 +190,44 @@ def normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) -> dict[str, Any]:
+def nested(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
     """Attach the nested mounts of a run's spec; return the spec with only the outermost mounts.
 
-    `place_of` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
+    `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
     mount point is not allowed.
     """
-    rows = [_Row(mount["source"], place_of(normal(mount["target"])), mount["readOnly"]) for mount in spec["mounts"]]
-    for row in rows:
-        _check(row.place)
-    rows.sort(key=lambda row: row.place.count("/"))
-    last = place_of(normal(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
-    tree = _Tree(rows, f"{run}/root")
-    if last:
-        _check(last)
-        if tree.enclosing(last) is not None:
-            tree = _Tree([*rows, _Row(f"{run}/termination-log", last, False)], f"{run}/root")
-            last = ""
+    volume_mounts = [
+        _VolumeMount(mount["source"], resolve_path(normal(mount["target"])), mount["readOnly"])
+        for mount in spec["mounts"]
+    ]
+    for volume_mount in volume_mounts:
+        _check_mount_point(volume_mount.target)
+    volume_mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
+    termination_path = resolve_path(normal(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    tree = _MountTree(volume_mounts, f"{run}/root")
+    if termination_path:
+        _check_mount_point(termination_path)
+        if tree.find_enclosing(termination_path) is not None:
+            tree = _MountTree(
+                [*volume_mounts, _VolumeMount(f"{run}/termination-log", termination_path, False)], f"{run}/root"
+            )
+            termination_path = ""
     tree.attach()
-    folder = normal(spec["workingDir"] or "/")
-    outer = tree.enclosing(place_of(folder))
-    if outer is not None:
-        tree.make_folder(place_of(folder), outer)
-    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": last, "workingDir": folder}
+    working_directory = normal(spec["workingDir"] or "/")
+    outer_index = tree.find_enclosing(resolve_path(working_directory))
+    if outer_index is not None:
+        tree.make_folder(resolve_path(working_directory), outer_index)
+    return {
+        **spec,
+        "mounts": tree.outermost(),
+        "terminationMessagePath": termination_path,
+        "workingDir": working_directory,
+    }
 
 
-def _check(place: str) -> None:
+def _check_mount_point(target: str) -> None:
     """Raise ValueError, with runc's message, if a mount point is / or in /proc."""
-    if place == "/":
+    if target == "/":
         raise ValueError("a volume cannot be mounted at /: use another mountPath")
-    if store.is_within(place, "/proc"):
-        raise ValueError(f'"{place}" cannot be mounted because it is inside /proc')
+    if store.is_within(target, "/proc"):
+        raise ValueError(f'"{target}" cannot be mounted because it is inside /proc')

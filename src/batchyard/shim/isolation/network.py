@@ -17,7 +17,7 @@ from batchyard.shim.event_loop import Loop
 
 _ACK, _CREATE, _EXCL, _REQUEST = 0x4, 0x400, 0x200, 0x1
 _ERROR, _NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _NEWROUTE = 2, 16, 17, 18, 20, 24
-_UP = 1
+_INTERFACE_UP = 1
 #: Attributes of links: IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD.
 _NAME, _MASTER, _LINKINFO, _NAMESPACE = 3, 10, 18, 28
 _KIND, _DATA, _PEER = 1, 2, 1
@@ -36,78 +36,88 @@ class Netlink:
         """Close the socket."""
         self._socket.close()
 
-    def make_bridge(self, name: str) -> None:
+    def create_bridge(self, name: str) -> None:
         """Create a bridge and bring it up."""
-        kind = _attribute(_LINKINFO, _attribute(_KIND, b"bridge"))
-        self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + kind)
+        kind = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
+        self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(up=True) + _text_attribute(_NAME, name) + kind)
 
-    def make_pair(self, name: str, peer: str, peer_namespace: int) -> None:
+    def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
         """Create a veth pair whose peer is in another network namespace, given as a descriptor."""
-        other = _link() + _text(_NAME, peer) + _number(_NAMESPACE, peer_namespace)
-        pair = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, other))
-        self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + _attribute(_LINKINFO, pair))
+        peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
+        veth_attributes = _encode_attribute(_KIND, b"veth") + _encode_attribute(
+            _DATA, _encode_attribute(_PEER, peer_attributes)
+        )
+        self._send_request(
+            _NEWLINK,
+            _CREATE | _EXCL,
+            _link_header(up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth_attributes),
+        )
 
-    def plug(self, name: str, bridge: str) -> None:
+    def attach_to_bridge(self, name: str, bridge: str) -> None:
         """Attach a network link to a bridge, and bring it up."""
-        master = _number(_MASTER, self.index(bridge))
-        self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name) + master)
+        master = _number_attribute(_MASTER, self.interface_index(bridge))
+        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master)
 
-    def set_up(self, name: str) -> None:
+    def bring_up(self, name: str) -> None:
         """Bring a network link up."""
-        self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name))
+        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name))
 
     def remove(self, name: str) -> None:
         """Delete a network link."""
-        self._ask(_DELLINK, 0, _link() + _text(_NAME, name))
+        self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
         """Add an address such as `10.77.0.5/16` to a network link. FileExistsError if the link already has it."""
-        number, _, length = address.partition("/")
-        packed = socket.inet_aton(number)
-        head = struct.pack("=BBBBI", socket.AF_INET, int(length), 0, 0, self.index(name))
-        body = head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed)
-        self._ask(_NEWADDR, _CREATE | _EXCL, body)
+        host, _, prefix_length = address.partition("/")
+        packed_address = socket.inet_aton(host)
+        header = struct.pack("=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.interface_index(name))
+        body = header + _encode_attribute(_LOCAL, packed_address) + _encode_attribute(_ADDRESS, packed_address)
+        self._send_request(_NEWADDR, _CREATE | _EXCL, body)
 
-    def route_by(self, gateway: str, name: str) -> None:
+    def add_default_route(self, gateway: str, name: str) -> None:
         """Add a default route through a gateway."""
-        head = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
-        body = head + _attribute(_GATEWAY, socket.inet_aton(gateway)) + _number(_OUTPUT, self.index(name))
-        self._ask(_NEWROUTE, _CREATE | _EXCL, body)
+        header = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
+        body = (
+            header
+            + _encode_attribute(_GATEWAY, socket.inet_aton(gateway))
+            + _number_attribute(_OUTPUT, self.interface_index(name))
+        )
+        self._send_request(_NEWROUTE, _CREATE | _EXCL, body)
 
-    def index(self, name: str) -> int:
+    def interface_index(self, name: str) -> int:
         """Return the interface index of a network link."""
-        answer = self._ask(_GETLINK, 0, _link() + _text(_NAME, name))
-        return int(struct.unpack_from("=4xi", answer)[0])
+        response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
+        return int(struct.unpack_from("=4xi", response)[0])
 
-    def _ask(self, kind: int, flags: int, body: bytes) -> bytes:
+    def _send_request(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send a request to the kernel; return its response, empty for an acknowledgement. OSError if it fails."""
-        acknowledged = 0 if kind == _GETLINK else _ACK
-        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | acknowledged | flags, 1, 0) + body)
-        answer = self._socket.recv(65536)
-        _, answered, _, _, _ = struct.unpack_from("=IHHII", answer)
-        if answered != _ERROR:
-            return answer[16:]
-        number = -struct.unpack_from("=i", answer, 16)[0]
-        if number:
-            raise OSError(number, os.strerror(number))
+        ack_flag = 0 if kind == _GETLINK else _ACK
+        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | ack_flag | flags, 1, 0) + body)
+        response = self._socket.recv(65536)
+        _, response_kind, _, _, _ = struct.unpack_from("=IHHII", response)
+        if response_kind != _ERROR:
+            return response[16:]
+        error_number = -struct.unpack_from("=i", response, 16)[0]
+        if error_number:
+            raise OSError(error_number, os.strerror(error_number))
         return b""
 
 
-def _link(up: bool = False) -> bytes:
+def _link_header(up: bool = False) -> bytes:
     """Return the header (struct ifinfomsg) of a request for a link, which an attribute identifies by name."""
-    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _UP if up else 0, _UP if up else 0)
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if up else 0, _INTERFACE_UP if up else 0)
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def _encode_attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
-def _text(kind: int, value: str) -> bytes:
-    return _attribute(kind, value.encode() + b"\0")
+def _text_attribute(kind: int, value: str) -> bytes:
+    return _encode_attribute(kind, value.encode() + b"\0")
 
 
-def _number(kind: int, value: int) -> bytes:
-    return _attribute(kind, struct.pack("=I", value))
+def _number_attribute(kind: int, value: int) -> bytes:
+    return _encode_attribute(kind, struct.pack("=I", value))
 
 
 # --- switch ---
@@ -120,7 +130,7 @@ def _number(kind: int, value: int) -> bytes:
 
 
 BRIDGE = "pods"
-_KINDS = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
+_SOCKET_TYPES = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
 class SwitchConnection(NamedTuple):
@@ -138,14 +148,14 @@ def find(node: int) -> SwitchConnection | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.address(node, "switch"))
-        greeting, files = state_dir.take_files(connection, 4096, 2)
+        greeting, fds = state_dir.take_files(connection, 4096, 2)
     except OSError:
-        greeting, files = b"", []
+        greeting, fds = b"", []
     if not greeting:
         connection.close()
         return None
-    network = files[1] if greeting == b"ok" else None
-    return SwitchConnection(connection, files[0], network, "" if greeting == b"ok" else greeting.decode())
+    network = fds[1] if greeting == b"ok" else None
+    return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
 def start(node: int) -> SwitchConnection | None:
@@ -155,19 +165,19 @@ def start(node: int) -> SwitchConnection | None:
     listening.bind(state_dir.address(node, "switch"))
     listening.listen(64)
     if os.fork() == 0:
-        _be(listening)
+        _run_switch(listening)
     listening.close()
     return find(node)
 
 
-def _be(listening: socket.socket) -> NoReturn:
+def _run_switch(listening: socket.socket) -> NoReturn:
     """In a child process: run the switch until its last client disconnects, then exit."""
     try:
         os.setsid()
         os.closerange(3, listening.fileno())
         os.closerange(listening.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, signal.SIG_IGN)
         _Switch(listening).serve()
     finally:
         os._exit(0)
@@ -177,9 +187,9 @@ class _Switch:
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
         self._loop = Loop()
-        self._connected = 0
-        self._hello = _make_network()
-        self._files = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "net")]
+        self._client_count = 0
+        self._greeting = _make_network()
+        self._namespace_fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "net")]
 
     def serve(self) -> None:
         self._loop.when_readable(self._listening.fileno(), self._accept)
@@ -187,28 +197,28 @@ class _Switch:
 
     def _accept(self) -> None:
         connection, _ = self._listening.accept()
-        self._connected += 1
+        self._client_count += 1
         try:
-            socket.send_fds(connection, [self._hello], self._files)
+            socket.send_fds(connection, [self._greeting], self._namespace_fds)
         except OSError:
-            self._connected -= 1
+            self._client_count -= 1
             return
-        self._loop.when_readable(connection.fileno(), partial(self._answer, connection))
+        self._loop.when_readable(connection.fileno(), partial(self._handle_request, connection))
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _handle_request(self, connection: socket.socket) -> None:
         """Handle a client's request for a socket in the pods' network, or the end of its connection."""
         try:
-            asked = connection.recv(16)
-            if asked in _KINDS:
-                with socket.socket(socket.AF_INET, _KINDS[asked]) as given:
-                    socket.send_fds(connection, [b"ok"], [given.fileno()])
+            request = connection.recv(16)
+            if request in _SOCKET_TYPES:
+                with socket.socket(socket.AF_INET, _SOCKET_TYPES[request]) as pod_socket:
+                    socket.send_fds(connection, [b"ok"], [pod_socket.fileno()])
         except OSError:
-            asked = b""
-        if not asked:
-            self._loop.forget(connection.fileno())
+            request = b""
+        if not request:
+            self._loop.unregister(connection.fileno())
             connection.close()
-            self._connected -= 1
-            if not self._connected:
+            self._client_count -= 1
+            if not self._client_count:
                 self._loop.stop()
 
 
@@ -217,15 +227,15 @@ def _make_network() -> bytes:
     try:
         linux.unshare(linux.NEWNET)
         network = Netlink()
-        network.set_up("lo")
-        network.make_bridge(BRIDGE)
+        network.bring_up("lo")
+        network.create_bridge(BRIDGE)
         linux.allow_unprivileged_ports()
     except OSError as failure:
         return str(failure).encode()
     return b"ok"
 
 
-_LINK = "eth0"
+_POD_INTERFACE = "eth0"
 
 
 def enter_new(spec: dict[str, Any], network: int) -> None:
@@ -235,22 +245,22 @@ def enter_new(spec: dict[str, Any], network: int) -> None:
     linux.unshare(linux.NEWNET)
     inside = Netlink()
     address, gateway = spec["address"], spec["gateway"]
-    _plug(inside, outside, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network)
+    _connect_pod(inside, outside, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network)
     with suppress(FileExistsError):
         outside.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
-    inside.set_up("lo")
-    inside.add_address(_LINK, address)
-    inside.route_by(gateway, _LINK)
+    inside.bring_up("lo")
+    inside.add_address(_POD_INTERFACE, address)
+    inside.add_default_route(gateway, _POD_INTERFACE)
     linux.allow_unprivileged_ports()
     outside.close()
     inside.close()
 
 
-def _plug(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
+def _connect_pod(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
     """Create a pod's veth pair; first remove the one of an earlier pod with the same address, if it still exists."""
     try:
-        inside.make_pair(_LINK, peer, network)
+        inside.create_veth_pair(_POD_INTERFACE, peer, network)
     except FileExistsError:
         outside.remove(peer)
-        inside.make_pair(_LINK, peer, network)
-    outside.plug(peer, BRIDGE)
+        inside.create_veth_pair(_POD_INTERFACE, peer, network)
+    outside.attach_to_bridge(peer, BRIDGE)

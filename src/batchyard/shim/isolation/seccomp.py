@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple
 _LOAD, _AND, _RETURN, _JUMP = 0x20, 0x54, 0x06, 0x05
 _IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_BITS = 0x15, 0x25, 0x35, 0x45
 #: Offsets in struct seccomp_data; an argument has 8 bytes, its low half first.
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-_WORD: Final = 0xFFFFFFFF
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+_WORD_MASK: Final = 0xFFFFFFFF
 _INSTRUCTIONS_MAX: Final = 4096
 
 
@@ -38,112 +38,143 @@ class ArgumentComparison(NamedTuple):
     argument: int
     operator: str
     value: int
-    second: int = 0
+    expected: int = 0
 
 
 class SyscallSpan(NamedTuple):
     """A range of system call numbers with the same decisions; the first decision whose conditions all hold applies."""
 
-    first: int
+    first_number: int
     decisions: Sequence[tuple[Sequence[ArgumentComparison], int]]
 
 
 class _Instruction(NamedTuple):
-    """A BPF instruction; `yes` and `no` are the numbers of instructions to skip if its test is true or false."""
+    """A BPF instruction, with the numbers of instructions to skip if its test is true or false."""
 
     code: int
     value: int
-    yes: int = 0
-    no: int = 0
+    skip_if_true: int = 0
+    skip_if_false: int = 0
 
 
-def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign: int) -> bytes:
-    """Return the BPF program for ranges in ascending order; `foreign` is the action for calls of another ABI.
+def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
+    """Return the BPF program for ranges in ascending order; `foreign_action` is the action for calls of another ABI.
 
     ValueError if the program has too many instructions.
     """
     steps = [
-        _Instruction(_LOAD, _ARCHITECTURE),
+        _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
         _Instruction(_IF_EQUAL, architecture, 1),
-        _Instruction(_RETURN, foreign),
+        _Instruction(_RETURN, foreign_action),
     ]
-    steps.append(_Instruction(_LOAD, _NUMBER))
+    steps.append(_Instruction(_LOAD, _NUMBER_OFFSET))
     if foreign_bit:
-        steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign)]
-    steps += _search(spans)
+        steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign_action)]
+    steps += _search_steps(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
         raise ValueError(f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX})")
-    return b"".join(struct.pack("=HBBI", step.code, step.yes, step.no, step.value) for step in steps)
+    return b"".join(
+        struct.pack("=HBBI", step.code, step.skip_if_true, step.skip_if_false, step.value) for step in steps
+    )
 
 
-def _search(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
+def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
     """Return instructions that find the range of the loaded call number by binary search and return its action."""
     if len(spans) == 1:
-        return _decide(spans[0])
+        return _decision_steps(spans[0])
     middle = len(spans) // 2
-    below, above = _search(spans[:middle]), _search(spans[middle:])
-    return [_Instruction(_IF_AT_LEAST, spans[middle].first, 0, 1), _Instruction(_JUMP, len(below)), *below, *above]
+    lower_half, upper_half = _search_steps(spans[:middle]), _search_steps(spans[middle:])
+    return [
+        _Instruction(_IF_AT_LEAST, spans[middle].first_number, 0, 1),
+        _Instruction(_JUMP, len(lower_half)),
+        *lower_half,
+        *upper_half,
+    ]
 
 
-def _decide(span: SyscallSpan) -> list[_Instruction]:
+def _decision_steps(span: SyscallSpan) -> list[_Instruction]:
     steps: list[_Instruction] = []
     for conditions, action in span.decisions:
-        tests = [step for condition in conditions for step in _test(condition)]
-        steps += [*_with_failures(tests), _Instruction(_RETURN, action)]
+        tests = [step for condition in conditions for step in _comparison_steps(condition)]
+        steps += [*_resolve_jumps(tests), _Instruction(_RETURN, action)]
     return steps
 
 
 #: Placeholder jump targets of a test: the next decision, and the next test.
-_FAIL, _PASS = 300, 301
+_JUMP_FAIL, _JUMP_PASS = 300, 301
 
 
-def _test(test: ArgumentComparison) -> list[_Instruction]:
+def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
     """Return instructions that compare a 64-bit argument: first its high half, then its low half."""
-    low, high = test.value & _WORD, test.value >> 32 & _WORD
-    place = _ARGUMENTS + 8 * test.argument
-    load_high, load_low = _Instruction(_LOAD, place + 4), _Instruction(_LOAD, place)
+    low, high = test.value & _WORD_MASK, test.value >> 32 & _WORD_MASK
+    offset = _ARGUMENTS_OFFSET + 8 * test.argument
+    load_high, load_low = _Instruction(_LOAD, offset + 4), _Instruction(_LOAD, offset)
     match test.operator:
         case "==":
             return [
                 load_high,
-                _Instruction(_IF_EQUAL, high, 0, _FAIL),
+                _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL),
                 load_low,
-                _Instruction(_IF_EQUAL, low, _PASS, _FAIL),
+                _Instruction(_IF_EQUAL, low, _JUMP_PASS, _JUMP_FAIL),
             ]
         case "!=":
             return [
                 load_high,
-                _Instruction(_IF_EQUAL, high, 0, _PASS),
+                _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS),
                 load_low,
-                _Instruction(_IF_EQUAL, low, _FAIL, _PASS),
+                _Instruction(_IF_EQUAL, low, _JUMP_FAIL, _JUMP_PASS),
             ]
         case ">" | ">=":
-            last = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
-            first = [load_high, _Instruction(_IF_GREATER, high, _PASS), _Instruction(_IF_EQUAL, high, 0, _FAIL)]
-            return [*first, load_low, _Instruction(last, low, _PASS, _FAIL)]
+            low_test = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
+            high_steps = [
+                load_high,
+                _Instruction(_IF_GREATER, high, _JUMP_PASS),
+                _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL),
+            ]
+            return [*high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
         case "<" | "<=":
-            last = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
-            first = [load_high, _Instruction(_IF_GREATER, high, _FAIL), _Instruction(_IF_EQUAL, high, 0, _PASS)]
-            return [*first, load_low, _Instruction(last, low, _FAIL, _PASS)]
-    second = test.second
-    upper = [load_high, _Instruction(_AND, high), _Instruction(_IF_EQUAL, second >> 32 & _WORD, 0, _FAIL)]
-    return [*upper, load_low, _Instruction(_AND, low), _Instruction(_IF_EQUAL, second & _WORD, _PASS, _FAIL)]
+            low_test = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
+            high_steps = [
+                load_high,
+                _Instruction(_IF_GREATER, high, _JUMP_FAIL),
+                _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS),
+            ]
+            return [*high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
+    expected = test.expected
+    masked_high = [
+        load_high,
+        _Instruction(_AND, high),
+        _Instruction(_IF_EQUAL, expected >> 32 & _WORD_MASK, 0, _JUMP_FAIL),
+    ]
+    return [
+        *masked_high,
+        load_low,
+        _Instruction(_AND, low),
+        _Instruction(_IF_EQUAL, expected & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL),
+    ]
 
 
-def _with_failures(tests: list[_Instruction]) -> list[_Instruction]:
+def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     """Resolve jump placeholders: `_PASS` skips to the next test, `_FAIL` behind the return that follows all tests."""
     resolved = []
     for position, step in enumerate(tests):
-        behind = len(tests) - position
-        after = next((place for place in range(position + 1, len(tests)) if _begins(tests, place)), len(tests))
-        lengths = {_FAIL: behind, _PASS: after - position - 1}
-        resolved.append(step._replace(yes=lengths.get(step.yes, step.yes), no=lengths.get(step.no, step.no)))
+        fail_distance = len(tests) - position
+        next_test = next(
+            (index for index in range(position + 1, len(tests)) if _is_test_start(tests, index)), len(tests)
+        )
+        distances = {_JUMP_FAIL: fail_distance, _JUMP_PASS: next_test - position - 1}
+        resolved.append(
+            step._replace(
+                skip_if_true=distances.get(step.skip_if_true, step.skip_if_true),
+                skip_if_false=distances.get(step.skip_if_false, step.skip_if_false),
+            )
+        )
     return resolved
 
 
-def _begins(tests: list[_Instruction], place: int) -> bool:
+def _is_test_start(tests: list[_Instruction], index: int) -> bool:
     """Report whether a test begins at this index, which loads an argument's high half."""
-    return tests[place].code == _LOAD and (tests[place].value - _ARGUMENTS) % 8 == 4
+    return tests[index].code == _LOAD and (tests[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
 # --- syscalls ---
@@ -153,8 +184,8 @@ def _begins(tests: list[_Instruction], place: int) -> bool:
 
 
 #: From number 424 on, calls have the same numbers on all processors.
-_COMMON_FIRST: Final = 424
-_COMMON: Final = """
+_COMMON_FIRST_NUMBER: Final = 424
+_COMMON_CALLS: Final = """
 pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
 fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr
 quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_secret process_mrelease
@@ -162,7 +193,7 @@ futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_w
 statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat
 listxattrat removexattrat open_tree_attr file_getattr file_setattr
 """
-_X86_64: Final = """
+_X86_64_CALLS: Final = """
 read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
 rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select sched_yield mremap msync mincore madvise
 shmget shmat shmctl dup dup2 pause nanosleep getitimer alarm setitimer getpid sendfile socket connect accept
@@ -196,7 +227,7 @@ renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat userfaultf
 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq uretprobe uprobe
 """
 #: The numbers 244 to 259 are reserved for each processor's own calls; arm64 has none.
-_ARM64: Final = """
+_ARM64_CALLS: Final = """
 io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr
 listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr getcwd lookup_dcookie eventfd2
 epoll_create1 epoll_ctl epoll_pwait dup dup3 fcntl inotify_init1 inotify_add_watch inotify_rm_watch ioctl
@@ -221,7 +252,7 @@ request_key keyctl clone execve mmap fadvise64 swapon swapoff mprotect msync mlo
 mincore madvise remap_file_pages mbind get_mempolicy set_mempolicy migrate_pages move_pages rt_tgsigqueueinfo
 perf_event_open accept4 recvmmsg
 """
-_ARM64_FROM_260: Final = """
+_ARM64_CALLS_FROM_260: Final = """
 wait4 prlimit64 fanotify_init fanotify_mark name_to_handle_at open_by_handle_at clock_adjtime syncfs setns
 sendmmsg process_vm_readv process_vm_writev kcmp finit_module sched_setattr sched_getattr renameat2 seccomp
 getrandom memfd_create bpf execveat userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2
@@ -239,14 +270,16 @@ class Processor(NamedTuple):
     foreign_bit: int
 
 
-def _numbered(text: str, first: int = 0) -> dict[str, int]:
+def _number_calls(text: str, first: int = 0) -> dict[str, int]:
     return {name: first + number for number, name in enumerate(text.split())}
 
 
-_SHARED: Final = _numbered(_COMMON, _COMMON_FIRST)
+_COMMON_NUMBERS: Final = _number_calls(_COMMON_CALLS, _COMMON_FIRST_NUMBER)
 _PROCESSORS: Final = {
-    "x86_64": Processor(0xC000003E, _numbered(_X86_64) | _SHARED, 0x40000000),
-    "aarch64": Processor(0xC00000B7, _numbered(_ARM64) | _numbered(_ARM64_FROM_260, 260) | _SHARED, 0),
+    "x86_64": Processor(0xC000003E, _number_calls(_X86_64_CALLS) | _COMMON_NUMBERS, 0x40000000),
+    "aarch64": Processor(
+        0xC00000B7, _number_calls(_ARM64_CALLS) | _number_calls(_ARM64_CALLS_FROM_260, 260) | _COMMON_NUMBERS, 0
+    ),
 }
 
 
@@ -260,7 +293,7 @@ FOLDER: Final = "seccomp"
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 _DENY: Final = _ERRNO | errno.EPERM
-_UNKNOWN: Final = _ERRNO | errno.ENOSYS
+_UNKNOWN_CALL: Final = _ERRNO | errno.ENOSYS
 _ACTION_MASK: Final = 0xFFFF0000
 _ERRNO_MAX: Final = 4095
 _ACTIONS: Final = {
@@ -275,7 +308,7 @@ _ACTIONS: Final = {
 }
 
 #: The calls that the default profile denies, by purpose.
-_DENIED: Final = {
+_DENIED_CALLS: Final = {
     "kernel code": "create_module delete_module finit_module get_kernel_syms init_module query_module",
     "other kernels": "kexec_file_load kexec_load",
     "mounts": "chroot mount mount_setattr move_mount open_tree open_tree_attr pivot_root umount2",
@@ -315,21 +348,21 @@ class SeccompProfile(NamedTuple):
 @cache
 def default_filter() -> bytes:
     """Return the BPF program of the default profile. ValueError if this machine's processor is not supported."""
-    return compile_profile(_default_profile(_processor()), _processor())
+    return compile_profile(_default_profile(_require_processor()), _require_processor())
 
 
 def filter_of_file(path: str) -> bytes:
     """Return the BPF program of the profile in a file. ValueError, with containerd's message, if it is invalid."""
     try:
         with open(path, "rb") as file:
-            found = json.load(file)
+            document = json.load(file)
     except OSError as error:
-        what = (error.strerror or "").lower()
-        raise ValueError(f'cannot load seccomp profile "{path}": open {path}: {what}') from error
+        reason = (error.strerror or "").lower()
+        raise ValueError(f'cannot load seccomp profile "{path}": open {path}: {reason}') from error
     except ValueError as error:
         raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
     try:
-        return compile_profile(_profile_of_document(found), _processor())
+        return compile_profile(_parse_profile(document), _require_processor())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
 
@@ -342,36 +375,36 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
             number = processor.numbers.get(name)
             if number is not None:
                 decisions.setdefault(number, []).append((rule.conditions, rule.action))
-    newest = max(processor.numbers.values())
-    beyond = _UNKNOWN if profile.default & _ACTION_MASK == _ERRNO else profile.default
-    spans = list(_spans(decisions, profile.default, newest))
-    spans.append(SyscallSpan(newest + 1, (((), beyond),)))
-    return program(spans, processor.audit, processor.foreign_bit, _UNKNOWN)
+    highest_number = max(processor.numbers.values())
+    action_beyond = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _ERRNO else profile.default
+    spans = list(_merge_spans(decisions, profile.default, highest_number))
+    spans.append(SyscallSpan(highest_number + 1, (((), action_beyond),)))
+    return program(spans, processor.audit, processor.foreign_bit, _UNKNOWN_CALL)
 
 
-def _spans(
-    decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, newest: int
+def _merge_spans(
+    decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
 ) -> Iterator[SyscallSpan]:
     """Yield ranges of call numbers in ascending order; neighboring calls with the same decisions share a range."""
-    last: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
-    for number in range(newest + 1):
-        found = (*decisions.get(number, ()), ((), default))
-        first_certain = next(index for index, (conditions, _) in enumerate(found) if not conditions)
-        decision = found[: first_certain + 1]
-        if decision != last:
+    previous: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
+    for number in range(highest_number + 1):
+        all_decisions = (*decisions.get(number, ()), ((), default))
+        first_unconditional = next(index for index, (conditions, _) in enumerate(all_decisions) if not conditions)
+        decision = all_decisions[: first_unconditional + 1]
+        if decision != previous:
             yield SyscallSpan(number, decision)
-        last = decision
+        previous = decision
 
 
-def _processor() -> Processor:
-    found = processor()
-    if found is None:
+def _require_processor() -> Processor:
+    supported = processor()
+    if supported is None:
         raise ValueError("seccomp filters are supported only on x86_64 and aarch64")
-    return found
+    return supported
 
 
 def _default_profile(processor: Processor) -> SeccompProfile:
-    denied = {name for names in _DENIED.values() for name in names.split()}
+    denied = {name for names in _DENIED_CALLS.values() for name in names.split()}
     conditional = {"clone", "clone3", "personality", "socket"}
     allowed = [name for name in processor.numbers if name not in denied | conditional and name != "-"]
     return SeccompProfile(
@@ -379,7 +412,7 @@ def _default_profile(processor: Processor) -> SeccompProfile:
         (
             SeccompRule(allowed, _ALLOW),
             SeccompRule(["clone"], _ALLOW, [ArgumentComparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
-            SeccompRule(["clone3"], _UNKNOWN),  # the C library falls back to clone, whose flags a filter can read
+            SeccompRule(["clone3"], _UNKNOWN_CALL),  # the C library falls back to clone, whose flags a filter can read
             *(SeccompRule(["personality"], _ALLOW, [ArgumentComparison(0, "==", value)]) for value in _PERSONALITIES),
             SeccompRule(
                 ["socket"], _ALLOW, [ArgumentComparison(0, "!=", _AF_ALG), ArgumentComparison(0, "!=", _AF_VSOCK)]
@@ -403,22 +436,24 @@ _OPERATORS: Final = {
 _SECCOMP_ARGUMENTS: Final = 6
 
 
-def _profile_of_document(found: Mapping[str, Any]) -> SeccompProfile:
+def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
     """Convert a JSON document to a profile. ValueError, KeyError or TypeError if the document is malformed."""
-    default = _action(found["defaultAction"], found.get("defaultErrnoRet"))
+    default = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
     rules = []
-    for row in found.get("syscalls") or ():
-        names = [*(row.get("names") or ()), *([row["name"]] if row.get("name") else [])]
-        action = _action(row["action"], row.get("errnoRet"))
-        conditions = [_condition(each) for each in row.get("args") or ()]
-        if len({each.argument for each in conditions}) < len(conditions):
-            rules += [SeccompRule(names, action, [each]) for each in conditions]  # as in runc: any one of them suffices
+    for syscall_rule in document.get("syscalls") or ():
+        names = [*(syscall_rule.get("names") or ()), *([syscall_rule["name"]] if syscall_rule.get("name") else [])]
+        action = _parse_action(syscall_rule["action"], syscall_rule.get("errnoRet"))
+        conditions = [_parse_condition(condition) for condition in syscall_rule.get("args") or ()]
+        if len({condition.argument for condition in conditions}) < len(conditions):
+            rules += [
+                SeccompRule(names, action, [condition]) for condition in conditions
+            ]  # as in runc: any one of them suffices
         else:
             rules.append(SeccompRule(names, action, conditions))
     return SeccompProfile(default, rules)
 
 
-def _action(name: str, number: int | None) -> int:
+def _parse_action(name: str, number: int | None) -> int:
     if name not in _ACTIONS:
         raise ValueError(f"invalid seccomp action {name}")
     if _ACTIONS[name] != _ERRNO and name != "SCMP_ACT_TRACE":
@@ -429,10 +464,12 @@ def _action(name: str, number: int | None) -> int:
     return _ACTIONS[name] | value
 
 
-def _condition(found: Mapping[str, Any]) -> ArgumentComparison:
-    if found["op"] not in _OPERATORS:
-        raise ValueError(f"invalid seccomp operator {found['op']}")
-    index = int(found["index"])
+def _parse_condition(document: Mapping[str, Any]) -> ArgumentComparison:
+    if document["op"] not in _OPERATORS:
+        raise ValueError(f"invalid seccomp operator {document['op']}")
+    index = int(document["index"])
     if not 0 <= index < _SECCOMP_ARGUMENTS:
-        raise ValueError(f"invalid argument index {index}")
-    return ArgumentComparison(index, _OPERATORS[found["op"]], int(found["value"]), int(found.get("valueTwo") or 0))
+        raise ValueError(f"invalid argument index {index}: must be from 0 to {_SECCOMP_ARGUMENTS - 1}")
+    return ArgumentComparison(
+        index, _OPERATORS[document["op"]], int(document["value"]), int(document.get("valueTwo") or 0)
+    )

@@ -25,16 +25,16 @@ from batchyard.shim.images import store
 # which assigns no ids from 1879048192 to 2147352575.
 
 
-_FIRST: Final = 0x70000000
-_COUNT: Final = 1 << 27
+_FIRST_ID: Final = 0x70000000
+_ID_COUNT: Final = 1 << 27
 #: The directory, accessible to all users, where mount copies are attached in this process's own mount namespace.
-_STAGE: Final = "/tmp"
+_STAGE_FOLDER: Final = "/tmp"
 _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
 def id_of(pod: str) -> int:
     """Return the Unix id for a pod, derived from the pod's uid. OSError if root's user namespace has too few ids."""
-    first, count = _FIRST, _COUNT
+    first, count = _FIRST_ID, _ID_COUNT
     if not _has_ids(first, count):
         first, count = _upper_ids()
     return first + zlib.crc32(pod.encode()) % count
@@ -42,7 +42,7 @@ def id_of(pod: str) -> int:
 
 def make_namespace(pod: str) -> int:
     """Create a user namespace that maps root to the pod's id; return its descriptor. OSError if that fails."""
-    return linux.make_user_namespace(*_lines((0, id_of(pod), 1)))
+    return linux.make_user_namespace(*_format_id_maps((0, id_of(pod), 1)))
 
 
 class PodUsers:
@@ -53,7 +53,7 @@ class PodUsers:
         self.id = id_of(pod)
         self._namespace = namespace
         self._own_folder = own_folder
-        self._places: dict[str, str] = {}
+        self._copied_paths: dict[str, str] = {}
         self._copies: list[tuple[str, int]] = []
         linux.unshare(linux.NEWNS)
         linux.make_mounts_private()
@@ -64,26 +64,26 @@ class PodUsers:
         In a shared directory of the machine, files of other users keep their owners. The owner of the machine's files
         is never changed.
         """
-        if source not in self._places:
-            place = f"{_STAGE}/{len(self._copies)}"
-            self._copies.append((place, self._mapped(source, is_shared, is_of_machine)))
-            self._places[source] = place
-        return self._places[source]
+        if source not in self._copied_paths:
+            path = f"{_STAGE_FOLDER}/{len(self._copies)}"
+            self._copies.append((path, self._copy_mapped_mount(source, is_shared, is_of_machine)))
+            self._copied_paths[source] = path
+        return self._copied_paths[source]
 
     def enter(self) -> None:
         """Attach the copied mounts, and become root in the pod's user namespace."""
         folders = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
-        linux.mount("tmpfs", _STAGE, "tmpfs", _STAGE_OPTIONS)
-        for (place, copy), is_folder in zip(self._copies, folders, strict=True):
+        linux.mount("tmpfs", _STAGE_FOLDER, "tmpfs", _STAGE_OPTIONS)
+        for (path, copy), is_folder in zip(self._copies, folders, strict=True):
             if is_folder:
-                os.mkdir(place)
+                os.mkdir(path)
             else:
-                os.close(os.open(place, os.O_WRONLY | os.O_CREAT))
-            linux.attach_mount(copy, place)
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+            linux.attach_mount(copy, path)
             os.close(copy)
         linux.become_user_of(self._namespace, 0, 0)
 
-    def _mapped(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
+    def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return a detached copy of a mount with mapped owners, or with unchanged owners if mapping fails."""
         copy = linux.clone_mount(source)
         try:
@@ -95,8 +95,8 @@ class PodUsers:
 
     def _shared_namespace(self) -> int:
         """Create a user namespace that maps root to the pod's id, and each other user to itself."""
-        last = _last_id()
-        return linux.make_user_namespace(*_lines((0, self.id, 1), (1, 1, min(self.id, last + 1) - 1)))
+        last_id = _last_id()
+        return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
 
 def give(path: str, owner: int) -> None:
@@ -104,41 +104,41 @@ def give(path: str, owner: int) -> None:
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
-    _give_one(path, owner)
-    for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+    _change_file_owner(path, owner)
+    for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
         for name in (*folders, *files):
-            _give_one(name, owner, here)
+            _change_file_owner(name, owner, folder_fd)
 
 
-def _give_one(name: str, owner: int, folder: int | None = None) -> None:
+def _change_file_owner(name: str, owner: int, folder: int | None = None) -> None:
     with suppress(FileNotFoundError):
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        uid, gid = (owner if number == 0 else -1 for number in (found.st_uid, found.st_gid))
+        file_status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        uid, gid = (owner if current_id == 0 else -1 for current_id in (file_status.st_uid, file_status.st_gid))
         os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
 
 
-def _lines(*rows: tuple[int, int, int]) -> tuple[str, str]:
+def _format_id_maps(*mappings: tuple[int, int, int]) -> tuple[str, str]:
     """Format uid_map and gid_map; each row is the first id inside, the first id outside, and the count."""
-    text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in rows)
+    text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in mappings)
     return text, text
 
 
-def _extents() -> list[tuple[int, int]]:
+def _read_id_ranges() -> list[tuple[int, int]]:
     """Return the ids that this process's user namespace maps for users and groups, as half-open ranges."""
     with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
-        texts = users.read(), groups.read()
-    found = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in texts]
-    rows = found[0] if found[0] == found[1] else []
-    return [(first, first + count) for first, _, count in rows]
+        map_texts = users.read(), groups.read()
+    mappings = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in map_texts]
+    id_ranges = mappings[0] if mappings[0] == mappings[1] else []
+    return [(first, first + count) for first, _, count in id_ranges]
 
 
 def _has_ids(first: int, count: int) -> bool:
-    return any(start <= first and first + count <= end for start, end in _extents())
+    return any(start <= first and first + count <= end for start, end in _read_id_ranges())
 
 
 def _upper_ids() -> tuple[int, int]:
     """Return the first id and the size of a range for pods if root has few ids: the upper part of the largest range."""
-    start, end = max(_extents(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
+    start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     count = (end - start) // 4
     if count < 1:
         raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod")
@@ -146,7 +146,7 @@ def _upper_ids() -> tuple[int, int]:
 
 
 def _last_id() -> int:
-    return max((end for start, end in _extents() if start <= 1), default=1) - 1
+    return max((end for start, end in _read_id_ranges() if start <= 1), default=1) - 1
 
 
 class ImageAccount(NamedTuple):
@@ -157,30 +157,30 @@ class ImageAccount(NamedTuple):
     home: str
 
 
-def account(named: str, passwd: str, group: str) -> ImageAccount:
+def account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
     """Resolve an image's user (`user` or `user:group`, names or ids; default root). ValueError for an unknown name."""
-    user, _, own_group = named.partition(":")
-    found = _user(user or "0", passwd)
-    if not own_group:
-        return found
-    rows = [row for row in _rows(group, 3) if own_group in (row[0], row[2])]
-    if not rows and not own_group.isdigit():
-        raise ValueError(f"unable to find group {own_group}: no matching entries in group file")
-    return found._replace(gid=int(rows[0][2] if rows else own_group))
+    user, _, group_name = user_and_group.partition(":")
+    image_account = _find_account(user or "0", passwd)
+    if not group_name:
+        return image_account
+    entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
+    if not entries and not group_name.isdigit():
+        raise ValueError(f"unable to find group {group_name}: no matching entries in group file")
+    return image_account._replace(gid=int(entries[0][2] if entries else group_name))
 
 
-def _user(user: str, passwd: str) -> ImageAccount:
-    rows = [row for row in _rows(passwd, 6) if user in (row[0], row[2])]
-    if rows:
-        return ImageAccount(int(rows[0][2]), int(rows[0][3]), rows[0][5] or "/")
+def _find_account(user: str, passwd: str) -> ImageAccount:
+    entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
+    if entries:
+        return ImageAccount(int(entries[0][2]), int(entries[0][3]), entries[0][5] or "/")
     if not user.isdigit():
         raise ValueError(f"unable to find user {user}: no matching entries in passwd file")
     return ImageAccount(int(user), 0, "/")
 
 
-def _rows(text: str, fields: int) -> Iterator[list[str]]:
+def _parse_entries(text: str, fields: int) -> Iterator[list[str]]:
     """Yield the valid entries of a passwd or group file: those with enough fields and numeric ids."""
     for line in text.splitlines():
-        row = line.split(":")
-        if len(row) >= fields and all(number.isdigit() for number in row[2 : 4 if fields > 3 else 3]):
-            yield row
+        entry = line.split(":")
+        if len(entry) >= fields and all(value.isdigit() for value in entry[2 : 4 if fields > 3 else 3]):
+            yield entry

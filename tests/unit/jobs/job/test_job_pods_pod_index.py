@@ -97,6 +97,6 @@ def test_pod_index_keeps_uncounted_pods_only() -> None:
     stage = JobStage(job(parallelism=1, completions=50))
     for _ in range(49):
         stage.become("Succeeded")
-    (controller,) = (lane.controller for lane in stage.runner._queue.lanes)
+    (controller,) = (queue.controller for queue in stage.runner._queue.queues)
     assert isinstance(controller, JobPodController)
     assert len(list(controller._index.pods_of(stage.job).pods)) == 1

@@ -139,7 +139,7 @@ def test_user_of_pod_overrides_image_user() -> None:
 def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
     own = container(image="busybox:1", **{"command": None, **stated})
-    given = ContainerInputs(standing=ResolvedImage(ImageRow("*", engine="podman"), FOUND))
+    given = ContainerInputs(resolved_image=ResolvedImage(ImageRow("*", engine="podman"), FOUND))
     return container_run(pod(own), own, 0, given, NodeSettings(), Objects()).spec
 
 

@@ -25,10 +25,13 @@ def test_image_row_is_read_from_cluster() -> None:
 
 
 def test_first_matching_row_provides_image() -> None:
-    assert find_row("python:3.11", ROWS).place("python:3.11") == {"name": "python:3.11", "environment": "/venvs/python"}
+    assert find_row("python:3.11", ROWS).image_field("python:3.11") == {
+        "name": "python:3.11",
+        "environment": "/venvs/python",
+    }
     name = "registry.example.com/team/train@sha256:" + "a" * 64
-    assert find_row(name, ROWS).place(name) == {"name": name, "root": "/images/ours"}
-    assert find_row("busybox", ROWS).place("busybox") == {"name": "busybox", "machine": True}
+    assert find_row(name, ROWS).image_field(name) == {"name": name, "root": "/images/ours"}
+    assert find_row("busybox", ROWS).image_field("busybox") == {"name": "busybox", "machine": True}
     assert find_row("busybox", [ImageRow("*", root="/first"), *ROWS]).root == "/first"
 
 

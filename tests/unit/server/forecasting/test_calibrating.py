@@ -35,7 +35,7 @@ class Scene:
 
     def look(self, now: Instant) -> Calibration:
         self.now = now
-        self.calibrating.look()
+        self.calibrating.check_forecasts()
         return self.calibrating.calibration
 
     def _ask(self) -> DeferredResponse:
@@ -56,7 +56,7 @@ def test_calibration_asks_no_forecast_before_first_use(path: Path) -> None:
 
 def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None:
     scene = Scene(path)
-    scene.calibrating.used()
+    scene.calibrating.record_use()
     for minute in range(2 * EVERY // MINUTE):
         scene.look(minute * MINUTE)
     assert scene.asked == 2
@@ -66,7 +66,7 @@ def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None
 
 def test_forecast_result_is_learned_and_persisted(path: Path) -> None:
     scene = Scene(path)
-    scene.calibrating.used()
+    scene.calibrating.record_use()
     assert scene.look(0).pending == (FORECAST,)
     condition = {"type": "Admitted", "status": "True", "lastTransitionTime": "1970-01-01T00:09:00Z", "reason": "r"}
     scene.workload = {**scene.workload, "status": {"conditions": [condition]}}
@@ -79,7 +79,7 @@ def test_forecast_result_is_learned_and_persisted(path: Path) -> None:
 def test_calibration_retries_later_when_server_is_busy(path: Path) -> None:
     scene = Scene(path)
     scene.answer = refuse
-    scene.calibrating.used()
+    scene.calibrating.record_use()
     assert not scene.look(0).pending
     scene.answer = lambda: DeferredResponse(lambda reported: reported(Response(503, b"")))
     assert not scene.look(EVERY).pending
@@ -97,5 +97,5 @@ def test_unreadable_calibration_file_yields_empty_calibration(path: Path) -> Non
 
 def test_calibration_continues_when_disk_rejects_writes(path: Path) -> None:
     scene = Scene(path.parent / "gone" / "forecasts.json")
-    scene.calibrating.used()
+    scene.calibrating.record_use()
     assert scene.look(0).pending == (FORECAST,)

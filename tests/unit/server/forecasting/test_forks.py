@@ -24,7 +24,7 @@ def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
             answered: asyncio.Future[Response] = loop.create_future()
             forks.ask(number, work).then(answered.set_result)
             answers.append(await asyncio.wait_for(answered, 60))
-        return answers, "".join(forks.figures.texts())
+        return answers, "".join(forks.metrics.texts())
 
     return asyncio.run(run())
 
@@ -65,6 +65,6 @@ def test_fork_pool_counts_rejected_questions(monkeypatch: pytest.MonkeyPatch) ->
         forks = ForkPool(asyncio.get_running_loop(), lambda: 1)
         with pytest.raises(StatusError, match="Too many requests"):
             forks.ask("when", fail)
-        return "".join(forks.figures.texts())
+        return "".join(forks.metrics.texts())
 
     assert f'{_TOTAL}{{result="turnedaway"}} 1\n' in asyncio.run(run())

@@ -19,7 +19,7 @@ LONG = 5000
 class Times:
     """Node times that equal the platform's times."""
 
-    def here(self, at: int) -> int:
+    def to_platform_time(self, at: int) -> int:
         return at
 
 

@@ -20,7 +20,7 @@ def test_clocks_within_two_seconds_count_as_equal() -> None:
     times = NodeTimes(Clock(NOON + SECOND), Clock(NOON))
     state = {"phase": "Running", "startedAt": NOON - MINUTE}
     assert times.state(state) == state
-    assert times.there(NOON) == NOON
+    assert times.to_machine_time(NOON) == NOON
 
 
 def test_node_times_are_converted_to_platform_time() -> None:
@@ -39,7 +39,7 @@ def test_node_times_are_converted_to_platform_time() -> None:
 def test_stop_time_is_converted_to_node_time_and_back() -> None:
     times = NodeTimes(Clock(NOON + HOUR), Clock(NOON))
     run = {"status": {}, "stop": {"at": NOON + HOUR, "grace": 3, "why": ""}}
-    reported = times.stopped_there(run)
+    reported = times.with_machine_stop_time(run)
     assert reported["stop"] == {"at": NOON, "grace": 3, "why": ""}
     assert times.run(reported) == run
 

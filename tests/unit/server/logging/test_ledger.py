@@ -25,7 +25,7 @@ def append_entries(folder: Path, count: int) -> tuple[dict[str, str], int]:
     async def run() -> str:
         ledger = LiveLedger(folder / "decisions.db", asyncio.get_running_loop())
         for number in range(1, count + 1):
-            ledger.keep(entry(number))
+            ledger.add_entry(entry(number))
         assert f"batchyard_ledger_waiting {count}" in "".join(ledger.texts())
         async with asyncio.timeout(60):
             while "batchyard_ledger_waiting 0" not in "".join(ledger.texts()):
@@ -47,7 +47,7 @@ def test_ledger_counts_entries(tmp_path: Path) -> None:
 
 
 def test_ledger_drops_and_counts_oldest_entries_above_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAITING_MAX", 4)
+    monkeypatch.setattr(module, "_UNWRITTEN_MAX", 4)
     assert append_entries(tmp_path, 10) == ({"entries_total": "10", "lost_total": "6", "waiting": "0"}, 4)
 
 

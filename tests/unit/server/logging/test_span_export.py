@@ -72,8 +72,8 @@ def test_close_sends_pending_spans() -> None:
 
 
 def test_span_export_retries_busy_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "_EVERY", 0.001)
-    monkeypatch.setattr(spans, "_AGAIN_AFTER", (0.001,) * 4)
+    monkeypatch.setattr(spans, "_BATCH_INTERVAL", 0.001)
+    monkeypatch.setattr(spans, "_RETRY_DELAYS", (0.001,) * 4)
 
     async def act(export: SpanExport, collector: Collector) -> None:
         collector.codes = [503, 429]
@@ -100,7 +100,7 @@ def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCapt
 
 
 def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "_EVERY", 60)
+    monkeypatch.setattr(spans, "_BATCH_INTERVAL", 60)
     monkeypatch.setattr(spans, "WAITING_MAX", 600)  # more than are sent at once
 
     async def act(export: SpanExport, _collector: Collector) -> None:

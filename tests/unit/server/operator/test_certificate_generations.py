@@ -26,7 +26,7 @@ def rotate(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Inst
 
 
 def is_trusted(held: CertificateGenerations, bundle: bytes, now: Instant) -> bool:
-    shown = x509.load_pem_x509_certificate(held.shown.certificate)
+    shown = x509.load_pem_x509_certificate(held.served.certificate)
     assert shown.not_valid_before_utc.timestamp() * SECOND <= now < shown.not_valid_after_utc.timestamp() * SECOND
     for authority in x509.load_pem_x509_certificates(bundle):
         if authority.subject == shown.issuer:
@@ -44,7 +44,7 @@ def test_served_certificate_verifies_with_delayed_or_updated_authorities() -> No
         shown.append(held)
         assert is_trusted(held, reported[max(0, len(reported) - lag)], now)
         assert is_trusted(shown[max(0, len(shown) - lag)], held.authorities, now)
-    assert len(dict.fromkeys(each.shown for each in shown)) == 7
+    assert len(dict.fromkeys(each.served for each in shown)) == 7
 
 
 def test_at_most_two_authorities_are_published_without_private_keys() -> None:
@@ -61,7 +61,7 @@ def test_unexpired_certificate_is_kept() -> None:
 def test_changed_name_or_unreadable_data_renews_certificate_at_once() -> None:
     now, held = next(iter(rotate(1)))
     moved = next_generations(held, now, CertificateTerms(("hooks.other.svc",), TERMS.lifetime))
-    assert moved.shown != held.shown
+    assert moved.served != held.served
     assert moved.authorities.endswith(held.authorities)
     spoiled = generations_of({**held.data(), "tls.crt": "bm8="})
     mended = next_generations(spoiled, now, TERMS)

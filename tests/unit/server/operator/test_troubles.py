@@ -19,7 +19,7 @@ class TwoInformers:
         self._troubles = WatchErrorLog("look at the terms")
 
     def listed(self, informer: Informer, answer: HttpAnswer) -> str:
-        informer.listed(answer)
+        informer.process_list_page(answer)
         return self._troubles.news(informer, (self.jobs, self.templates))
 
 

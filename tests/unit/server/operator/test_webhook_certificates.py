@@ -40,7 +40,7 @@ def test_certificate_keeper_retries_conflicts_silently() -> None:
     keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
 
     async def look() -> None:
-        async with keeper.keeping():
+        async with keeper.rotate_certificates():
             pass
 
     asyncio.run(look())
@@ -68,7 +68,7 @@ def test_configuration_of_another_program_is_not_changed() -> None:
     keeper = CertificateKeeper(KEPT, server, list[str]().append)  # type: ignore[arg-type]
 
     async def look() -> None:
-        async with keeper.keeping():
+        async with keeper.rotate_certificates():
             pass
 
     asyncio.run(look())

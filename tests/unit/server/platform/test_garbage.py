@@ -27,8 +27,8 @@ def test_automatic_garbage_collection_is_disabled_and_restored() -> None:
 
 
 def test_reference_cycles_are_collected_eventually(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_EVERY", 0.01)
-    monkeypatch.setattr(serve, "_TIMES", 0)
+    monkeypatch.setattr(serve, "_COLLECTION_INTERVAL", 0.01)
+    monkeypatch.setattr(serve, "_INTERVAL_FACTOR", 0)
 
     async def run() -> None:
         gone = asyncio.Event()

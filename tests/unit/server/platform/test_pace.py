@@ -9,7 +9,7 @@ from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.metrics.registry import number
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.platform import decision_throttle
-from batchyard.server.platform.decision_throttle import DecisionThrottle, wanted_cpu
+from batchyard.server.platform.decision_throttle import DecisionThrottle, cpu_demand
 
 
 class Machine:
@@ -20,7 +20,7 @@ class Machine:
         self.wanted = 0.0
         self.share = 0.0
         monkeypatch.setattr(decision_throttle, "wall_clock", lambda: self.now)
-        monkeypatch.setattr(decision_throttle, "wanted_cpu", lambda: self.wanted)
+        monkeypatch.setattr(decision_throttle, "cpu_demand", lambda: self.wanted)
         self.pace = DecisionThrottle(lambda: 60 * self.now, speed=60)
 
     def advance(self, duration: Duration) -> None:
@@ -72,7 +72,7 @@ def test_long_pause_ends_when_thread_is_idle(machine: Machine) -> None:
 
 def test_externally_paced_platform_decides_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    machine.pace = DecisionThrottle(lambda: 60 * machine.now, speed=60, waits=lambda: True)
+    machine.pace = DecisionThrottle(lambda: 60 * machine.now, speed=60, is_disabled=lambda: True)
     machine.share = 1.0
     machine.advance(SECOND)
     machine.decide(20)
@@ -84,10 +84,10 @@ def test_first_decision_runs_without_delay() -> None:
 
 
 def test_wanted_cpu_grows_with_computation_and_not_with_sleep() -> None:
-    before, began = wanted_cpu(), ticks()
+    before, began = cpu_demand(), ticks()
     while ticks() - began < 0.05:
         pass
-    after = wanted_cpu()
+    after = cpu_demand()
     assert after - before >= 0.04
     Event().wait(0.2)
-    assert wanted_cpu() - after < 0.15
+    assert cpu_demand() - after < 0.15

@@ -23,11 +23,11 @@ from batchyard.server.streaming.framing import (
     SpdyReset,
     SpdyStreamOpened,
     WebSocket,
-    accepted,
-    data,
-    dictionary,
-    ping,
-    reset,
+    compression_dictionary,
+    encode_data,
+    encode_ping,
+    encode_reset,
+    handshake_accept_key,
 )
 from batchyard.server.streaming.pod_streams import ExecSpdy, ExecWebSocket, TerminalSizeParser
 from batchyard.server.streaming.portforward import TOO_MANY, PortForwardSpdy, PortForwardWebSocket
@@ -127,7 +127,7 @@ def test_command_input_is_independent_of_packet_boundaries(cuts: list[int]) -> N
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
     for part in split(client_frames(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
-        socket.fed(part)
+        socket.feed_bytes(part)
     reported = opening.sessions[0].reported
     assert b"".join(each for each in reported if isinstance(each, bytes)) == b"abc" + b"x" * 70_000
     assert [each for each in reported if not isinstance(each, bytes)] == [(80, 24), "end"]
@@ -137,7 +137,7 @@ def test_v4_channel_protocol_has_no_end_of_input() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command(protocol="v4.channel.k8s.io"))
-    socket.fed(client_frames(b"\xff\0"))
+    socket.feed_bytes(client_frames(b"\xff\0"))
     assert opening.sessions[0].reported == []
 
 
@@ -159,7 +159,7 @@ def test_back_pressure_works_in_both_directions() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
-    socket.may_write(may=False)
+    socket.set_writable(is_writable=False)
     assert opening.sessions[0].reported == [False]
     opening.sessions[0].talker.wants_more(wants=False)
     assert not wire.listens
@@ -169,23 +169,23 @@ def test_only_last_of_delayed_pings_is_answered() -> None:
     wire = Wire()
     socket = WebSocket(wire)
     client = FrameProtocol(client=True, extensions=[])
-    socket.may_write(may=False)
+    socket.set_writable(is_writable=False)
     for number in range(1000):
-        socket.fed(bytes(client.ping(b"%d" % number)))
+        socket.feed_bytes(bytes(client.ping(b"%d" % number)))
     assert wire.sent == b""
-    socket.may_write(may=True)
+    socket.set_writable(is_writable=True)
     assert wire.sent == b"\x8a\x03999"
 
 
 def test_websocket_accept_key_matches_rfc() -> None:
-    assert accepted("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+    assert handshake_accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
 def test_unterminated_terminal_size_is_discarded() -> None:
     sizes = TerminalSizeParser()
     for _ in range(100):
-        assert sizes.fed(b"x" * 1000) == []
-    assert sizes.fed(b'\n{"Width":1,"Height":2}\n') == [(1, 2)]
+        assert sizes.feed_bytes(b"x" * 1000) == []
+    assert sizes.feed_bytes(b'\n{"Width":1,"Height":2}\n') == [(1, 2)]
 
 
 def opened(stream: int, number: int, **headers: str) -> bytes:
@@ -197,7 +197,7 @@ class Client:
     """A client that speaks SPDY."""
 
     def __init__(self) -> None:
-        self._packed = zlib.compressobj(zdict=dictionary())
+        self._packed = zlib.compressobj(zdict=compression_dictionary())
 
     def opened(self, stream: int, headers: Sequence[tuple[str, str]]) -> bytes:
         """Return a frame that opens a stream."""
@@ -213,13 +213,18 @@ class Client:
         return b"".join(self.opened(stream, [("streamType", kind), *about]) for stream, kind in streams.items())
 
 
-SPOKEN = opened(1, 1, streamType="data", port="80") + data(1, b"y" * 3000, is_last=True) + ping(7) + reset(1, 5)
+SPOKEN = (
+    opened(1, 1, streamType="data", port="80")
+    + encode_data(1, b"y" * 3000, is_last=True)
+    + encode_ping(7)
+    + encode_reset(1, 5)
+)
 
 
 @given(CUTS)
 def test_spdy_frames_are_independent_of_packet_boundaries(cuts: list[int]) -> None:
     frames = SpdyFrames()
-    events = [event for part in split(SPOKEN, cuts) for event in frames.fed(part)]
+    events = [event for part in split(SPOKEN, cuts) for event in frames.feed_bytes(part)]
     parts = [event for event in events if isinstance(event, SpdyData)]
     assert [type(event) for event in events if not isinstance(event, SpdyData)] == [
         SpdyStreamOpened,
@@ -242,12 +247,12 @@ def test_spdy_frames_are_independent_of_packet_boundaries(cuts: list[int]) -> No
 )
 def test_invalid_spdy_frame_closes_connection(sent: bytes) -> None:
     with pytest.raises(SpdyError):
-        list(SpdyFrames().fed(sent))
+        list(SpdyFrames().feed_bytes(sent))
     wire = Wire()
     speaker = PortForwardSpdy(wire, Opening().ports(SPDY), wire)
-    speaker.fed(sent)
+    speaker.feed_bytes(sent)
     assert wire.is_closed
-    speaker.fed(SPOKEN)
+    speaker.feed_bytes(SPOKEN)
     assert wire.sent == b""
 
 
@@ -266,8 +271,8 @@ def test_random_input_raises_no_error_and_leaves_no_session_open(sent: list[byte
     opening, wire = Opening(), Wire()
     for speaker in speakers(opening, wire):
         for part in sent:
-            speaker.fed(part)
-        speaker.lost()
+            speaker.feed_bytes(part)
+        speaker.connection_closed()
     assert not any(session.is_open for session in opening.sessions)
     assert wire.room == 1000
 
@@ -275,13 +280,13 @@ def test_random_input_raises_no_error_and_leaves_no_session_open(sent: list[byte
 def test_session_opened_while_client_is_blocked_starts_paused() -> None:
     opening, wire, client = Opening(), Wire(), Client()
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
-    ports.may_write(may=False)
-    ports.fed(client.pair(0))
+    ports.set_writable(is_writable=False)
+    ports.feed_bytes(client.pair(0))
     command = ExecSpdy(wire, opening.command(SPDY))
-    command.may_write(may=False)
+    command.set_writable(is_writable=False)
     streams = zip((1, 3, 5, 7), ("error", "stdin", "stdout", "stderr"), strict=True)
     client = Client()
-    command.fed(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
+    command.feed_bytes(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
     assert [session.reported for session in opening.sessions] == [[False], [False]]
 
 
@@ -290,13 +295,13 @@ def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
     wire.room = 2
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     for number in range(3):
-        ports.fed(client.pair(number))
+        ports.feed_bytes(client.pair(number))
     assert len(opening.sessions) == 2
-    assert data(9, TOO_MANY.encode()) in wire.sent
+    assert encode_data(9, TOO_MANY.encode()) in wire.sent
     opening.sessions[0].talker.ended(SessionEnd())
-    ports.fed(client.pair(3))
+    ports.feed_bytes(client.pair(3))
     assert len(opening.sessions) == 3
-    ports.lost()
+    ports.connection_closed()
     assert wire.room == 2
 
 

@@ -56,16 +56,16 @@ class Speaker:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
 
-    def fed(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         self.parts.append(data)
 
-    def may_write(self, *, may: bool) -> None:
+    def set_writable(self, *, is_writable: bool) -> None:
         """Do nothing."""
 
-    def ends(self) -> None:
+    def shut_down(self) -> None:
         """Do nothing."""
 
-    def lost(self) -> None:
+    def connection_closed(self) -> None:
         """Do nothing."""
 
 
@@ -75,7 +75,7 @@ def run_action(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Call
     async def run() -> None:
         transport, speaker, turns = Transport(), Speaker(), deque[Callable[[], None]]()
         connection = UpgradedConnection(transport, Connections(), None, "anna", turns.append)
-        connection.speak(speaker, b"")
+        connection.start_handler(speaker, b"")
         act(connection, transport, speaker, turns)
         connection.connection_lost(None)
 
