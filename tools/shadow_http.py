@@ -88,7 +88,7 @@ async def followed(names: Sequence[str], cases: Any, badness: Badness | None, *,
             place = PlatformOptions(folder, controllers=("api", "namespaces"), is_insecure=True)
             stored = Stored(place, None, 1.0)
             open_.push_async_callback(stored.close)
-            connect = partial(HttpProtocol, stored.answers(), Connections(), is_secure=False)
+            connect = partial(HttpProtocol, stored.create_dispatcher(), Connections(), is_secure=False)
             server = await loop.create_server(connect, "127.0.0.1", 0)
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             if badness is not None:

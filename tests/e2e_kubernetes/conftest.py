@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from e2e_kubernetes.installed import Installed, installed
-from e2e_kubernetes.kubelets import SimulatedKubelets
+from e2e_kubernetes.kubelets import KubeletThread
 from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, Terms, missing
 
 
@@ -22,7 +22,7 @@ def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instal
     """Kubernetes that runs Jobs: with its controllers, and a node with a simulated kubelet in each pool."""
     skip_without((*NEEDED, *CONTROLLERS))
     folder = tmp_path_factory.mktemp("working")
-    with installed(folder, Terms(controllers=True)) as found, SimulatedKubelets(found.kubernetes) as kubelets:
+    with installed(folder, Terms(controllers=True)) as found, KubeletThread(found.kubernetes) as kubelets:
         for pool in ("busy", "sets"):
             kubelets.add_node(pool, pool=pool)
         yield found

@@ -24,7 +24,7 @@ _SEEN: Final = (scheme.POD, scheme.NODE, scheme.JOB, scheme.JOB_SET)
 _READY: Final = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it is simulated"}
 
 
-class SimulatedKubelets:
+class KubeletThread:
     """The kubelets of all nodes; they run within the context."""
 
     def __init__(self, kubernetes: Kubernetes) -> None:
@@ -34,7 +34,7 @@ class SimulatedKubelets:
         self._end = asyncio.Event()
         self._runner: Runner | None = None
 
-    def __enter__(self) -> "SimulatedKubelets":
+    def __enter__(self) -> "KubeletThread":
         self._thread.start()
         return self
 

@@ -221,20 +221,20 @@ class JobFollower:
     async def _watch(self, informer: Informer) -> None:
         """List and watch one kind until the task is cancelled."""
         while True:
-            next_step = informer.following()
+            next_step = informer.plan_request()
             if next_step.wait:
                 await sleep_for(next_step.wait)
             if next_step.is_watch:
                 answer = await self._cluster.transport.stream(
                     next_step.request, lambda lines: self._on_watch_lines(informer, lines)
                 )
-                informer.ended(answer)
+                informer.process_watch_end(answer)
             else:
-                self._process_events(informer.listed(await self._cluster.transport.ask(next_step.request)))
+                self._process_events(informer.process_list_page(await self._cluster.transport.ask(next_step.request)))
             self._report_informer_problem(informer)
 
     def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._process_events(informer.watched(lines))
+        self._process_events(informer.process_watch_lines(lines))
 
     def _process_events(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
