@@ -32,12 +32,12 @@ from calibration_plot import drawn
 
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Forecast, ForecastOptions, forecasts
+from batchyard.sim.forecast import HORIZON, SERVER_WORK_MAX, WORK_MAX, Forecast, ForecastOptions, forecasts
 from batchyard.sim.forecasting.arrivals import BlockBootstrap
-from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, remembering, settled
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, add_forecasts, apply_outcomes
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import Scenario
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--forks", type=int, default=12)
     parser.add_argument("--half", type=int, choices=(1, 2), action="append")
     parser.add_argument(
-        "--work", type=int, default=WORK_MAX, help=f"how much an answer may be; of a server {OF_SERVER}"
+        "--work", type=int, default=WORK_MAX, help=f"how much an answer may be; of a server {SERVER_WORK_MAX}"
     )
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -176,7 +176,7 @@ def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int, each
         at = times[moment][0] + 1
         waiting = [name for name, (came, starts) in times.items() if came < at < starts]
         if waiting and at not in cases:
-            drawn_first = sorted(waiting, key=lambda name: draw(7, moment, name))
+            drawn_first = sorted(waiting, key=lambda name: draw_integer(7, moment, name))
             cases[at] = Case(half, at, drawn_first[:each])
     found = list(cases.values())
     return found[:: max(1, len(found) // count)][:count]
@@ -214,10 +214,10 @@ def replayed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     calibration, told_so_far = Calibration(), list[Outcome]()
     starts = {(each.forecast.workload, each.forecast.at): each.forecast.at + each.truth for each in outcomes}
     for now in sorted({each.forecast.at for each in outcomes}):
-        calibration = settled(calibration, now, lambda sample: fate(starts[sample.workload, sample.at], now))  # noqa: B023 - called at once
+        calibration = apply_outcomes(calibration, now, lambda sample: fate(starts[sample.workload, sample.at], now))  # noqa: B023 - called at once
         asked = [each for each in outcomes if each.forecast.at == now]
-        corrected = [each._replace(forecast=each.forecast.corrected_by(calibration)) for each in asked]
-        calibration = remembering(calibration, [each.forecast.sample("") for each in corrected])
+        corrected = [each._replace(forecast=each.forecast.correct_by(calibration)) for each in asked]
+        calibration = add_forecasts(calibration, [each.forecast.sample("") for each in corrected])
         told_so_far += corrected
     return told_so_far
 
@@ -242,7 +242,7 @@ def parts(outcomes: Sequence[Outcome]) -> Mapping[str, Sequence[int]]:
     found: dict[str, list[int]] = {"all": [], "first half": [], "second half": []}
     found |= {name: [] for _, name in HORIZONS} | {"6 hours and more": []}
     for place, outcome in enumerate(outcomes):
-        median = outcome.forecast.of_forks(0.5)
+        median = outcome.forecast.quantile_of_forks(0.5)
         wait = HORIZON if median is None else median
         horizon = next((name for most, name in HORIZONS if wait < most), "6 hours and more")
         for name in ("all", ("first half", "second half")[outcome.half - 1], horizon):

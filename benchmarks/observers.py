@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.interfaces.controller import DecisionRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.scheduling.controller import CycleObserver, NoCycleObserver
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
@@ -33,7 +33,7 @@ from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 from batchyard.store.memory import changes_reader
-from batchyard.wiring import Ports, WiredPlatform, build_platform
+from batchyard.wiring import PlatformPorts, WiredPlatform, build_platform
 
 METRICS, LEDGER, HISTORY = "metrics", "ledger", "history"
 CHOICES: Final = {"nobody": (), "metrics": (METRICS,), "ledger": (LEDGER,), "history": (HISTORY,)}
@@ -94,9 +94,9 @@ class Watched(World):
         watch: CycleObserver = CycleLog(figures.cycles, None) if METRICS in self._those else NoCycleObserver()
         self.stopwatch = Stopwatch(watch)
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._those else self._record
-        runtime = (BareWorkloads(), Kubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
+        runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
         loop = figures.cycles.loop if METRICS in self._those else self._on_loop
-        ports = Ports(self.kernel, self.client, runtime, (), sink, loop, cycles=self.stopwatch)
+        ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycles=self.stopwatch)
         platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
         if METRICS in self._those:
             figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=False), ())

@@ -17,7 +17,7 @@ from typing import Any
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
-from batchyard.base.memory import no_collections
+from batchyard.base.memory import no_garbage_collection
 from batchyard.explain.explainer import Explainer
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
@@ -104,8 +104,8 @@ def settle(index: SchedulerCache) -> None:
         moved = False
         for decision in decisions:
             if isinstance(decision, Admit):
-                index.book.dequeue(decision.head.workload.key)
-                index.book.assume(decision, NOW, admitted=True)
+                index.workload_cache.dequeue(decision.head.workload.key)
+                index.workload_cache.assume(decision, NOW, admitted=True)
                 moved = True
             else:
                 parked = index.queue_manager.requeue(decision.head, decision.last, decision.requeue)
@@ -114,7 +114,7 @@ def settle(index: SchedulerCache) -> None:
             return
 
 
-@no_collections()
+@no_garbage_collection()
 def measured(shape: str, count: int, asks: int) -> str:
     """What answers take on one of the platforms."""
     index, objects = platform(count, *SHAPES[shape])

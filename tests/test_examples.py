@@ -11,7 +11,7 @@ import yaml
 
 from batchyard.api import scheme
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.meta import parse
+from batchyard.api.meta import parse_quantity
 from batchyard.base.instant import parse_duration
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
@@ -93,7 +93,9 @@ def cluster_queue(spec: Obj) -> Obj:
     kept = {name: spec.get(name) for name in ("queueingStrategy", "preemption", "namespaceSelector", "stopPolicy")}
     checks = spec.get("admissionChecksStrategy", {}).get("admissionChecks", [])
     quotas = {
-        (flavor["name"], resource["name"]): {name: parse(value) for name, value in resource.items() if name != "name"}
+        (flavor["name"], resource["name"]): {
+            name: parse_quantity(value) for name, value in resource.items() if name != "name"
+        }
         for group in spec["resourceGroups"]
         for flavor in group["flavors"]
         for resource in flavor["resources"]
@@ -121,7 +123,8 @@ def job(spec: Obj) -> Obj:
 def amounts(resources: Mapping[str, Mapping[str, str]]) -> Obj:
     """Requests and limits as numbers."""
     return {
-        which: {name: parse(value) for name, value in quantities.items()} for which, quantities in resources.items()
+        which: {name: parse_quantity(value) for name, value in quantities.items()}
+        for which, quantities in resources.items()
     }
 
 

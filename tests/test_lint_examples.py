@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.manifests import read_manifests
-from batchyard.apiserver.patch import merged
+from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.lint.findings import Severity
 from batchyard.lint.registry import LintReport, lint
 from batchyard.sim.scenario import read_sources
@@ -57,7 +57,9 @@ def test_patched_reference_architecture_has_no_findings() -> None:
     patches = [patch for finding in lint(objects).findings for patch in finding.patches]
     for patch in patches:
         whose = (patch["kind"], patch["metadata"]["name"])
-        objects = [merged(o, patch) if (o["kind"], o["metadata"].get("name")) == whose else o for o in objects]
+        objects = [
+            apply_merge_patch(o, patch) if (o["kind"], o["metadata"].get("name")) == whose else o for o in objects
+        ]
     assert len(patches) == 4
     assert counted(lint(objects)) == {}
 

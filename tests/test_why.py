@@ -12,7 +12,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of, with_path
 from batchyard.base.instant import parse_duration
-from batchyard.cli.commands.why import LINE_WIDTH, lines_of
+from batchyard.cli.commands.why import LINE_WIDTH, document_text_lines
 from batchyard.interfaces.client import Update
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
@@ -96,7 +96,7 @@ def test_why_names_limit_holder_and_smallest_change(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
 def test_why_fits_on_screen(case: Case) -> None:
-    lines = list(lines_of(reported(case), is_wide=False))
+    lines = list(document_text_lines(reported(case), is_wide=False))
     assert len(lines) <= 40
     assert max(map(len, lines)) <= LINE_WIDTH + 60
 
@@ -142,4 +142,4 @@ def test_why_answers_for_every_object_in_examples(name: str, at: str) -> None:
         document = found.platform.explainer.why(key_of(obj), found.kernel.now())
         assert document is not None
         assert document["summary"], obj["metadata"]["name"]
-        assert list(lines_of(document, is_wide=True))
+        assert list(document_text_lines(document, is_wide=True))

@@ -93,5 +93,5 @@ def assumed(watcher: Watcher) -> Obj:
     heads = index.heads(watcher.now)
     (decision,) = Cycle(index.snapshot, SchedulingPolicy(), index.namespaces, 1).run(heads)
     assert isinstance(decision, Admit)
-    index.book.assume(decision, watcher.now, admitted=False)
+    index.workload_cache.assume(decision, watcher.now, admitted=False)
     return workload(heads[0].workload.name, 3)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchyard.cli.commands.install import files as kustomization
-from batchyard.controller_groups import REMOTE, kinds_seen
-from batchyard.operator_manifests import InstallSettings, parts
+from batchyard.cli.commands.install import kustomization_files as kustomization
+from batchyard.controller_groups import REMOTE_GROUPS, kinds_read
+from batchyard.operator_manifests import InstallSettings, manifests_by_file
 from batchyard.operator_manifests.rights import controller_rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -32,11 +32,13 @@ def files() -> dict[Path, str]:
     base = {DEPLOY / "operator/base" / name: text for name, text in kustomization(InstallSettings()).items()}
     chart = {
         "definitions.json": [{"groups": groups, "definition": obj} for groups, obj in definitions()],
-        "rights.json": {group: controller_rules([group]) for group in REMOTE},
+        "rights.json": {group: controller_rules([group]) for group in REMOTE_GROUPS},
         "roles.json": [
-            obj for obj in parts(InstallSettings())["rights"] if obj["metadata"]["name"].startswith("kueue-")
+            obj
+            for obj in manifests_by_file(InstallSettings())["rights"]
+            if obj["metadata"]["name"].startswith("kueue-")
         ],
-        "webhooks.json": {group: webhooks(group) for group in REMOTE},
+        "webhooks.json": {group: webhooks(group) for group in REMOTE_GROUPS},
     }
     return base | {DEPLOY / "charts/batchyard/files" / name: _text(held) for name, held in chart.items()}
 
@@ -44,16 +46,16 @@ def files() -> dict[Path, str]:
 def definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
     """All kinds, each with the groups that need it; converted by a Service that the chart names."""
     found = []
-    for obj in parts(InstallSettings(controllers=REMOTE))["definitions"]:
+    for obj in manifests_by_file(InstallSettings(controllers=REMOTE_GROUPS))["definitions"]:
         spec = obj["spec"]
-        groups = [group for group in REMOTE if f"{spec['names']['kind']}.{spec['group']}" in kinds_seen([group])]
+        groups = [group for group in REMOTE_GROUPS if f"{spec['names']['kind']}.{spec['group']}" in kinds_read([group])]
         found.append((groups, obj))
     return found
 
 
 def webhooks(group: str) -> dict[str, Any]:
     """The webhooks of a group, by whether they change objects."""
-    configurations = parts(InstallSettings(controllers=(group,))).get("webhooks", ())
+    configurations = manifests_by_file(InstallSettings(controllers=(group,))).get("webhooks", ())
     found = {obj["kind"].removesuffix("WebhookConfiguration"): obj["webhooks"] for obj in configurations}
     return {word: found.get(word, []) for word in ("Mutating", "Validating")}
 

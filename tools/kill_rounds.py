@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal import back_up
 from batchyard.store.journal_file import JournalError
 from e2e_platform.converging import end_of, faults_of
@@ -54,7 +54,7 @@ def backup(folder: Path, number: int, answers: Answers, sync: str) -> None:
         while not is_over.wait(0.2):
             file.unlink(missing_ok=True)
             try:
-                back_up(folder / JOURNAL, file)
+                back_up(folder / JOURNAL_FILE, file)
             except JournalError as error:
                 if "does not exist; pass the data directory" not in str(error):
                     answers.faults.append(f"round {number}: {error}")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins.built_in import (
+    activated_namespace,
     admit_pod,
     check_default,
     check_deletion,
@@ -19,7 +20,6 @@ from batchyard.admission_plugins.built_in import (
     check_queue_kept,
     default_class,
     queue_job,
-    taken_up,
 )
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
@@ -28,7 +28,7 @@ from batchyard.api.defaults import pod_defaults
 from batchyard.api.meta import Obj, Selector
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
 from batchyard.base import uid_for
-from batchyard.client.local import ANY_OTHER, AdmissionHooks, Check, Prepare, generated_name
+from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority
@@ -56,22 +56,25 @@ class AdmissionChain:
         """Return the admission hooks for created, updated and deleted objects."""
         return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: check_deletion}, self._check_hooks())
 
-    def _prepare_hooks(self) -> Mapping[str, Prepare]:
-        mutate_by_kind: Mapping[str, Prepare] = {
+    def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
+        mutate_by_kind: Mapping[str, PrepareHook] = {
             scheme.POD: self._prepare_pod,
             scheme.JOB: self._prepare_job,
             scheme.JOB_SET: self._prepare_job_set,
         }
-        prepare_by_kind: dict[str, Prepare] = {
+        prepare_by_kind: dict[str, PrepareHook] = {
             kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED
         }
         if self._with_api:
-            prepare_by_kind |= {ANY_OTHER: self._prepare_custom_object, scheme.PRIORITY_CLASS: _prepare_priority_class}
+            prepare_by_kind |= {
+                DEFAULT_HOOK: self._prepare_custom_object,
+                scheme.PRIORITY_CLASS: _prepare_priority_class,
+            }
             prepare_by_kind[scheme.NAMESPACE] = _prepare_namespace
         return prepare_by_kind
 
-    def _check_hooks(self) -> Mapping[str, Check]:
-        checks: dict[str, Check] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_changed}
+    def _check_hooks(self) -> Mapping[str, UpdateCheck]:
+        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_changed}
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
@@ -81,7 +84,7 @@ class AdmissionChain:
         check_pod_change(new, old, reader.get)
         self._quotas.check_changed(new, old, reader)
 
-    def _prepare_namespaced(self, mutate: Prepare | None, obj: Obj, reader: Reader) -> Obj:
+    def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
         check_namespace(obj, reader.get)
         mutated = obj if mutate is None else mutate(obj, reader)
@@ -122,7 +125,7 @@ def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
 
 def _prepare_namespace(namespace: Obj, _reader: Reader) -> Obj:
     check_labels(namespace)
-    return taken_up(namespace)
+    return activated_namespace(namespace)
 
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:

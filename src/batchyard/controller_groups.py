@@ -27,9 +27,11 @@ GROUPS: Final = (
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: Groups that a Kubernetes cluster lacks.
-ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
+KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines.
-REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
+REMOTE_GROUPS: Final = tuple(
+    group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
+)
 
 _QUEUE_KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
@@ -125,7 +127,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
-def chosen(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
+def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """Return the groups that a list such as `*,-costs` selects; raise ValueError for an unknown name.
 
     `*` selects all groups, `name` adds one and `-name` excludes one. The first item about a group decides.
@@ -138,12 +140,12 @@ def chosen(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     return tuple(group for group in known_groups if _is_selected(group, items))
 
 
-def kinds_seen(groups: Sequence[str]) -> tuple[str, ...]:
+def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
     """Return the kinds that the controllers of the given groups read."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
 
 
-def kinds_written(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
+def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Return the verbs that the controllers of the given groups use, by kind."""
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:

@@ -7,7 +7,7 @@ from typing import Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
-from batchyard.accounting.controller import CostController, History, nothing_remembered
+from batchyard.accounting.controller import CostController, History, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
@@ -16,7 +16,7 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
 from batchyard.client.informer import ViewExpiry
-from batchyard.controller_runtime.runner import Defects, EventSink, Runner, stop_at_defect
+from batchyard.controller_runtime.runner import DefectReporter, EventSink, Runner, raise_defect
 from batchyard.disruption.controller import DisruptionBudgets
 from batchyard.explain.admitted import NodeCapacityView
 from batchyard.explain.explainer import Explainer
@@ -45,7 +45,7 @@ from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
 from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, PodsReadyGate, Scheduler
 from batchyard.scheduling.cycle import PreemptionLoop
-from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
@@ -57,7 +57,7 @@ _CREATION: Final = RequeuingTimestamp.CREATION
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class PlatformPorts:
     """The interfaces whose implementations differ between the live platform, the operator and the simulator."""
 
     kernel: Kernel
@@ -67,22 +67,22 @@ class Ports:
     #: The controllers that create machines; none in a world without nodes.
     cloud: Sequence[Controller]
     events: EventSink
-    on_loop: Callable[[PreemptionLoop], None]
+    on_preemption_loop: Callable[[PreemptionLoop], None]
     #: Limits the share of real time for reconciling; None if time is simulated.
     pace: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
-    defects: Defects = stop_at_defect
+    defects: DefectReporter = raise_defect
     #: Observes every scheduling cycle.
     cycles: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
-    history: History = nothing_remembered
+    history: History = no_history
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformSettings:
     """The configuration of a platform: Kueue settings, optional features, and the controller groups that run."""
 
-    kueue: KueueSettings = SIMULATED
+    kueue: KueueSettings = SIMULATION_SETTINGS
     #: Whether pods are scheduled to nodes; otherwise they run without one.
     with_nodes: bool = False
     #: The scoring profile of nodes.
@@ -115,7 +115,7 @@ class WiredPlatform:
     costs: CostController | None = None
 
 
-def build_platform(ports: Ports, settings: PlatformSettings) -> WiredPlatform:
+def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPlatform:
     """Create the controllers, connect them to the ports, and return them with their runner."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _CREATION
@@ -138,7 +138,10 @@ def build_platform(ports: Ports, settings: PlatformSettings) -> WiredPlatform:
 
 
 def _group_controllers(
-    index: SchedulerCache, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: PlatformSettings
+    index: SchedulerCache,
+    nodes: Sequence[tuple[str, Sequence[Controller]]],
+    ports: PlatformPorts,
+    settings: PlatformSettings,
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """Return all controllers by group, in the order in which they observe changes."""
     return (
@@ -169,7 +172,7 @@ def _group_controllers(
     )
 
 
-def _cost_controllers(ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
+def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
     """Return the controllers of costs and budgets."""
     costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
@@ -187,7 +190,9 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
-def _admission_controllers(index: SchedulerCache, ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
+def _admission_controllers(
+    index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
+) -> Sequence[Controller]:
     """Return the controllers of Kueue: the scheduler, Workload lifecycle, and the integrations of Jobs and JobSets."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
@@ -195,7 +200,14 @@ def _admission_controllers(index: SchedulerCache, ports: Ports, settings: Platfo
         if pods_ready_settings is not None and pods_ready_settings.block_admission
         else None
     )
-    scheduler = Scheduler(index, kueue.policy, ports.on_loop, pods_ready_gate, ports.cycles, weighs=settings.with_api)
+    scheduler = Scheduler(
+        index,
+        kueue.policy,
+        ports.on_preemption_loop,
+        pods_ready_gate,
+        ports.cycles,
+        records_alternatives=settings.with_api,
+    )
     job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.api.schema import settle
+from batchyard.api.schema import validate_and_default
 from batchyard.api.scheme import ServedKind
 from batchyard.operator_manifests import InstallSettings
-from batchyard.operator_manifests.rights import definitions
+from batchyard.operator_manifests.rights import crd_objects
 
 NAME: Final = "a"
 _DEPTH: Final = 6
@@ -31,7 +31,7 @@ def allowed() -> Mapping[str, Allowed]:
     """Return such objects of each kind that an operator installs."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
     found = {}
-    for definition in definitions(InstallSettings()):
+    for definition in crd_objects(InstallSettings()):
         info = by_name[definition["metadata"]["name"]]
         schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
         bodies = list(_fuller(schema, _DEPTH))
@@ -44,7 +44,7 @@ def _stored(info: ServedKind, body: Mapping[str, Any]) -> Obj:
     """Return the object as an API server stores it, with the defaults of its schema."""
     metadata = {"name": NAME, "uid": f"uid-{info.singular}", **({"namespace": NAME} if info.namespaced else {})}
     obj = {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **body}
-    return settle(info, info.storage_version, obj).obj or obj
+    return validate_and_default(info, info.storage_version, obj).obj or obj
 
 
 def _least(schema: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from batchyard.api.manifests import decode, read_manifests
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.transport import path_of, path_of_kind
+from batchyard.client.transport import kind_path, object_path
 from batchyard.cloud.catalog import instances
 from batchyard.interfaces.client import UpdateStatus
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
@@ -119,13 +119,13 @@ class OverHttp:
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
         info = kind_info(kind)
-        code, listed = ask(self.running.url, "GET", path_of_kind(info, info.storage_version))
+        code, listed = ask(self.running.url, "GET", kind_path(info, info.storage_version))
         assert code == 200, listed
         return [{"apiVersion": info.api_version, "kind": info.kind, **item} for item in listed["items"]]
 
     def _crash(self, instance: Obj) -> None:
         now: Instant = ask(self.running.url, "GET", "/batchyard/status")[1]["instant"]
-        place = f"{path_of(kind_info(scheme.INSTANCE), 'v1alpha1', '', instance['metadata']['name'])}/status"
+        place = f"{object_path(kind_info(scheme.INSTANCE), 'v1alpha1', '', instance['metadata']['name'])}/status"
         self._send("PUT", place, instances.in_phase(instance, instances.CRASHED, now), {200})
 
     def _send(self, method: str, path: str, obj: Obj, wanted: set[int]) -> None:
@@ -172,4 +172,4 @@ def place_of(obj: Obj) -> str:
     """Return the path at which objects like this one are created."""
     key = key_of({**obj, "metadata": {"namespace": "", **obj["metadata"]}})
     info = kind_info(key.kind)
-    return path_of(info, obj["apiVersion"].rpartition("/")[2], key.namespace)
+    return object_path(info, obj["apiVersion"].rpartition("/")[2], key.namespace)

@@ -11,13 +11,13 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.transport import kind_of
-from batchyard.controller_groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
+from batchyard.controller_groups import FINALIZERS, REMOTE_GROUPS, kinds_read, verbs_by_written_kind
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Controller, ReconcileResult
 from batchyard.sim.world import World
 from batchyard.store.memory import Store
-from batchyard.wiring import PlatformSettings, Ports, build_platform
+from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
 from contract import scenes
 from contract.places import InProcess
 
@@ -66,7 +66,7 @@ class Observed:
 def names_in(group: str) -> list[str]:
     """Return the controllers of a group."""
     kernel = VirtualEventLoop()
-    ports = Ports(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
+    ports = PlatformPorts(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
     platform = build_platform(ports, replace(PlatformSettings(with_nodes=True), controllers=(group,)))
     return [load.name for load in platform.runner.loads()]
 
@@ -114,16 +114,16 @@ def observe(world: World, found: Found) -> None:
         queue.controller = Observed(queue.controller, kinds, found.written.setdefault(name, {}))
 
 
-@pytest.mark.parametrize("group", REMOTE)
+@pytest.mark.parametrize("group", REMOTE_GROUPS)
 def test_group_lists_all_kinds_read_by_its_controllers(group: str, found: Found) -> None:
-    named = kinds_seen([group])
+    named = kinds_read([group])
     for name in names_in(group):
         assert [kind for kind in found.seen.get(name, ()) if kind not in named] == [], name
 
 
-@pytest.mark.parametrize("group", REMOTE)
+@pytest.mark.parametrize("group", REMOTE_GROUPS)
 def test_group_lists_all_writes_of_its_controllers(group: str, found: Found) -> None:
-    named = kinds_written([group])
+    named = verbs_by_written_kind([group])
     for name in names_in(group):
         assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], (
             name

@@ -11,13 +11,20 @@ from batchyard.api.conversion import from_storage
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.client.transport import received
-from batchyard.controller_groups import ON_KUBERNETES
+from batchyard.client.transport import to_storage_version
+from batchyard.controller_groups import KUBERNETES_GROUPS
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create
 from batchyard.store.memory import Store
-from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery, converted, mutated, validated
-from batchyard.wiring import PlatformSettings, Ports, build_platform
+from batchyard.webhooks.hooks import (
+    FetchedObjects,
+    ObjectNotFetched,
+    ObjectQuery,
+    review_conversion,
+    review_mutation,
+    review_validation,
+)
+from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
 from contract.least import NAME, allowed
 
 ALLOWED = allowed()
@@ -35,8 +42,8 @@ def decide(objects: Sequence[Obj]) -> None:
     """Show these objects to the controllers of an operator, one after the other."""
     kernel = VirtualEventLoop(make.NOW)
     client = LocalClient(Store(), kernel)
-    settings = PlatformSettings(with_nodes=True, controllers=ON_KUBERNETES)
-    build_platform(Ports(kernel, client, (), (), lambda *_: None, lambda _: None), settings)
+    settings = PlatformSettings(with_nodes=True, controllers=KUBERNETES_GROUPS)
+    build_platform(PlatformPorts(kernel, client, (), (), lambda *_: None, lambda _: None), settings)
     for obj in [NAMESPACE, *objects]:
         client.submit([Create(obj)], lambda _: None)
         kernel.run(kernel.now())
@@ -46,7 +53,7 @@ def decide(objects: Sequence[Obj]) -> None:
 def seen(kind: str, obj: Obj) -> Obj:
     """Return the object as an operator reads it."""
     info = ALLOWED[kind].info
-    return received(info, info.storage_version, obj)
+    return to_storage_version(info, info.storage_version, obj)
 
 
 def others(kind: str) -> list[Obj]:
@@ -89,11 +96,11 @@ def test_webhooks_accept_any_object_allowed_by_schema(kind: str) -> None:
 def answer(asked: Obj) -> None:
     """Send a review to both webhooks, without any other objects."""
     review = {"request": {"uid": "u", "namespace": NAME, **asked}}
-    for hook in (mutated, validated):
+    for hook in (review_mutation, review_validation):
         known: dict[ObjectQuery, Sequence[Obj]] = {}
         while True:
             try:
-                assert hook(review, ON_KUBERNETES, FetchedObjects(NAME, known))["response"]["uid"] == "u"
+                assert hook(review, KUBERNETES_GROUPS, FetchedObjects(NAME, known))["response"]["uid"] == "u"
                 break
             except ObjectNotFetched as unknown:
                 known[unknown.question] = []
@@ -105,4 +112,4 @@ def test_any_object_allowed_by_schema_is_converted(kind: str) -> None:
     for version in map(info.api_version_for, info.versions):
         reported = [from_storage(obj, version) for obj in objects]
         review = {"request": {"desiredAPIVersion": info.api_version, "objects": reported}}
-        assert converted(review)["response"]["result"] == {"status": "Success"}
+        assert review_conversion(review)["response"]["result"] == {"status": "Success"}

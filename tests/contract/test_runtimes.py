@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from batchyard.api.scheme import kind_info
-from batchyard.client.transport import path_of_kind
+from batchyard.client.transport import kind_path
 from contract.outcome import differences
 from contract.places import place_of
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
         info = kind_info(kind)
-        code, listed = ask(self.url, "GET", path_of_kind(info, info.storage_version))
+        code, listed = ask(self.url, "GET", kind_path(info, info.storage_version))
         assert code == 200, listed
         return [{"apiVersion": info.api_version, "kind": info.kind, **item} for item in listed["items"]]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from batchyard.api.scheme import KINDS, Field, ServedKind, TypeScope, scope_for
+from batchyard.api.scheme import KINDS, Field, ServedKind, TypeScope, load_scope_for_kind
 
 #: The maximum depth of a place; nested schemas are endless.
 _DEPTH_MAX = 16
@@ -30,7 +30,7 @@ def places() -> Iterator[Place]:
     known: set[tuple[str, str, str]] = set()
     for info in KINDS:
         for version in info.versions:
-            yield from _within(info, version, scope_for(info, version), info.kind, (), known)
+            yield from _within(info, version, load_scope_for_kind(info, version), info.kind, (), known)
 
 
 def _within(

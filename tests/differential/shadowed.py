@@ -70,7 +70,7 @@ class Shadowing:
         client = RestClient(wiring, KINDS)
         self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
         self.followers = self._looking.followers
-        client.on_news = self._looking.heard
+        client.on_new_data = self._looking.heard
         client.start()
 
     def again(self) -> "Shadowing":

@@ -25,7 +25,7 @@ class Watching:
         self.caught_up = StalenessCheck(
             self.client, self.line, self.kernel, lambda: self.reported.append(self.kernel.now())
         )
-        self.client.on_news = self.caught_up.heard
+        self.client.on_new_data = self.caught_up.heard
         self.client.start()
         self.pass_seconds(1)
 
@@ -45,7 +45,7 @@ def test_delayed_watch_event_is_known_after_delay() -> None:
     watching = Watching()
     key = Key(scheme.NAMESPACE, "", "new")
     assert watching.known_after(lambda: watching.api.stored.store.put(key, new_namespace("new"))) == [5]
-    assert watching.caught_up.known_to >= SECOND
+    assert watching.caught_up.caught_up_to >= SECOND
 
 
 def test_deletion_is_known_after_delayed_watch_event() -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.controller_runtime.kernel import VirtualEventLoop
@@ -76,7 +76,7 @@ class UnsteadyLine(Line):
 
     def _draw(self, below: int) -> int:
         self._drawn += 1
-        return draw(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
+        return draw_integer(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
 
     def _break(self, kind: str, reporting: "_DelayedWatch") -> None:
         if not reporting.is_over:
@@ -117,13 +117,15 @@ def drawn_trouble(seed: int) -> tuple[Trouble, Sequence[Duration]]:
     """Return the faults of a seed, and the times of restarts of the shadow."""
     sort = seed % 7
     if sort == 6:
-        return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw(seed, "gone") % 4, 20), [3 * SECOND]
+        return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw_integer(seed, "gone") % 4, 20), [
+            3 * SECOND
+        ]
     trouble = Trouble(
         seed,
-        late_max=draw(seed, "late") % (8 * SECOND) if sort in {0, 1, 5} else 0,
-        jitter=draw(seed, "jitter") % SECOND if sort in {1, 5} else 0,
+        late_max=draw_integer(seed, "late") % (8 * SECOND) if sort in {0, 1, 5} else 0,
+        jitter=draw_integer(seed, "jitter") % SECOND if sort in {1, 5} else 0,
         repeats=3 if sort in {2, 5} else 0,
         breaks_after=5 * SECOND if sort in {2, 3, 5} else 0,
         gone=2 if sort in {3, 5} else 0,
     )
-    return trouble, [draw(seed, "again") % (60 * SECOND)] if sort in {4, 5} else []
+    return trouble, [draw_integer(seed, "again") % (60 * SECOND)] if sort in {4, 5} else []

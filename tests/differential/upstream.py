@@ -18,7 +18,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.messages import preemption_message
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.sim.scenario import Scenario, make_scenario
-from batchyard.sim.world import EPOCH, merged
+from batchyard.sim.world import EPOCH, merge_applied
 
 Record = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class Upstream:
         known, last = self._place.get(key), self._applied.get(key)
         self._applied[key] = obj
         if known is not None:
-            self._place.put(merged(known, last or {}, obj))
+            self._place.put(merge_applied(known, last or {}, obj))
             return
         metadata = {"uid": uid_for(0, *key), "creationTimestamp": format_time(now), "generation": 1, **obj["metadata"]}
         self._place.put({**obj, "metadata": metadata})

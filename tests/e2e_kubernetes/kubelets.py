@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
 from batchyard.controller_runtime.runner import Runner
-from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
@@ -59,9 +59,11 @@ class KubeletThread:
         wire = HttpTransport(await read_access(source), lambda: read_access(source))
         timers = LoopTimers(self._loop)
         kernel = LiveKernel(self._loop, timers.now())
-        wiring = ClientDependencies(kernel, timers, wire.carrying_to(kernel.post), RateLimit(300, 500), lambda: True)
+        wiring = ClientDependencies(
+            kernel, timers, wire.kernel_transport(kernel.post), RateLimit(300, 500), lambda: True
+        )
         client = RestClient(wiring, _SEEN)
-        client.on_news = lambda _: self._begin(kernel, client)
+        client.on_new_data = lambda _: self._begin(kernel, client)
         client.start()
         await self._end.wait()
         kernel.stop()
@@ -73,5 +75,5 @@ class KubeletThread:
     def _begin(self, kernel: LiveKernel, client: RestClient) -> None:
         """Run pods after the initial lists."""
         if self._runner is None and client.is_synced:
-            self._runner = Runner(kernel, client, [Kubelets()], lambda *_: None)
+            self._runner = Runner(kernel, client, [SimulatedKubelets()], lambda *_: None)
             self._runner.observe(client.everything())

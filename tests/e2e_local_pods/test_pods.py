@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.commands.down import stop
+from batchyard.cli.commands.down import stop_platform
 from batchyard.server.local_node.orphans import OrphanedPods
 from e2e_local_pods.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
 from e2e_platform.running import Running
@@ -111,24 +111,24 @@ def test_stop_ends_pods_only_on_request(tmp_path: Path, capsys: pytest.CaptureFi
     with local_platform(tmp_path) as platform:
         platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
         wait_for(platform, "long", "Running")
-        stop(tmp_path, end_pods=False)
+        stop_platform(tmp_path, end_pods=False)
         assert "1 pod of this machine keep running: `batchyard up` adopts them" in capsys.readouterr().err
         assert OrphanedPods(tmp_path).pods()
-        stop(tmp_path, end_pods=True)
+        stop_platform(tmp_path, end_pods=True)
         assert "ending 1 pod" in capsys.readouterr().err
         until(lambda: not programs_of(tmp_path), "the end of all programs")
         with pytest.raises(SystemExit):
-            stop(tmp_path, end_pods=True)
+            stop_platform(tmp_path, end_pods=True)
 
 
 def test_stop_with_end_pods_ends_adopted_pods(tmp_path: Path) -> None:
     with local_platform(tmp_path) as platform:
         platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
         wait_for(platform, "long", "Running")
-        stop(tmp_path, end_pods=False)
+        stop_platform(tmp_path, end_pods=False)
         with local_platform(tmp_path) as again:
             wait_for(again, "long", "Running")
-            stop(tmp_path, end_pods=True)
+            stop_platform(tmp_path, end_pods=True)
             assert OrphanedPods(tmp_path).pods() == []
             until(lambda: not programs_of(tmp_path), "the end of all programs")
 

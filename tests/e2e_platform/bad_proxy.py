@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND
 from batchyard.server.clocks.wall import sleep_for
 
@@ -83,7 +83,7 @@ class BadProxy:
         """Forward the lines of a watch, each with a delay."""
         wrong, loop = self._wrong, asyncio.get_running_loop()
         lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        late = draw(wrong.seed, "late", kind) % _MILLION / _MILLION * wrong.late_max
+        late = draw_integer(wrong.seed, "late", kind) % _MILLION / _MILLION * wrong.late_max
 
         async def gather() -> None:
             while line := await read():
@@ -107,8 +107,8 @@ class BadProxy:
 
     def _happens(self, one_of: int) -> bool:
         self._drawn += 1
-        return bool(one_of) and not draw(self._wrong.seed, "happens", str(self._drawn)) % one_of
+        return bool(one_of) and not draw_integer(self._wrong.seed, "happens", str(self._drawn)) % one_of
 
     def _drawn_up_to(self, most: float) -> float:
         self._drawn += 1
-        return draw(self._wrong.seed, "time", str(self._drawn)) % _MILLION / _MILLION * most
+        return draw_integer(self._wrong.seed, "time", str(self._drawn)) % _MILLION / _MILLION * most

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
 from e2e_platform.killing import Client, ask
 from e2e_platform.running import Running
@@ -44,7 +44,7 @@ def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
 
 def faults_of(folder: Path) -> list[str]:
     """The faults in the journal."""
-    changes = read_journal(folder / JOURNAL).recovered.changes
+    changes = read_journal(folder / JOURNAL_FILE).recovered.changes
     numbers = [change.revision for change in changes]
     faults = [] if numbers == list(range(numbers[0], numbers[0] + len(numbers))) else ["revisions have a gap"]
     admitted: dict[str, dict[str, Any]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from batchyard.operator_manifests import InstallSettings, parts
+from batchyard.operator_manifests import InstallSettings, manifests_by_file
 from e2e_platform.running import kubectl
 
 #: Permission for the clock of an accelerated platform, which the operator reads.
@@ -27,7 +27,7 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clock}}
 
 def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
     """Install the account and its permissions as the owner; return the kubeconfig of the account."""
-    found = parts(settings)
+    found = manifests_by_file(settings)
     clock = yaml.safe_load_all(_CLOCK.format(name=settings.name, namespace=settings.namespace))
     objects = [*found["namespace"], *found["rights"], *clock]
     kubectl(owner, "apply", "-f", "-", sent="\n".join(map(json.dumps, objects)))

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from batchyard.cli.commands.live_guide import StartedPlatform, platform
-from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.cli.commands.live_guide import StartedPlatform, running_platform_context
+from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings
 from batchyard.sim.guide import Guide
 from e2e_platform.granted import granted
@@ -31,7 +31,7 @@ class Guided(NamedTuple):
 @contextmanager
 def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[Guided]:
     """A platform for the guide, with permissions for the account of the operators."""
-    others = [group for group in GROUPS if group not in ON_KUBERNETES]
+    others = [group for group in GROUPS if group not in KUBERNETES_GROUPS]
     audit_log = folder / "audit.log"
-    with platform(guide.cluster, speed, others, audit_log) as started:
+    with running_platform_context(guide.cluster, speed, others, audit_log) as started:
         yield Guided(started, granted(started.folder / "kubeconfig", folder, SETTINGS), audit_log)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from batchyard.interfaces.client import EventType
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
 from e2e_platform.running import Running
 
@@ -104,7 +104,7 @@ def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> No
 
 def check_journal(folder: Path, answers: Answers) -> None:
     """Compare the events of a watch with the journal: each change once, unchanged, and no revision twice."""
-    contents = read_journal(folder / JOURNAL).recovered
+    contents = read_journal(folder / JOURNAL_FILE).recovered
     numbers = [change.revision for change in contents.changes]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         answers.faults.append("the journal has a gap")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.meta import parse
+from batchyard.api.meta import parse_quantity
 from batchyard.cli.commands.live_guide import LiveGuide
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.sim.guide import Guide, GuideStep
 from batchyard.store.journal_file import read_journal
 from e2e_platform.granted import refused
@@ -88,7 +88,7 @@ def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: 
                 pass
         finally:
             killer.end()
-        changes = read_journal(place.started.folder / JOURNAL).recovered.changes
+        changes = read_journal(place.started.folder / JOURNAL_FILE).recovered.changes
     found = Outcome(killer.kills, faults=[*killer.faults, *refused(place.audit_log, SETTINGS)])
     _look_at_workloads(changes, found)
     found.faults += _quota_faults(changes)
@@ -156,7 +156,7 @@ def _quota_faults(changes: Sequence[WatchEvent]) -> Iterator[str]:
 def _nominal(queue: Mapping[str, Any]) -> Mapping[tuple[str, str], int]:
     groups = queue["spec"].get("resourceGroups") or ()
     flavors = [flavor for group in groups for flavor in group["flavors"]]
-    return {(f["name"], r["name"]): parse(r["nominalQuota"]) for f in flavors for r in f["resources"]}
+    return {(f["name"], r["name"]): parse_quantity(r["nominalQuota"]) for f in flavors for r in f["resources"]}
 
 
 def _usage(workload: Mapping[str, Any]) -> Mapping[tuple[str, str], int]:
@@ -165,7 +165,7 @@ def _usage(workload: Mapping[str, Any]) -> Mapping[tuple[str, str], int]:
     used = Counter[tuple[str, str]]()
     for each in workload["status"]["admission"]["podSetAssignments"]:
         for resource, flavor in (each.get("flavors") or {}).items():
-            used[flavor, resource] += parse(each["resourceUsage"][resource])
+            used[flavor, resource] += parse_quantity(each["resourceUsage"][resource])
     return used
 
 

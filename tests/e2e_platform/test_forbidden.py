@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from batchyard.apiserver.auth.tokens import ISSUER, Tokens
+from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.base.instant import HOUR, Instant
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
@@ -532,7 +532,7 @@ def _token(
     key: SigningKey, account: dict[str, Any], at: Instant, audience: str = ISSUER, *, pod: dict[str, Any] | None = None
 ) -> str:
     """A token issued at an instant, valid for an hour."""
-    return Tokens(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
+    return TokenIssuer(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
 
 
 def forged(header: dict[str, str], token: str, key: bytes) -> str:

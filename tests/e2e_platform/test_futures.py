@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.server.platform.data_dir import process_in
+from batchyard.server.platform.data_dir import running_process_in
 from e2e_platform.running import Running, kubectl
 from unit.sim.forks_make import queue, workload
 
@@ -62,7 +62,7 @@ def test_forecasts_leave_no_child_process(platform: Running) -> None:
     for seed in (13, 14):
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
-    running = process_in(platform.kubeconfig.parent)
+    running = running_process_in(platform.kubeconfig.parent)
     assert running is not None
     assert children.read_text("utf-8").split() == [str(running.guard)]  # it runs as long as the platform
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.commands.guide import rows_of
-from batchyard.cli.commands.live_guide import LiveGuide, platform
+from batchyard.cli.commands.guide import guide_rows
+from batchyard.cli.commands.live_guide import LiveGuide, running_platform_context
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from e2e_platform.running import Child
 
@@ -23,11 +23,11 @@ def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
     folder, steps = examples_folder(), played_steps("high-priority")
     assert folder is not None
     guide = Guide(folder, steps)
-    simulated = rows_of(list(guide.play()), guide)
-    with platform(guide.cluster, 60.0) as started:
+    simulated = guide_rows(list(guide.play()), guide)
+    with running_platform_context(guide.cluster, 60.0) as started:
         live = LiveGuide(guide, started, stops_clock=True)
         seen = list(live.play(steps))
-        yield guide, simulated, live, rows_of(seen, live)
+        yield guide, simulated, live, guide_rows(seen, live)
 
 
 def test_live_guide_shows_same_rows_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
@@ -45,10 +45,10 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     folder, steps = examples_folder(), played_steps("low-priority")
     assert folder is not None
     guide = Guide(folder, steps)
-    simulated = rows_of(list(guide.play()), guide)
-    with platform(guide.cluster, 3000.0) as started:
+    simulated = guide_rows(list(guide.play()), guide)
+    with running_platform_context(guide.cluster, 3000.0) as started:
         live = LiveGuide(guide, started)
-        found = rows_of(list(live.play(steps)), live)
+        found = guide_rows(list(live.play(steps)), live)
         assert any(timing.what == "Job" for timing in live.timings.missed)
         assert all(row.is_explained for row in live.timings.differences(simulated, found))
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings, manifests
 from e2e_platform.granted import granted, refused, used
 from e2e_platform.operating import Operating
 from e2e_platform.running import Running
 
 SETTINGS = InstallSettings(webhooks=False, page=False)
-OTHERS = ",".join(group for group in GROUPS if group not in ON_KUBERNETES)
+OTHERS = ",".join(group for group in GROUPS if group not in KUBERNETES_GROUPS)
 WORK = Path(__file__).with_name("rights.yaml")
 _ATTEMPTS_MAX = 600
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

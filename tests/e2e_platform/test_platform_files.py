@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchyard.cli.platform.render import write
+from batchyard.cli.platform.render import write_platform_files
 from batchyard.package_data import read_folder
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
@@ -24,7 +24,9 @@ WITHOUT_MONITORING = TEXT.replace("engine: batchyard", "engine: batchyard\n  mon
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
-    write(render(read_platform(PlatformSource("refarch.yaml", WITHOUT_MONITORING))), folder, overwrite=False)
+    write_platform_files(
+        render(read_platform(PlatformSource("refarch.yaml", WITHOUT_MONITORING))), folder, overwrite=False
+    )
     return folder
 
 
@@ -61,7 +63,7 @@ def test_queues_become_active_and_team_members_have_their_permissions(platform: 
 
 
 def test_kustomize_builds_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
-    write(render(read_platform(PlatformSource("refarch.yaml", TEXT))), tmp_path, overwrite=False)
+    write_platform_files(render(read_platform(PlatformSource("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
     assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (6, 1)
@@ -73,7 +75,7 @@ def test_server_accepts_monitoring_stack_and_grants_prometheus_access(
 ) -> None:
     stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
     text = TEXT.replace("engine: batchyard", stated)
-    write(render(read_platform(PlatformSource("refarch.yaml", text))), tmp_path, overwrite=False)
+    write_platform_files(render(read_platform(PlatformSource("refarch.yaml", text))), tmp_path, overwrite=False)
     stack = str(tmp_path / "manifests" / "80-monitoring-stack.yaml")
     platform.kubectl("apply", "--validate=strict", "-f", stack)
     namespace = {"batchyard": "batchyard-system", "kueue": "kueue-system"}[engine]

@@ -49,13 +49,15 @@ class PlatformFolder:
     def create(self, is_pruning: bool = False) -> str:
         """Create the platform; return the output."""
         request = replace(self.request, is_pruning=is_pruning)
-        return self._reported(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.reported))
+        return self._reported(
+            in_a_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
+        )
 
     def destroy(self) -> str:
         """Destroy the platform; return the output."""
 
         def work() -> None:
-            drive.run_destroy(drive.work_of(self.request), self.request, is_unprotecting=False)
+            drive.run_destroy(drive.render_requested_platform(self.request), self.request, is_unprotecting=False)
 
         return self._reported(in_a_process(work, self.reported))
 

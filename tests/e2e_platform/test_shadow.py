@@ -13,7 +13,7 @@ import pytest
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
-from batchyard.client.transport import path_of
+from batchyard.client.transport import object_path
 from differential.recorded import packed_cases
 from differential.upstream import Record, Upstream, read_case
 from e2e_platform.killing import ask
@@ -59,7 +59,7 @@ class OverHttp:
         given = {name: value for name, value in obj["metadata"].items() if name not in _OF_SERVER}
         sent = {**obj, "metadata": {**given, **kept}}
         if known is None:
-            self._done(ask(self._url, "POST", path_of(info, info.storage_version, key.namespace), sent))
+            self._done(ask(self._url, "POST", object_path(info, info.storage_version, key.namespace), sent))
         elif "status" in obj:
             self._done(ask(self._url, "PUT", f"{_path(key)}/status", sent))
         else:
@@ -79,7 +79,7 @@ def _kind(obj: Obj) -> str:
 
 def _path(key: Key) -> str:
     info = kind_info(key.kind)
-    return path_of(info, info.storage_version, key.namespace, key.name)
+    return object_path(info, info.storage_version, key.namespace, key.name)
 
 
 @pytest.fixture

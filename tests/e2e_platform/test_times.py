@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
 from e2e_platform.killing import Client
 from e2e_platform.running import Running
@@ -56,7 +56,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         submit(platform, range(2))
         finish(platform, 2)
         seen = [(found["kind"].removesuffix("List"), found["items"]) for found in lists(platform.url)]
-    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL).recovered.changes])
+    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).recovered.changes])
 
 
 def test_served_times_are_whole_seconds_except_micro_times(ran: Ran) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from batchyard.cli.background import UpOptions
 from batchyard.cli.commands.backup import restore_backup, write_backup
-from batchyard.cli.commands.down import stop
+from batchyard.cli.commands.down import stop_platform
 from batchyard.cli.commands.status import print_status
 from batchyard.cli.commands.up import start
 from batchyard.cli.options import Output
-from batchyard.server.platform.data_dir import PlatformOptions, process_in
+from batchyard.server.platform.data_dir import PlatformOptions, running_process_in
 from e2e_platform.killing import Client, ask
 from e2e_platform.running import Running
 
@@ -99,16 +99,16 @@ def test_backup_of_running_platform_restores_in_another_folder(platform: Running
 def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(tmp_path), PLAIN, "--detach"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    running = process_in(tmp_path)
+    running = running_process_in(tmp_path)
     assert running is not None
     with Client(running.url) as client:
         events = client.lines(f"{CONFIG_MAPS}?watch=1")
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         assert next(events)["type"] == "ADDED"
-        stop(tmp_path, end_pods=False)
+        stop_platform(tmp_path, end_pods=False)
         assert list(events) == []
     assert f"{running.url} has ended, its data is kept" in capsys.readouterr().err
-    assert process_in(tmp_path) is None
+    assert running_process_in(tmp_path) is None
 
 
 def test_platform_ends_on_write_error_and_keeps_acknowledged_writes(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_platform_ends_at_once_on_second_interrupt(tmp_path: Path) -> None:
             slow.sendall(f"POST {CONFIG_MAPS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n".encode())
             assert ask(running.url, "GET", "/version")[0] == 200
             running.process.send_signal(signal.SIGINT)
-            while process_in(tmp_path) is not None and not _refuses(place):
+            while running_process_in(tmp_path) is not None and not _refuses(place):
                 pass
             running.process.send_signal(signal.SIGINT)
             assert running.process.wait(5) == -signal.SIGINT

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
-from batchyard.server.kubeconfig.access import tls_of_owner
+from batchyard.server.kubeconfig.access import owner_tls_context
 from e2e_platform.granted import granted, refused
 from e2e_platform.operating import Operating, ask_text
 from e2e_platform.running import Running
@@ -49,7 +49,7 @@ class Served(NamedTuple):
         """An object of the platform."""
         folder = self.platform.kubeconfig.parent
         place = urlsplit(self.platform.url)
-        connection = http.client.HTTPSConnection(place.netloc, context=tls_of_owner(folder), timeout=10)
+        connection = http.client.HTTPSConnection(place.netloc, context=owner_tls_context(folder), timeout=10)
         connection.request("GET", path)
         found = json.loads(connection.getresponse().read())
         connection.close()

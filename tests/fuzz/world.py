@@ -11,9 +11,9 @@ from batchyard.apiserver.resources import Resource
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.runner import ignore_event
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
-from batchyard.wiring import PlatformSettings, Ports, build_platform
+from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
 from fuzz.requests import FuzzRequest, Place
 from unit.apiserver.api import OWNER, Api, body_bytes
 
@@ -28,8 +28,8 @@ class FuzzedApi(Api):
     def __init__(self) -> None:
         super().__init__()
         stored = self.stored
-        runtime = (BareWorkloads(), Kubelets(container_delays_of(None, 0), with_nodes=True), NodeAgents())
-        ports = Ports(stored.kernel, stored.client, runtime, simulated_cloud(0), ignore_event, lambda _: None)
+        runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(None, 0), with_nodes=True), NodeAgents())
+        ports = PlatformPorts(stored.kernel, stored.client, runtime, simulated_cloud(0), ignore_event, lambda _: None)
         build_platform(ports, PlatformSettings(with_nodes=True, with_api=True))
         self.post(_DEFINITIONS, yaml.safe_load(ROCKETS.read_text("utf-8")))
         self.pass_time(1)

@@ -106,7 +106,7 @@ class Machine:
         self.variables = variables or {}
         self.folder = state_dir.open_folder(str(root))
         self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.events.bind(state_dir.address(self.folder, "events"))
+        self.events.bind(state_dir.socket_address(self.folder, "events"))
         self._is_closed = False
         self.heard: list[str] = []
         self._listener = Thread(target=self._listen)
@@ -148,7 +148,7 @@ class Machine:
     def ask(self, path: str) -> None:
         """Send the name of a run to the spawner."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(path.encode(), state_dir.address(self.folder, "spawner"))
+            sender.sendto(path.encode(), state_dir.socket_address(self.folder, "spawner"))
 
     def wish(self, path: str, spec: dict[str, Any]) -> Path:
         """Write a wish, and send its name; return the folder of the run."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batchyard.shim.images import rootfs_store
-from batchyard.shim.stop import stop_signal
+from batchyard.shim.stop import parse_stop_signal
 from integration_shim.bringers import EngineImage, ImageNode, ordinary_user
 from integration_shim.conftest import Pool
 from integration_shim.machine import container, is_alive, is_kept, reached, shell, state, until
@@ -108,7 +108,7 @@ def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> Non
     ]
     found = reported["image"]
     assert (found["user"], found["workingDir"]) == ("1234", "/srv")
-    assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
+    assert parse_stop_signal(found["stopSignal"]) == signal.SIGUSR1
     assert (found["entrypoint"], found["environment"]["WHO"]) == (["/bin/sh", "-c"], "image")
     assert "sha256:" in found["digest"]
 
@@ -155,13 +155,13 @@ def test_trim_removes_unused_image_only(image_node: ImageNode) -> None:
     run = image_node.node.start(shell(script, image=image, mounts=[mount]))
     reached(run, "Running")
     os.utime(place / "lock", (0, 0))
-    rootfs_store.trim(image_node.node.folder, 0)
+    rootfs_store.collect_garbage(image_node.node.folder, 0)
     assert place.exists()  # it is in use
     go.touch()
     assert reached(run, "Exited")["exitCode"] == 0
     until(lambda: not is_kept(run), "the end of the keeper")
     os.utime(place / "lock", (0, 0))
-    rootfs_store.trim(image_node.node.folder, 0)
+    rootfs_store.collect_garbage(image_node.node.folder, 0)
     assert not place.exists()
     assert reached(write_image_wish(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
     assert place.exists()

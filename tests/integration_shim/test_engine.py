@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.shim.stop import stop_signal
+from batchyard.shim.stop import parse_stop_signal
 from integration_shim.machine import Machine, container, is_alive, is_kept, reached, shell, state, until
 
 EngineNode = tuple[Machine, dict[str, str]]
@@ -209,7 +209,7 @@ def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:
     found = reported["image"]
     assert (found["id"], found["user"], found["workingDir"]) == (image["id"], "1234", "/srv")
     assert found["entrypoint"][0] == "/bin/sh"
-    assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
+    assert parse_stop_signal(found["stopSignal"]) == signal.SIGUSR1
 
 
 def test_missing_image_fails_according_to_pull_policy(engine: EngineNode) -> None:

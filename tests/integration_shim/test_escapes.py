@@ -22,7 +22,7 @@ POD: dict[str, Any] = {"network": "pod", "address": "10.99.0.9/16", "gateway": "
 VOLUME = [{"source": "volumes/data", "target": "/volume", "readOnly": False}]
 #: Files of /proc that every process may open for writing, with effect on that process only.
 HARMLESS = {f"/proc/pressure/{name}" for name in ("cpu", "io", "irq", "memory")}
-PROCESSOR = seccomp.processor()
+PROCESSOR = seccomp.find_processor()
 NUMBERS = dict(PROCESSOR.numbers) if PROCESSOR else {}
 SOURCE = f"{Path(escapes.__file__).read_text()}".replace("NUMBERS: dict[str, int] = {}", f"NUMBERS = {NUMBERS!r}")
 PROGRAM = ("python3", "-c", SOURCE)
@@ -51,7 +51,7 @@ def run_in_session(node: Machine, **fields: Any) -> dict[str, Any]:
     reached(run, "Running")
     reads, writes = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb") as nothing:
-        asks.connect(state_dir.address(node.folder, "sessions"))
+        asks.connect(state_dir.socket_address(node.folder, "sessions"))
         asked = {"run": str(run.relative_to(node.root)), "argv": list(PROGRAM), "tty": False}
         socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno(), writes, writes])
         os.close(writes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.shim.isolation.capabilities import Features, missing
+from batchyard.shim.isolation.capabilities import Features, missing_capabilities
 from integration_shim.bringers import EngineImage, ordinary_user
 from integration_shim.conftest import Pool
 from integration_shim.machine import Machine, machine, shell
@@ -39,7 +39,7 @@ def test_ordinary_user_has_user_namespace(node: Machine) -> None:
 
 def test_missing_pod_network_is_reported_with_reason() -> None:
     nothing: dict[str, Any] = dict.fromkeys(Features._fields)
-    found = missing(Features(**nothing | {"network_failure": "Operation not supported"}))
+    found = missing_capabilities(Features(**nothing | {"network_failure": "Operation not supported"}))
     assert "(Operation not supported)" in next(row["means"] for row in found if row["what"] == "pod network")
 
 

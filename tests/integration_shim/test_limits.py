@@ -50,7 +50,7 @@ def test_container_has_process_limit(node: Machine) -> None:
 
 def test_cpu_limits_become_same_cgroup_settings_as_with_kubelet() -> None:
     limits, requests = {"cpu": 1500, "memory": 1 << 30, "pids": 100}, {"cpu": 250}
-    first, second = (cgroups.settings(version, limits, requests) for version in (1, 2))
+    first, second = (cgroups.control_file_contents(version, limits, requests) for version in (1, 2))
     assert first["cpu"] == {"cpu.shares": "256", "cpu.cfs_quota_us": "150000"}
     assert second["cpu"] == {"cpu.weight": "10", "cpu.max": "150000 100000"}
     assert second["memory"] == {"memory.max": str(1 << 30), "memory.swap.max": "0", "memory.oom.group": "1"}
@@ -58,7 +58,7 @@ def test_cpu_limits_become_same_cgroup_settings_as_with_kubelet() -> None:
 
 def test_container_without_cpu_request_gets_minimum_shares() -> None:
     nothing = {"cpu": None, "memory": None, "pids": 100}
-    found = cgroups.settings(1, nothing, {"cpu": None})
+    found = cgroups.control_file_contents(1, nothing, {"cpu": None})
     assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
 
 
@@ -84,15 +84,15 @@ def test_new_spawner_removes_leftover_cgroups(grouped: Machine) -> None:
 def test_cgroup_v2_is_joined_and_removed_with_its_processes() -> None:
     group = {"memory": f"/sys/fs/cgroup/unified/batchyard-test-{os.getpid()}"}
     try:
-        cgroups.make(group, {})
+        cgroups.create_group(group, {})
     except OSError:
         pytest.skip("there is no such hierarchy beside the first version's")
     child = os.fork()
     if child == 0:
-        cgroups.join(group)
+        cgroups.join_group(group)
         signal.pause()
     until((Path(group["memory"]) / "cgroup.procs").read_text, "it has entered")
-    cgroups.remove(group)
+    cgroups.remove_group(group)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert not Path(group["memory"]).exists()
 
@@ -110,5 +110,5 @@ def test_disk_usage_counts_hard_links_once(tmp_path: Path) -> None:
     (tmp_path / "below/a").write_bytes(b"x" * 600_000)
     (tmp_path / "below/b").hardlink_to(tmp_path / "below/a")
     (tmp_path / "out").symlink_to("/usr")
-    assert 600_000 <= spawner.disk(str(tmp_path)) < 700_000
-    assert spawner.disk(str(tmp_path / "none")) == 0
+    assert 600_000 <= spawner.measure_disk_usage(str(tmp_path)) < 700_000
+    assert spawner.measure_disk_usage(str(tmp_path / "none")) == 0

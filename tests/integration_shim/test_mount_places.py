@@ -169,7 +169,7 @@ def session(node: Machine, run: Path, argv: list[str]) -> dict[str, Any]:
     """The reported state of another command in a container."""
     reported: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:
-        asks.connect(state_dir.address(node.folder, "sessions"))
+        asks.connect(state_dir.socket_address(node.folder, "sessions"))
         asked = {"run": str(run.relative_to(node.root)), "argv": argv, "tty": False}
         socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno()] * 3)
         while not {"error", "exit_code"} & reported.keys():

@@ -9,10 +9,10 @@ from batchyard.shim.isolation import users
 
 
 def test_pod_has_unique_and_stable_user_id() -> None:
-    found = {users.id_of(f"pod-{number}") for number in range(100)}
+    found = {users.pod_unix_id(f"pod-{number}") for number in range(100)}
     assert len(found) == 100
     assert min(found) > 1 << 12
-    assert users.id_of("pod-1") == users.id_of("pod-1")
+    assert users.pod_unix_id("pod-1") == users.pod_unix_id("pod-1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -24,6 +24,6 @@ def test_files_of_root_change_owner_without_following_symlinks(tmp_path: Path) -
         path.touch()
     os.chown(own / "users", 1234, 1234)
     (own / "link").symlink_to(other)
-    users.give(str(own), 70000)
+    users.change_owner(str(own), 70000)
     assert {path.lstat().st_uid for path in (own, own / "folder", own / "folder" / "file", own / "link")} == {70000}
     assert ((own / "users").stat().st_uid, (other / "file").stat().st_uid, other.stat().st_uid) == (1234, 0, 0)

@@ -14,7 +14,7 @@ from batchyard.shim import linux
 from batchyard.shim.isolation import seccomp
 from integration_shim.machine import Machine, shell
 
-PROCESSOR = seccomp.processor()
+PROCESSOR = seccomp.find_processor()
 pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
 
 
@@ -26,7 +26,7 @@ def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
     if child == 0:
         try:
             linux.drop_privileges()
-            linux.filter_calls(rules)
+            linux.install_seccomp_filter(rules)
             libc = ctypes.CDLL(None, use_errno=True)
             reported = []
             for name, arguments in calls:
@@ -60,7 +60,7 @@ def test_system_call_fails_with_errno_of_its_rule(tmp_path: Path) -> None:
         row("getuid", "SCMP_ACT_ERRNO"),
         row("getgid", "SCMP_ACT_LOG"),
     ]
-    rules = seccomp.filter_of_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
     calls = [(name, ()) for name in ("getppid", "getuid", "getgid", "getpid")]
     assert outcomes(rules, *calls) == ["E2BIG", "EPERM", "", ""]
 
@@ -81,7 +81,7 @@ def test_arguments_are_compared_with_all_64_bits(
 ) -> None:
     tested = [{"index": 0, "op": operator, "value": value}]
     rows = [row("umask", "SCMP_ACT_ERRNO", args=tested)]
-    rules = seccomp.filter_of_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
     assert set(outcomes(rules, *(("umask", [each]) for each in denied))) == {"EPERM"}
     assert set(outcomes(rules, *(("umask", [each]) for each in allowed))) == {""}
 
@@ -89,7 +89,7 @@ def test_arguments_are_compared_with_all_64_bits(
 def test_rule_applies_if_all_its_argument_tests_including_masks_pass(tmp_path: Path) -> None:
     masked = {"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": 0xF0, "valueTwo": 0x50}
     rows = [row("umask", "SCMP_ACT_ERRNO", args=[masked, {"index": 1, "op": "SCMP_CMP_EQ", "value": 1}])]
-    rules = seccomp.filter_of_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
     found = outcomes(rules, ("umask", [0x53, 1]), ("umask", [0x53, 2]), ("umask", [0x63, 1]))
     assert found == ["EPERM", "", ""]
 
@@ -111,7 +111,7 @@ def test_malformed_profile_is_rejected(tmp_path: Path, text: str, reported: str)
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=reported):
-        seccomp.filter_of_file(str(path))
+        seccomp.compile_profile_file(str(path))
 
 
 def test_missing_profile_is_reported_with_containerd_error(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_missing_profile_is_reported_with_containerd_error(tmp_path: Path) -> No
     with pytest.raises(
         ValueError, match=f'cannot load seccomp profile "{path}": open {path}: no such file or directory'
     ):
-        seccomp.filter_of_file(str(path))
+        seccomp.compile_profile_file(str(path))
 
 
 def test_container_uses_its_localhost_profile(node: Machine) -> None:

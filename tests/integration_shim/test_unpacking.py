@@ -96,8 +96,8 @@ def test_failed_unpack_leaves_no_files(tmp_path: Path) -> None:
         raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
-        rootfs_store.add(node, "0123", fails, {})
-    assert (list((tmp_path / "roots").iterdir()), rootfs_store.has(node, "0123")) == ([], False)
+        rootfs_store.add_image(node, "0123", fails, {})
+    assert (list((tmp_path / "roots").iterdir()), rootfs_store.has_image(node, "0123")) == ([], False)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_failed_unpack_leaves_no_files(tmp_path: Path) -> None:
     ],
 )
 def test_user_is_resolved_from_passwd_and_group_of_image(named: str, found: Sequence[object]) -> None:
-    assert users.account(named, PASSWD, GROUP) == found
+    assert users.resolve_account(named, PASSWD, GROUP) == found
 
 
 @pytest.mark.parametrize(("named", "message"), [("who", "find user who"), ("0:who", "find group who")])
 def test_unknown_user_or_group_is_reported(named: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        users.account(named, PASSWD, GROUP)
+        users.resolve_account(named, PASSWD, GROUP)
 
 
 def test_symlinks_resolve_inside_root(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.sim.compare.comparison import ComparisonSettings, compare_configurations, document_of
-from batchyard.sim.compare.inputs import VariantPair
+from batchyard.sim.compare.inputs import ConfigurationPair
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
 from batchyard.sim.scenario import Scenario
@@ -15,7 +15,7 @@ UNTIL = 3_600_000_000
 
 
 def compare_scenarios(a: Scenario, b: Scenario) -> dict[str, Any]:
-    return document_of(compare_configurations(("a", "b"), VariantPair(a, b, ()), ComparisonSettings(UNTIL)))
+    return document_of(compare_configurations(("a", "b"), ConfigurationPair(a, b, ()), ComparisonSettings(UNTIL)))
 
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:

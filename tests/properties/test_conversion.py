@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.api.conversion import OLD, STORAGE, from_storage, to_storage
-from batchyard.api.kueue_conversion import compressed, expanded
+from batchyard.api.conversion import OLD_API_VERSION, STORAGE_API_VERSION, from_storage, to_storage
+from batchyard.api.kueue_conversion import compress_domains, expand_slices
 from batchyard.api.well_known import HOSTNAME
 
 Obj = dict[str, Any]
@@ -93,7 +93,7 @@ LAYERS = st.lists(st.fixed_dictionaries({"topology": NAME, "size": COUNT}), min_
 OLD_OBJECTS = st.one_of(
     objects(
         "ClusterQueue",
-        OLD,
+        OLD_API_VERSION,
         spec=fields(
             cohort=TEXT,
             admissionChecks=CHECKS,
@@ -104,20 +104,20 @@ OLD_OBJECTS = st.one_of(
         ),
         status=fields(pendingWorkloads=COUNT, pendingWorkloadsStatus=ANYTHING, fairSharing=SHARE),
     ),
-    objects("Cohort", OLD, spec=fields(parentName=NAME), status=fields(fairSharing=SHARE)),
+    objects("Cohort", OLD_API_VERSION, spec=fields(parentName=NAME), status=fields(fairSharing=SHARE)),
     objects(
         "LocalQueue",
-        OLD,
+        OLD_API_VERSION,
         spec=fields(clusterQueue=NAME),
         status=fields(flavorUsage=ANYTHING, flavors=ANYTHING),
     ),
-    objects("AdmissionCheck", OLD, spec=fields(controllerName=NAME, retryDelayMinutes=st.integers(0, 14))),
-    objects("MultiKueueCluster", OLD, spec=fields(kubeConfig=KUBE_CONFIG, clusterProfileRef=PROFILE)),
-    objects("MultiKueueConfig", OLD, spec=fields(clusters=CHECKS)),
-    objects("Topology", OLD, spec=ANYTHING),
+    objects("AdmissionCheck", OLD_API_VERSION, spec=fields(controllerName=NAME, retryDelayMinutes=st.integers(0, 14))),
+    objects("MultiKueueCluster", OLD_API_VERSION, spec=fields(kubeConfig=KUBE_CONFIG, clusterProfileRef=PROFILE)),
+    objects("MultiKueueConfig", OLD_API_VERSION, spec=fields(clusters=CHECKS)),
+    objects("Topology", OLD_API_VERSION, spec=ANYTHING),
     objects(
         "Workload",
-        OLD,
+        OLD_API_VERSION,
         spec=fields(
             priorityClassName=TEXT,
             priorityClassSource=st.sampled_from(SOURCES),
@@ -133,7 +133,7 @@ CLASS = st.fixed_dictionaries({"group": GROUP, "kind": CLASS_KIND, "name": NAME}
 NEW_OBJECTS = st.one_of(
     objects(
         "ClusterQueue",
-        STORAGE,
+        STORAGE_API_VERSION,
         spec=fields(
             cohortName=TEXT,
             admissionChecksStrategy=STRATEGY,
@@ -142,20 +142,20 @@ NEW_OBJECTS = st.one_of(
         ),
         status=fields(pendingWorkloads=COUNT, fairSharing=fields(weightedShare=COUNT)),
     ),
-    objects("LocalQueue", STORAGE, status=fields(flavorsUsage=ANYTHING)),
+    objects("LocalQueue", STORAGE_API_VERSION, status=fields(flavorsUsage=ANYTHING)),
     objects(
         "MultiKueueCluster",
-        STORAGE,
+        STORAGE_API_VERSION,
         spec=fields(clusterSource=fields(kubeConfig=KUBE_CONFIG, clusterProfileRef=PROFILE)),
     ),
     objects(
         "MultiKueueConfig",
-        STORAGE,
+        STORAGE_API_VERSION,
         spec=fields(clusters=CHECKS, quotaManagement=st.sampled_from(["Manual", "Automated"])),
     ),
     objects(
         "Workload",
-        STORAGE,
+        STORAGE_API_VERSION,
         spec=fields(
             priorityClassRef=CLASS,
             preemptionGates=ANYTHING,
@@ -170,18 +170,18 @@ NEW_OBJECTS = st.one_of(
 
 @given(OLD_OBJECTS)
 def test_conversion_from_old_version_round_trips(obj: Obj) -> None:
-    assert from_storage(to_storage(obj), OLD) == obj
+    assert from_storage(to_storage(obj), OLD_API_VERSION) == obj
 
 
 @given(NEW_OBJECTS)
 def test_conversion_from_storage_version_round_trips(obj: Obj) -> None:
-    assert to_storage(from_storage(obj, OLD)) == obj
+    assert to_storage(from_storage(obj, OLD_API_VERSION)) == obj
 
 
 @given(OLD_OBJECTS)
 def test_repeated_conversion_keeps_stored_object(obj: Obj) -> None:
     stored = to_storage(obj)
-    assert to_storage(from_storage(stored, OLD)) == stored
+    assert to_storage(from_storage(stored, OLD_API_VERSION)) == stored
 
 
 @given(OLD_OBJECTS)
@@ -197,4 +197,4 @@ def test_stored_object_contains_no_fields_of_old_version(obj: Obj) -> None:
 @given(places())
 def test_compressed_slices_keep_order_of_domains(found: tuple[list[str], list[Obj]]) -> None:
     levels, domains = found
-    assert expanded(compressed(levels, domains)) == domains
+    assert expand_slices(compress_domains(levels, domains)) == domains

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchyard.sim.faults import WriteFaults
-from batchyard.sim.invariants.checker import CostsAddUp, attach
+from batchyard.sim.invariants.checker import CostsAddUp, attach_invariants
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws
 from batchyard.sim.world import World
@@ -22,7 +22,7 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
     world = World(scenario, write_faults=trouble)
     if crash_every:
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
-    inspection = attach(world, [CostsAddUp])
+    inspection = attach_invariants(world, [CostsAddUp])
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
     return reported(inspection.finish())

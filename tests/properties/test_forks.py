@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, seconds
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, duration_seconds
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
 from batchyard.sim.scenario import Scenario, ScenarioStep
@@ -43,7 +43,7 @@ def whole_log(scenario: Scenario, state: State | None = None, began: Duration = 
 
 def moved(record: dict[str, Any], by: Duration) -> dict[str, Any]:
     """Return a record with a later time."""
-    return {**record, "time": seconds(round(record["time"] * SECOND) + by)}
+    return {**record, "time": duration_seconds(round(record["time"] * SECOND) + by)}
 
 
 def log_of_fork(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def log_of_fork(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
 
 def in_order(log: Iterable[Mapping[str, Any]], after: Duration) -> list[tuple[float, str]]:
     """Return the records after an instant, sorted within each instant."""
-    return sorted((record["time"], repr(record)) for record in log if record["time"] > seconds(after))
+    return sorted((record["time"], repr(record)) for record in log if record["time"] > duration_seconds(after))
 
 
 @pytest.mark.parametrize("seed", range(4000, 4020))

@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 from batchyard.api.views.workload import (
     ClusterQueueView,
     CohortView,
+    FlavorFungibility,
     FlavorResourceQuota,
-    Fungibility,
     PreemptionRules,
     ResourceGroup,
 )
 from batchyard.scheduling.quota import (
     QuotaNode,
     available,
+    available_cache,
     change_usage,
     fits_in_quota,
     is_borrowing_with,
     is_within_nominal,
-    known_available,
-    left_to_ask,
     local_available,
     lowest_fitting_height,
+    request_to_parent,
 )
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.sim.invariants.ledger import Pair, QuotaDefinition
+from batchyard.sim.invariants.ledger import FlavorResourcePair, QuotaDefinition
 from properties.worlds import examples
 
-PAIRS: list[Pair] = [("f0", "cpu"), ("f1", "cpu")]
+PAIRS: list[FlavorResourcePair] = [("f0", "cpu"), ("f1", "cpu")]
 AMOUNT = st.integers(0, 8)
 LIMIT = st.none() | AMOUNT
 MORE = settings(max_examples=3 * examples())
@@ -42,7 +42,7 @@ class Forest(NamedTuple):
     snapshot: Snapshot
     defined: QuotaDefinition
 
-    def use(self, queue: str, amounts: dict[Pair, int], key: str = "w") -> None:
+    def use(self, queue: str, amounts: dict[FlavorResourcePair, int], key: str = "w") -> None:
         """Add usage to a ClusterQueue, in both."""
         for pair, amount in amounts.items():
             change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
@@ -89,7 +89,7 @@ def forests(draw: st.DrawFn) -> Forest:
 
 
 def _queue(name: str, cohort: str, of: tuple[ResourceGroup, ...]) -> ClusterQueueView:
-    return ClusterQueueView(name, cohort, of, False, None, PreemptionRules(), Fungibility(), "None", 1.0, ())
+    return ClusterQueueView(name, cohort, of, False, None, PreemptionRules(), FlavorFungibility(), "None", 1.0, ())
 
 
 def figures(forest: Forest) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_quota_values_match_definition(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(-4, 9))
-def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: Pair, amount: int) -> None:
+def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
         usage = ((forest.snapshot.id_of(*pair), amount),)
@@ -139,7 +139,9 @@ def test_unused_tree_has_potential_available(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
-def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair: Pair, amount: int) -> None:
+def test_added_usage_reduces_available_quota_by_same_amount(
+    forest: Forest, pair: FlavorResourcePair, amount: int
+) -> None:
     fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
     for queue in forest.snapshot.queues.values():
         before = {name: available(node, fr) for name, node in nodes.items()}
@@ -153,7 +155,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: Pair, amount: int) -> None:
+def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.used(name, pair), defined.subtree(name, pair)
@@ -162,7 +164,7 @@ def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: Pair,
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
         assert local_available(node, fr) == own
         assert fits_in_quota(node, ((fr, amount),)) == (used + amount <= subtree)
-        assert left_to_ask(node, ((fr, amount),)) == ((fr, max(0, amount - own)),)
+        assert request_to_parent(node, ((fr, amount),)) == ((fr, max(0, amount - own)),)
 
 
 @given(forests(), st.tuples(AMOUNT, AMOUNT))
@@ -172,12 +174,14 @@ def test_requests_fit_together_when_each_request_fits(forest: Forest, amounts: t
     for node in forest.nodes().values():
         assert is_within_nominal(node, frs) == all(is_within_nominal(node, (fr,)) for fr in frs)
         assert fits_in_quota(node, requests) == all(fits_in_quota(node, (request,)) for request in requests)
-        assert left_to_ask(node, requests) == tuple(left_to_ask(node, (request,))[0] for request in requests)
+        assert request_to_parent(node, requests) == tuple(
+            request_to_parent(node, (request,))[0] for request in requests
+        )
 
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: Pair, amount: int) -> None:
+def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, queue in forest.snapshot.queues.items():
         path = defined.path(f"queue/{name}")
@@ -194,7 +198,7 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: Pair, am
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=4))
 def test_cached_available_quota_is_correct_after_each_change(
-    forest: Forest, changes: list[tuple[int, Pair, int, bool]]
+    forest: Forest, changes: list[tuple[int, FlavorResourcePair, int, bool]]
 ) -> None:
     snapshot, queues = forest.snapshot, list(forest.snapshot.queues.values())
     fill_in(forest)
@@ -212,7 +216,7 @@ def test_cached_available_quota_is_correct_after_each_change(
 def fill_in(forest: Forest) -> None:
     """Fill in the missing cached values of each node, and check the existing ones."""
     for node in forest.nodes().values():
-        known = known_available(node)
+        known = available_cache(node)
         for fr in range(len(PAIRS)):
             assert known.setdefault(fr, available(node, fr)) == available(node, fr), node.name
 
@@ -239,7 +243,9 @@ def height(defined: QuotaDefinition, node: str) -> int:
 
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=6))
-def test_what_if_changes_are_undone_exactly(forest: Forest, tries: list[tuple[int, Pair, int, bool]]) -> None:
+def test_what_if_changes_are_undone_exactly(
+    forest: Forest, tries: list[tuple[int, FlavorResourcePair, int, bool]]
+) -> None:
     snapshot = forest.snapshot
     queues = list(snapshot.queues.values())
     before = figures(forest)

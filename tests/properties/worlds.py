@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from batchyard.sim.faults import WriteFaults
-from batchyard.sim.invariants.checker import attach
+from batchyard.sim.invariants.checker import attach_invariants
 from batchyard.sim.invariants.invariant import InvariantViolation
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds
@@ -53,7 +53,7 @@ def broken_laws(scenario: Scenario) -> str:
 
 
 def _broken(world: World) -> str:
-    inspection = attach(world)
+    inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
     world.settle()
@@ -67,7 +67,7 @@ def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) 
     if trouble is not None and crash_every:
         last = CRASHES_MAX * crash_every
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 and count <= last else None
-    inspection = attach(world)
+    inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
     world.settle()
     world.kernel.run(steps_max=STEPS_MAX)

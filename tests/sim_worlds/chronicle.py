@@ -10,11 +10,11 @@ import pytest
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Key, Obj, label
-from batchyard.api.views.pods import RUNNING, is_terminal, node_of, phase
-from batchyard.base.instant import SECOND, seconds
+from batchyard.api.views.pods import RUNNING, bound_node, is_terminal, phase
+from batchyard.base.instant import SECOND, duration_seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.event_log import Record
-from batchyard.sim.recovery import Loss, Recoveries
+from batchyard.sim.recovery import GangLoss, RecoveryTracker
 from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import EPOCH, World
 
@@ -80,7 +80,7 @@ class Chronicle:
         self._reported: dict[Key, list[ConditionChange]] = {}
         self._pools: dict[str, str] = {}
         self._sizes: dict[str, list[tuple[float, int]]] = {}
-        self._recoveries = Recoveries()
+        self._recoveries = RecoveryTracker()
         self.world = World(scenario, sink=self.records.append)
         self.world.client.subscribe(self._observe)
         self.world.run_until(None)
@@ -88,7 +88,7 @@ class Chronicle:
         assert self.world.refused == []
 
     @property
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[GangLoss]:
         """The losses of gangs through lost machines."""
         return self._recoveries.losses
 
@@ -138,14 +138,14 @@ class Chronicle:
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
         now = self.world.kernel.now()
-        at = seconds(now - EPOCH)
+        at = duration_seconds(now - EPOCH)
         self._recoveries.observe(batch, now)
         for event in batch:
             if event.key.kind == scheme.NODE:
                 self._count(event, at)
             self._note(event, at)
         if any(event.key.kind == scheme.POD for event in batch):
-            placed = [pod for pod in self.world.objects(scheme.POD) if node_of(pod) and not is_terminal(pod)]
+            placed = [pod for pod in self.world.objects(scheme.POD) if bound_node(pod) and not is_terminal(pod)]
             self.seats.append((at, [self._seat(pod) for pod in placed]))
 
     def _count(self, event: WatchEvent, at: float) -> None:
@@ -169,7 +169,7 @@ class Chronicle:
     def _seat(self, pod: Obj) -> Seat:
         job = label(pod, "job-name") or ""
         owner = label(pod, "jobset.sigs.k8s.io/jobset-name") or job
-        return Seat(owner, job, self._pools[node_of(pod)], phase(pod) == RUNNING)
+        return Seat(owner, job, self._pools[bound_node(pod)], phase(pod) == RUNNING)
 
 
 def _owner(record: Record) -> str:

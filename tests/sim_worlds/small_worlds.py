@@ -9,7 +9,7 @@ from batchyard.api.meta import find_condition, is_true
 from batchyard.api.well_known import NODE_POOL
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.faults import WriteFaults
-from batchyard.sim.invariants.checker import attach
+from batchyard.sim.invariants.checker import attach_invariants
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
@@ -223,7 +223,7 @@ def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
             world.crash()
 
     trouble.on_write = note
-    inspection = attach(world)
+    inspection = attach_invariants(world)
     for _ in range(2):
         world.kernel.run(steps_max=STEPS_MAX)
         world.settle()

@@ -8,7 +8,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import resumed_work
-from batchyard.base.instant import HOUR, seconds
+from batchyard.base.instant import HOUR, duration_seconds
 from batchyard.sim.faults import WriteFaults
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.scenario import make_scenario
@@ -108,7 +108,7 @@ def ended(played: World, kind: str = scheme.JOB) -> dict[str, float]:
 
 def _completed(obj: Obj) -> float:
     (done,) = [c for c in obj["status"]["conditions"] if c["type"] in {"Complete", "Completed"}]
-    return seconds(parse_time(done["lastTransitionTime"]) - EPOCH)
+    return duration_seconds(parse_time(done["lastTransitionTime"]) - EPOCH)
 
 
 @pytest.mark.parametrize("mode", ["completionMode: Indexed", "completionMode: NonIndexed"])
@@ -158,6 +158,6 @@ def test_machine_crash_loses_only_unsaved_work(manifest: str) -> None:
     played = world(QUEUE, manifest, CLUSTER, FAULT="{at: 35s, fail: {pool: p, count: 2}}")
     books = RunAccounting(played.client, played.kernel)
     ended(played)
-    assert [seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
+    assert [duration_seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
     hours = {line.use: line.machine_hours for line in books.statement(played.kernel.now()).by_team}
     assert hours[DONE] / hours[LOST] == pytest.approx((30 + 31) / 5)

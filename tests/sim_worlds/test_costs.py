@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from batchyard import simulate
-from batchyard.accounting.accounts import WHOLE
-from batchyard.accounting.controller import History, nothing_remembered, resume_ledger
-from batchyard.accounting.records import report
+from batchyard.accounting.accounts import WHOLE_MACHINE
+from batchyard.accounting.controller import History, no_history, resume_ledger
+from batchyard.accounting.records import make_cost_report
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, find_condition
 from batchyard.base.instant import HOUR, MINUTE
 from batchyard.metrics.objects import CostMetrics
 from batchyard.sim.faults import WriteFaults
-from batchyard.sim.invariants.checker import attach
+from batchyard.sim.invariants.checker import attach_invariants
 from batchyard.sim.scenario import Scenario, make_scenario, read_sources
 from batchyard.sim.world import EPOCH, World
 from batchyard.store.memory import changes_reader
@@ -106,7 +106,7 @@ def test_budget_holds_queue_despite_platform_crashes(crash_every: int) -> None:
 
 def test_world_with_budgets_keeps_all_invariants() -> None:
     world = World(scenario())
-    inspection = attach(world)
+    inspection = attach_invariants(world)
     world.kernel.run(steps_max=100_000)
     world.settle()
     assert [str(violation) for violation in inspection.finish()] == []
@@ -115,7 +115,7 @@ def test_world_with_budgets_keeps_all_invariants() -> None:
 def test_team_costs_agree_between_records_and_statement() -> None:
     world = World(scenario())
     world.kernel.run(steps_max=100_000)
-    recorded = report(world.objects(scheme.COST_RECORD), "team", 0, FOREVER)
+    recorded = make_cost_report(world.objects(scheme.COST_RECORD), "team", 0, FOREVER)
     result = simulate(str(EXAMPLE))
     assert result.costs is not None
     stated: dict[str, int] = {}
@@ -129,7 +129,7 @@ def test_team_costs_agree_between_records_and_statement() -> None:
 @pytest.mark.parametrize("remembers", [True, False])
 def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
     world = World(scenario())
-    history: History = changes_reader(world.store) if remembers else nothing_remembered
+    history: History = changes_reader(world.store) if remembers else no_history
     for minutes in range(7, 60 * 6, 37):
         world.run_until(minutes * MINUTE)
         now = EPOCH + minutes * MINUTE
@@ -146,7 +146,7 @@ def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
             if not remembers and not place.team:
                 continue  # the idle time of a machine deleted during the restart is unknown
             amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
-            assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE, place
+            assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE_MACHINE, place
 
 
 def test_prometheus_metrics_agree_with_budget_status() -> None:

@@ -7,8 +7,8 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
-from batchyard.base.instant import seconds
-from batchyard.sim.recovery import Loss
+from batchyard.base.instant import duration_seconds
+from batchyard.sim.recovery import GangLoss
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH
 from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, beside
@@ -61,19 +61,19 @@ each_source = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", m
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-def loss_of(chronicle: Chronicle) -> Loss:
+def loss_of(chronicle: Chronicle) -> GangLoss:
     """Return the loss of the high-priority JobSet, the only one on the lost machine."""
     (loss,) = chronicle.losses
     assert loss.gang.startswith(f"default/jobset-{HIGH}-")
-    assert seconds(loss.lost_at - EPOCH) == LOST_AT
+    assert duration_seconds(loss.lost_at - EPOCH) == LOST_AT
     return loss
 
 
 def recovery(whose: str, mode: str) -> float:
     """Return the seconds in which that JobSet was incomplete."""
     loss = loss_of(played(whose, mode))
-    assert loss.whole_at is not None
-    return seconds(loss.whole_at - loss.lost_at)
+    assert loss.recovered_at is not None
+    return duration_seconds(loss.recovered_at - loss.lost_at)
 
 
 def lost_slice(chronicle: Chronicle) -> str:
@@ -142,8 +142,8 @@ def test_low_priority_job_set_restarts_after_repair(whose: str) -> None:
     chronicle = played(whose, "hotswap")
     (victim,) = loss_of(chronicle).victims
     assert victim.gang.startswith(f"default/jobset-{LOW}-")
-    assert victim.whole_at is not None
-    back_at = seconds(victim.whole_at - EPOCH)
+    assert victim.recovered_at is not None
+    back_at = duration_seconds(victim.recovered_at - EPOCH)
     assert LOST_AT + REPAIR < back_at < LOST_AT + REPAIR + 300
     assert lost_slice(chronicle) in chronicle.pools(LOW, back_at)
     assert chronicle.together(LOW, 8)[-1][0] == back_at
@@ -218,16 +218,16 @@ def unqueued(mode: str) -> Chronicle:
 def test_job_set_without_queue_recovers_by_pod_priority() -> None:
     (loss,) = unqueued("hotswap").losses
     assert loss.gang == f"default/{HIGH}"
-    assert loss.whole_at is not None
-    assert 60 <= seconds(loss.whole_at - loss.lost_at) < 62
+    assert loss.recovered_at is not None
+    assert 60 <= duration_seconds(loss.recovered_at - loss.lost_at) < 62
     assert [victim.gang for victim in loss.victims] == [f"default/{LOW}"]
     assert not unqueued("hotswap").world.objects(scheme.WORKLOAD)
 
 
 def test_job_set_without_queue_and_hotswap_waits_for_kubernetes() -> None:
     (loss,) = unqueued("kubernetes").losses
-    assert loss.whole_at is not None
-    assert seconds(loss.whole_at - loss.lost_at) > 600
+    assert loss.recovered_at is not None
+    assert duration_seconds(loss.recovered_at - loss.lost_at) > 600
 
 
 def test_preempted_job_set_without_queue_completes_after_repair() -> None:

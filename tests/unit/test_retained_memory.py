@@ -21,10 +21,10 @@ from batchyard.dashboard.history import HistoryLimits, PlatformHistory
 from batchyard.housekeeping import controllers
 from batchyard.interfaces.client import Create, WriteResult
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.store.memory import Store
-from batchyard.wiring import PlatformSettings, Ports, build_platform
+from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
 from yard import queue
 
 pytestmark = pytest.mark.slow
@@ -42,9 +42,9 @@ class Platform:
         store, chain = Store(window=100), AdmissionChain(with_nodes=False, with_api=True)
         self.client = LocalClient(store, self.kernel, admission=chain.rules())
         store.listen(chain.observe)
-        runtime = (BareWorkloads(), Kubelets(container_delays_of(None, 0), with_nodes=False))
+        runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(None, 0), with_nodes=False))
         events = EventRecorder(self.client, "here")
-        ports = Ports(self.kernel, self.client, runtime, (), events, self._fail)
+        ports = PlatformPorts(self.kernel, self.client, runtime, (), events, self._fail)
         self._platform = build_platform(ports, PlatformSettings(with_api=True, is_endless=True))
         index = self._platform.index
         self._history = PlatformHistory(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from batchyard.base.instant import HOUR
 
 #: The number of parts of a machine.
-WHOLE: Final = 1 << 30
+WHOLE_MACHINE: Final = 1 << 30
 
 BOOT, IDLE, DONE, LOST, RUNS = "booting", "idle", "done", "lost", "running"
 #: The uses of machine time: node not ready; unused; work succeeded or saved; work lost; pods still running.
@@ -87,7 +87,7 @@ def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_
     return rounded
 
 
-_CENT: Final = 10_000 * HOUR * WHOLE  # of millionths of a dollar per hour
+_CENT: Final = 10_000 * HOUR * WHOLE_MACHINE  # of millionths of a dollar per hour
 
 #: Pool, provisioning mode, team, use.
 _StatementRow: TypeAlias = tuple[str, str, str, str]
@@ -150,7 +150,7 @@ def _lines(
     for account_row, row in rows.items():
         accounts_by_line.setdefault(row, CostAccount()).add(accounts_by_row[account_row])
         costs[row] = costs.get(row, 0) + cents[account_row]
-    hour = HOUR * WHOLE
+    hour = HOUR * WHOLE_MACHINE
     ordered_lines = sorted(accounts_by_line, key=lambda row: (*row[:3], USES.index(row[3])))
     return [
         StatementLine(*row, accounts_by_line[row].time / hour, accounts_by_line[row].accelerators / hour, costs[row])

@@ -9,7 +9,15 @@ from typing import Any, Final, NamedTuple
 from batchyard.accounting.accounts import RUNS, AccountKey
 from batchyard.accounting.controller import WRITE_PERIOD, CostController
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import ParsedCostRecord, RecordedAmount, amounts_of, is_open, latest, read, spent
+from batchyard.accounting.records import (
+    ParsedCostRecord,
+    RecordedAmount,
+    amounts_of,
+    is_open,
+    lines_with_settlements,
+    parse_cost_record,
+    unreplaced_records,
+)
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition, key_of, with_condition, with_status
 from batchyard.api.times import format_time, parse_time
@@ -50,7 +58,7 @@ class BudgetPeriod(NamedTuple):
     end: Instant | None
 
 
-class BudgetVerdict(NamedTuple):
+class BudgetEvaluation(NamedTuple):
     """The thresholds that a Budget has reached, and their effect on queues and Workloads."""
 
     name: str
@@ -99,18 +107,18 @@ def is_in_dollars(budget: Obj) -> bool:
 def amount_of(budget: Obj) -> int:
     """Return the amount that a Budget allows: millionths of dollars, or microseconds of accelerators."""
     if is_in_dollars(budget):
-        return meta.parse(budget["spec"]["dollars"]) // 1000
-    return meta.parse(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
+        return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
+    return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
 
 
-def verdict_of(budget: Obj, spent: int) -> BudgetVerdict:
+def evaluate_budget(budget: Obj, spent: int) -> BudgetEvaluation:
     """Return the thresholds that a Budget has reached at a usage of `spent`."""
     spec, limit_amount = budget["spec"], amount_of(budget)
     reached = [each for each in _thresholds(budget) if spent * 100 >= limit_amount * each["percent"]]
-    return BudgetVerdict(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
+    return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
 
 
-def crosses_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
+def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
     """Return when a Budget reaches its next threshold at the current rate; None if it reaches no further threshold."""
     limit_amount = amount_of(budget)
     missing_by_threshold = [each["percent"] * limit_amount - use.spent * 100 for each in _thresholds(budget)]
@@ -120,7 +128,7 @@ def crosses_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
     """Return the new status of a Budget: amounts, conditions, period and forecast."""
-    limit_amount, verdict = amount_of(budget), verdict_of(budget, use.spent)
+    limit_amount, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent >= limit_amount
     highest_reached = verdict.reached[-1:]
@@ -156,7 +164,7 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
     return status
 
 
-def newly_reached(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
+def newly_reached(budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
     """Return the reached thresholds that a Budget's status does not contain yet for this period."""
     status = budget.get("status") or {}
     is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
@@ -171,7 +179,7 @@ def budget_amount_text(budget: Obj, amount: int) -> str:
     return f"{sign}{parts // 100}.{parts % 100:02}"
 
 
-def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
+def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
     """Return a LocalQueue with the stopPolicy that Budgets require, or with its previous stopPolicy restored.
 
     The previous stopPolicy is kept in an annotation. If nothing changes, the same object is returned.
@@ -195,7 +203,7 @@ def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
     return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": required_policy}}
 
 
-def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
+def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
     """Return a Workload with the priority boost that Budgets require; the same object if nothing changes."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
@@ -309,9 +317,9 @@ class Budgets:
         for budget in budgets:
             period = period_of(budget, now)
             use = self._compute_use(budget, period, spans, reader, now)
-            verdict = verdict_of(budget, use.spent)
+            verdict = evaluate_budget(budget, use.spent)
             verdicts.append(verdict)
-            times += [crosses_at(budget, use, now), now + WRITE_PERIOD if use.rate or self._is_endless else None]
+            times += [next_threshold_at(budget, use, now), now + WRITE_PERIOD if use.rate or self._is_endless else None]
             times.append(period.end if verdict.reached or self._is_endless else None)
             outcome.events += _threshold_events(budget, verdict, period, use)
             status = status_of(budget, use, period, now)
@@ -327,7 +335,7 @@ class Budgets:
         return outcome
 
     def _apply_actions(
-        self, namespace: str, verdicts: Sequence[BudgetVerdict], reader: Reader, outcome: ReconcileResult
+        self, namespace: str, verdicts: Sequence[BudgetEvaluation], reader: Reader, outcome: ReconcileResult
     ) -> None:
         """Stop or restart LocalQueues, and lower or restore the priorities of Workloads, as Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
@@ -372,14 +380,16 @@ class Budgets:
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in objects.items()]
-        closed_records = [each for each in latest(records) if each.begin < ledger.begun]
-        spans = [_UsageSpan(each.begin, _sum_by_queue(spent(records, [each]))) for each in closed_records]
+        closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.begun]
+        spans = [
+            _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
+        ]
         return [*spans, _UsageSpan(ledger.begun, amounts_of(ledger.used(namespace, now)))]
 
     def _parse_record(self, key: Key, obj: Obj) -> ParsedCostRecord:
         cached = self._parsed_records.get(key)
         if cached is None or cached[0] is not obj:
-            cached = self._parsed_records[key] = obj, read(obj)
+            cached = self._parsed_records[key] = obj, parse_cost_record(obj)
         return cached[1]
 
 
@@ -412,7 +422,9 @@ def _affects_costs(event: WatchEvent) -> bool:
     return [each and each["status"] for each in old_conditions] != [each and each["status"] for each in new_conditions]
 
 
-def _threshold_events(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
+def _threshold_events(
+    budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse
+) -> list[EventRecord]:
     """Return an Event for each threshold that a Budget has just reached."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [

@@ -24,9 +24,9 @@ from batchyard.accounting.records import (
     hour_name,
     is_open,
     limit_named_workloads,
+    make_cost_record,
     paid_from,
-    read,
-    record,
+    parse_cost_record,
     specs_of,
 )
 from batchyard.api import scheme
@@ -54,7 +54,7 @@ KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
 DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
 
 
-def nothing_remembered(_revision: int) -> None:
+def no_history(_revision: int) -> None:
     """Return None: the history of a store that keeps no history."""
 
 
@@ -63,7 +63,7 @@ def resume_ledger(
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
     """Return the ledger at the last checkpoint, the later changes with their times, and the last revision."""
     open_record = reader.get(CHECKPOINT)
-    last_checkpoint = None if open_record is None else read(open_record)
+    last_checkpoint = None if open_record is None else parse_cost_record(open_record)
     changes = history(0 if last_checkpoint is None else last_checkpoint.revision)
     objects = {key_of(obj): obj for kind in KINDS for obj in reader.list(kind)}
     if changes is None:
@@ -210,7 +210,11 @@ def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Se
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
     span = _begin_of(text), _end_of(text)
-    yield Create(record(key.namespace, key.name, span, span[1], combined_spec([read(obj) for obj in merged_objects])))
+    yield Create(
+        make_cost_record(
+            key.namespace, key.name, span, span[1], combined_spec([parse_cost_record(obj) for obj in merged_objects])
+        )
+    )
 
 
 def _begin_of(text: str) -> Instant:
@@ -344,7 +348,7 @@ class CostController:
                 for namespace, spec in specs_of(lines, settlements, unpriced).items():
                     name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
                     span = begun, begun + HOUR
-                    self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
+                    self.unwritten[name] = make_cost_record(namespace, name.name, span, span[1], spec)
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the changed CostRecords of the open hour, and the checkpoint record."""
@@ -355,11 +359,11 @@ class CostController:
         changed_records: dict[Key, Obj] = {}
         for namespace, spec in specs.items():
             key = Key(scheme.COST_RECORD, namespace, name)
-            obj = record(namespace, name, span, now, spec)
+            obj = make_cost_record(namespace, name, span, now, spec)
             if not _has_same_content(reader.get(key), obj):
                 changed_records[key] = obj
         checkpoint_spec = {"revision": str(self._revision), **checkpoint(specs)}
-        changed_records[CHECKPOINT] = record(PLATFORM, CHECKPOINT.name, span, now, checkpoint_spec)
+        changed_records[CHECKPOINT] = make_cost_record(PLATFORM, CHECKPOINT.name, span, now, checkpoint_spec)
         return changed_records
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE_MACHINE, AccountKey, CostAccount
 from batchyard.accounting.records import (
     PodOwner,
     bound_at,
@@ -27,7 +27,7 @@ from batchyard.accounting.records import (
     ready_since,
 )
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, label, owning_jobs
+from batchyard.api.meta import Key, Obj, annotation, controlling_jobs, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, checkpoint_interval, kept_work, pod_view, running_since
 from batchyard.base.instant import HOUR, Duration, Instant
@@ -206,8 +206,8 @@ class CostLedger:
         rates: dict[PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
             dollars, accelerators = rates.get(pod.owner, (0, 0))
-            dollars += pod.machine.rate.price * pod.machine_parts // WHOLE
-            accelerators += pod.machine.accelerators * pod.machine_parts * 1000 // WHOLE
+            dollars += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
+            accelerators += pod.machine.accelerators * pod.machine_parts * 1000 // WHOLE_MACHINE
             rates[pod.owner] = dollars, accelerators
         return rates
 
@@ -306,8 +306,8 @@ class CostLedger:
         at = max(machine.opened, self._limit_to_open_period(recorded, now))
         bound = at if recorded is None else min(at, recorded)
         self._charge_unused(machine, at)
-        machine_parts = min(WHOLE - machine.occupied, _machine_share(view, machine))
-        interval = checkpoint_interval([pod, *owning_jobs(pod, self._reader.get)])
+        machine_parts = min(WHOLE_MACHINE - machine.occupied, _machine_share(view, machine))
+        interval = checkpoint_interval([pod, *controlling_jobs(pod, self._reader.get)])
         occupant = _Occupant(self._owner(pod, machine), machine, machine_parts, bound, at, interval)
         machine.occupied += machine_parts
         machine.pods[view.uid] = self._pods[view.uid] = occupant
@@ -346,7 +346,7 @@ class CostLedger:
         """Charge the unused share of a machine since its last charge; an earlier `now` refunds time."""
         elapsed, machine.since = now - machine.since, now
         self.last = max(self.last, now)
-        unused_share = WHOLE - machine.occupied
+        unused_share = WHOLE_MACHINE - machine.occupied
         if elapsed and unused_share:
             is_ready = machine.node is not None and machine.node.ready
             use = IDLE if is_ready else BOOT
@@ -396,4 +396,4 @@ def _machine_share(pod: PodView, machine: _Machine) -> int:
 
 
 def _fraction_of(amount: int, allocatable_amount: int) -> int:
-    return amount * WHOLE // allocatable_amount if allocatable_amount else 0
+    return amount * WHOLE_MACHINE // allocatable_amount if allocatable_amount else 0

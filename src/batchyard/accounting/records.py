@@ -13,7 +13,16 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-from batchyard.accounting.accounts import DONE, IDLE, RUNS, USES, WHOLE, AccountKey, CostAccount, round_preserving_sum
+from batchyard.accounting.accounts import (
+    DONE,
+    IDLE,
+    RUNS,
+    USES,
+    WHOLE_MACHINE,
+    AccountKey,
+    CostAccount,
+    round_preserving_sum,
+)
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition, label
 from batchyard.api.times import format_time, parse_time
@@ -30,7 +39,7 @@ PLATFORM: Final = "kube-system"
 CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
 #: The maximum number of lines that name a Workload; other lines are summed by queue and flavor.
 NAMED_WORKLOADS_MAX: Final = 1000
-_MICRODOLLAR: Final = HOUR * WHOLE
+_MICRODOLLAR: Final = HOUR * WHOLE_MACHINE
 _AMOUNT_FIELDS: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
 _KEY_FIELDS: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
 
@@ -70,8 +79,8 @@ class ParsedCostRecord(NamedTuple):
 
 def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, RecordedAmount]:
     """Convert accounts to the units of CostRecords; the rounded amounts add up to the rounded total."""
-    nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE)
-    devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE)
+    nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
+    devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
     money = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
     return {row: RecordedAmount(nodes[row], devices[row], money[row]) for row in accounts}
 
@@ -79,7 +88,9 @@ def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, R
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
     """Convert lines of a CostRecord to accounts, at the precision of the record."""
     return {
-        account_key: CostAccount(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
+        account_key: CostAccount(
+            amount.node * WHOLE_MACHINE, amount.accelerators * WHOLE_MACHINE, amount.microdollars * _MICRODOLLAR
+        )
         for account_key, amount in lines.items()
     }
 
@@ -124,7 +135,9 @@ def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
 
 
-def record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> dict[str, Any]:
+def make_cost_record(
+    namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj
+) -> dict[str, Any]:
     """Return a CostRecord object for a time span, with charges up to `through`."""
     times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
     return {
@@ -141,7 +154,7 @@ def hour_name(begin: Instant) -> str:
     return f"hour-{text[:10]}-{text[11:13]}"
 
 
-def read(obj: Obj) -> ParsedCostRecord:
+def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     """Parse a CostRecord; lines outside kube-system always count for the team of their namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     record_team = None if namespace == PLATFORM else namespace
@@ -168,7 +181,7 @@ def is_open(obj: Obj) -> bool:
     return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
 
 
-def settle(
+def apply_settlements(
     lines: Mapping[AccountKey, RecordedAmount], settled: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
     """Return the lines with settled amounts moved from running to done or lost, up to the recorded running amount."""
@@ -202,7 +215,7 @@ def merge_records(
                 external_settlements[hour, account_key] = external_settlements.get(
                     (hour, account_key), RecordedAmount()
                 ).plus(amount)
-    return settle(lines, internal_settlements), external_settlements
+    return apply_settlements(lines, internal_settlements), external_settlements
 
 
 def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
@@ -404,11 +417,11 @@ class CostReport:
         return CostReportRow("all", nodes, devices, cents)
 
 
-def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
+def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
     """Return a cost report by a dimension, from the CostRecords that overlap a time span; each counts in full."""
-    records = latest([read(obj) for obj in objects if not is_open(obj)])
+    records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
     chosen = [each for each in records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(spent(records, chosen), chosen)
+    lines = _add_unaccounted_cost(lines_with_settlements(records, chosen), chosen)
     cells: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, by), account_key.use
@@ -424,7 +437,7 @@ def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Cos
     )
 
 
-def latest(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
+def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
     """Return the CostRecords that are not replaced by a longer record of the same namespace."""
     kept_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
@@ -434,7 +447,9 @@ def latest(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
     return [each for kept_records in kept_by_namespace.values() for each in kept_records]
 
 
-def spent(records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord]) -> dict[AccountKey, RecordedAmount]:
+def lines_with_settlements(
+    records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord]
+) -> dict[AccountKey, RecordedAmount]:
     """Return the merged lines of the chosen records, including settlements from all given records."""
     lines, _ = merge_records(chosen)
     spans = [(each.namespace, each.begin, each.end) for each in chosen]
@@ -446,10 +461,10 @@ def spent(records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord
         for (hour, account_key), amount in each.settled.items()
         if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in spans)
     ]
-    return settle(lines, other_settlements)
+    return apply_settlements(lines, other_settlements)
 
 
-def document(cost_report: CostReport) -> dict[str, Any]:
+def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
     """Return a cost report as a JSON document: hours, and dollars as strings exact to the cent."""
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
@@ -464,26 +479,26 @@ def document(cost_report: CostReport) -> dict[str, Any]:
     }
 
 
-def dollars(cents: int) -> str:
+def format_dollars(cents: int) -> str:
     """Format cents as dollars, such as `12.05`."""
     sign, cents = ("-", -cents) if cents < 0 else ("", cents)
     return f"{sign}{cents // 100}.{cents % 100:02}"
 
 
-def share(part: int, total: int) -> float:
+def percentage(part: int, total: int) -> float:
     """Return the percentage of `part` in `total`, with one decimal."""
     return round(100 * part / total, 1) if total else 0.0
 
 
 def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
-    uses = {use: dollars(row.cents.get(use, 0)) for use in USES}
+    uses = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
     return {
         "name": row.name,
         **hours,
         **uses,
-        "dollars": dollars(row.total),
-        "sharePercent": share(row.total, total_cents),
+        "dollars": format_dollars(row.total),
+        "sharePercent": percentage(row.total, total_cents),
     }
 
 

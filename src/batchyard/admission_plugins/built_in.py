@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.defaults import pod_defaults
-from batchyard.api.errors import Forbidden, InvalidObject, NamespaceTerminating, NotFound, RefusedForNow
+from batchyard.api.errors import Forbidden, InvalidObject, NamespaceTerminating, NotFound, TemporarilyForbidden
 from batchyard.api.meta import (
     Key,
     Obj,
     Selector,
-    ancestry,
     controller_of,
-    job_above,
+    controlling_job_key,
+    find_managed_ancestor,
     label,
     with_finalizer,
     with_metadata,
@@ -227,7 +227,7 @@ def check_pod(pod: Obj, find: Find) -> None:
     policy = namespace_policy(_labels_of(pod, find))
     violations = evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
     if violations.found:
-        raise RefusedForNow(f"{forbidden(pod)}: violates {violations}")
+        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
 
 
 def check_pod_change(new: Obj, old: Obj, find: Find) -> None:
@@ -379,7 +379,7 @@ def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
     A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
     does not get the default queue.
     """
-    if job_above(job) is not None:
+    if controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
     namespace = job["metadata"].get("namespace", "")
     queued = _set_default_label(job, well_known.QUEUE_NAME, Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
@@ -392,7 +392,7 @@ def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
 
 def _has_managed_ancestor(job: Obj, find: Find) -> bool:
     """Report whether an ancestor job is managed by a queue; raise Forbidden if an ancestor is missing."""
-    ancestors = ancestry(job, find)
+    ancestors = find_managed_ancestor(job, find)
     if ancestors.missing is not None:
         message = f'{ancestors.missing.kind} "{ancestors.missing.name}" not found'
         raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {message}')
@@ -451,20 +451,20 @@ _UNDELETABLE: Final = SYSTEM_NAMESPACES[:-1]
 
 def new_namespace(name: str) -> Obj:
     """Return a new Namespace object with its name label."""
-    return labelled({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return with_name_label({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def taken_up(namespace: Obj) -> Obj:
+def activated_namespace(namespace: Obj) -> Obj:
     """Return a new Namespace with its label, its finalizer and the phase Active."""
     return with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
 
 
 def with_namespace_finalizer(namespace: Obj) -> Obj:
     """Return the Namespace with its name label and finalizer; the same object if it has both."""
-    return with_finalizer(labelled(namespace), FINALIZER)
+    return with_finalizer(with_name_label(namespace), FINALIZER)
 
 
-def labelled(namespace: Obj) -> Obj:
+def with_name_label(namespace: Obj) -> Obj:
     """Return the Namespace with its name as a label; unchanged if it has no name yet."""
     metadata = namespace["metadata"]
     name, labels = metadata.get("name"), metadata.get("labels") or {}

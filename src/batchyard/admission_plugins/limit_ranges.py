@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import forbidden
-from batchyard.api.errors import RefusedForNow
-from batchyard.api.meta import NANO, Obj, canonical, format_of, formatted, parse, with_metadata
-from batchyard.api.views.node import container_limits, container_requests, pod_total
+from batchyard.api.errors import TemporarilyForbidden
+from batchyard.api.meta import (
+    NANO,
+    Obj,
+    canonical_quantity,
+    format_quantity,
+    parse_quantity,
+    quantity_format,
+    with_metadata,
+)
+from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
 _CONTAINER: Final = "Container"
@@ -43,7 +51,7 @@ class _RequestedResources(NamedTuple):
         return self._shown(name, self.limits[name])
 
     def _shown(self, name: str, nano: int) -> str:
-        return formatted(nano, format_of(self.texts.get(name, "")))
+        return format_quantity(nano, quantity_format(self.texts.get(name, "")))
 
 
 _Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
@@ -67,7 +75,7 @@ def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
         messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
         if messages:
             message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-            raise RefusedForNow(f"{forbidden(pod)}: {message}")
+            raise TemporarilyForbidden(f"{forbidden(pod)}: {message}")
 
 
 def _apply_defaults(pod: Obj, limit_range: Obj) -> Obj:
@@ -123,7 +131,7 @@ def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Ite
                 yield from _violations(limit, requested)
         elif limit["type"] == _POD:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-            requests, bounds = pod_total(spec, container_requests), pod_total(spec, container_limits)
+            requests, bounds = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
             yield from _violations(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
 
 
@@ -141,7 +149,9 @@ def _violations(limit: Mapping[str, Any], requested: _RequestedResources) -> Ite
     """Yield a message for each constraint of a limit that the requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
-            message = rule(_LimitConstraint(limit["type"], name, parse(value), canonical(value)), requested)
+            message = rule(
+                _LimitConstraint(limit["type"], name, parse_quantity(value), canonical_quantity(value)), requested
+            )
             if message is not None:
                 yield message
 

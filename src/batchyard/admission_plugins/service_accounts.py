@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.admission_plugins.built_in import Find, forbidden
 from batchyard.api import scheme
-from batchyard.api.errors import Forbidden, RefusedForNow
+from batchyard.api.errors import Forbidden, TemporarilyForbidden
 from batchyard.api.meta import (
     Key,
     Obj,
@@ -57,7 +57,7 @@ def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
     account = find(Key(scheme.SERVICE_ACCOUNT, namespace, name))
     if account is None:
         message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-        raise RefusedForNow(f"{forbidden(pod, is_named=False)}: {message}")
+        raise TemporarilyForbidden(f"{forbidden(pod, is_named=False)}: {message}")
     new_spec = {**spec, "serviceAccountName": name, "serviceAccount": name}
     if _automounts_token(pod, account):
         new_spec |= _mount_token(spec, volume)

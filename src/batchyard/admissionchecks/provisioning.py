@@ -29,15 +29,15 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import (
     Key,
     Obj,
-    cut_message,
     find_condition,
     group_kind,
     is_true,
     key_of,
+    truncate_message,
     with_condition,
     with_path,
 )
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.autoscaler.provisioning_request_pods import (
     ACCEPTED,
     BOOKING_EXPIRED,
@@ -45,11 +45,11 @@ from batchyard.autoscaler.provisioning_request_pods import (
     FAILED,
     PROVISIONED,
 )
-from batchyard.base.instant import SECOND, Instant, backoff
+from batchyard.base.instant import SECOND, Instant, exponential_backoff
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.workloads import InvalidPodSetInfo, flavor_injection
-from batchyard.scheduling.cluster_queue import PROVISIONING
+from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, Check, checks_of
 
@@ -148,7 +148,7 @@ class ProvisioningChecks:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the Active condition of an AdmissionCheck; the message changes only together with the status."""
         check = reader.get(key)
-        if check is None or check["spec"].get("controllerName") != PROVISIONING:
+        if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
         config = find_config(check, reader)
         active = not isinstance(config, InvalidConfig)
@@ -255,7 +255,7 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, mess
     retries = case.check.get("retryCount", 0)
     if case.attempt <= retries:
         return updated
-    wait = backoff(config.backoff_base, config.backoff_max, retries + 1)
+    wait = exponential_backoff(config.backoff_base, config.backoff_max, retries + 1)
     return {**updated, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
 
 
@@ -358,7 +358,7 @@ def _check_cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list
     cases = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(Key(scheme.ADMISSION_CHECK, "", check["name"]))
-        if obj is None or obj["spec"].get("controllerName") != PROVISIONING:
+        if obj is None or obj["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             continue
         config_or_error = find_config(obj, reader)
         config = None if isinstance(config_or_error, InvalidConfig) else config_or_error
@@ -453,7 +453,7 @@ class _RequestCreator:
         existing = self._reader.get(key)
         if existing is None:
             return [Create(template)]
-        is_same = meaning_of(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", existing, template)
+        is_same = semantic_equality(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", existing, template)
         if is_controlled_by(existing, self._workload) and is_same:
             return []
         return [Delete(key), Create(template)]
@@ -464,7 +464,7 @@ class _RequestCreator:
     def _report_failure(self, case: CheckCase, message: str) -> None:
         """Set the check's message to the reason why no request can be created, with an Event if it changed."""
         updated = lifecycle.with_check(
-            self._workload, {**case.check, "message": cut_message(message)}, self._current_object
+            self._workload, {**case.check, "message": truncate_message(message)}, self._current_object
         )
         if updated is not self._workload:
             self._outcome.writes.append(UpdateStatus(updated))

@@ -9,13 +9,13 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import (
     Key,
     Obj,
-    canonical,
+    canonical_quantity,
     controller_of,
     controller_reference,
     with_metadata,
     with_path,
 )
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.base.instant import SECOND, Duration
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import PodSetInfo, inject
@@ -162,7 +162,7 @@ def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
 
 def _may_share_template(first: PodSet, second: PodSet, policy: str) -> bool:
     if policy == "IdenticalPodTemplates":
-        return meaning_of(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
+        return semantic_equality(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
     return policy == "IdenticalWorkloadSchedulingRequirements" and _scheduling_requirements(
         first
     ) == _scheduling_requirements(second)
@@ -177,7 +177,7 @@ def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
 
 def _canonical_requests(container: Mapping[str, Any]) -> dict[str, str]:
     requests = (container.get("resources") or _NOTHING).get("requests") or _NOTHING
-    return {name: canonical(amount) for name, amount in requests.items()}
+    return {name: canonical_quantity(amount) for name, amount in requests.items()}
 
 
 def _pod_spec(pod_set: PodSet) -> Mapping[str, Any]:

@@ -19,13 +19,13 @@ from batchyard.api.kueue_conversion import (
     LOCAL_QUEUE_PARTS,
     MULTI_KUEUE_CLUSTER_PARTS,
     MULTI_KUEUE_CONFIG_PARTS,
-    PARTS,
+    WORKLOAD_PARTS,
     ConversionPart,
-    converted,
-    flipped,
+    convert_parts,
+    reverse_part,
 )
 from batchyard.api.meta import Obj, group_kind
-from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, scope, scope_for
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scope, load_scope_for_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 from batchyard.base.instant import SECOND
@@ -39,13 +39,13 @@ from batchyard.base.instant import SECOND
 # Source: apis/config/v1beta1/configuration_conversion.go and defaults.go of Kueue.
 
 
-CONFIGURATION_OLD: Final = "config.kueue.x-k8s.io/v1beta1"
-CONFIGURATION_STORAGE: Final = "config.kueue.x-k8s.io/v1beta2"
+CONFIGURATION_OLD_API_VERSION: Final = "config.kueue.x-k8s.io/v1beta1"
+CONFIGURATION_STORAGE_API_VERSION: Final = "config.kueue.x-k8s.io/v1beta2"
 #: The default preemption strategies if v1beta1 enables fair sharing without naming any.
 STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
-def configuration_in_storage_version(obj: Mapping[str, Any]) -> dict[str, Any]:
+def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
@@ -59,15 +59,15 @@ def configuration_in_storage_version(obj: Mapping[str, Any]) -> dict[str, Any]:
         }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
-    return {**configuration, "apiVersion": CONFIGURATION_STORAGE}
+    return {**configuration, "apiVersion": CONFIGURATION_STORAGE_API_VERSION}
 
 
-OLD: Final = "kueue.x-k8s.io/v1beta1"
-STORAGE: Final = "kueue.x-k8s.io/v1beta2"
+OLD_API_VERSION: Final = "kueue.x-k8s.io/v1beta1"
+STORAGE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 #: On objects of the storage version: fields that only v1beta1 has.
-OLD_ONLY: Final = "batchyard.dev/v1beta1-only"
+OLD_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta1-only"
 #: On objects of v1beta1: fields that only the storage version has.
-NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
+NEW_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta2-only"
 
 #: API versions whose fields equal those of the storage version, each with that storage version.
 _EQUAL_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
@@ -76,12 +76,12 @@ _PARTS: Final[Mapping[str, Sequence[ConversionPart]]] = {
     scheme.CLUSTER_QUEUE: CLUSTER_QUEUE_PARTS,
     scheme.COHORT: COHORT_PARTS,
     scheme.LOCAL_QUEUE: LOCAL_QUEUE_PARTS,
-    scheme.WORKLOAD: PARTS,
+    scheme.WORKLOAD: WORKLOAD_PARTS,
     scheme.ADMISSION_CHECK: ADMISSION_CHECK_PARTS,
     scheme.MULTI_KUEUE_CONFIG: MULTI_KUEUE_CONFIG_PARTS,
     scheme.MULTI_KUEUE_CLUSTER: MULTI_KUEUE_CLUSTER_PARTS,
 }
-_REVERSED_PARTS: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.items()}
+_REVERSED_PARTS: Final = {kind: tuple(map(reverse_part, parts)) for kind, parts in _PARTS.items()}
 
 
 def to_storage(obj: Obj) -> dict[str, Any]:
@@ -89,12 +89,14 @@ def to_storage(obj: Obj) -> dict[str, Any]:
     version = obj["apiVersion"]
     if version in _EQUAL_VERSIONS:
         return {**obj, "apiVersion": _EQUAL_VERSIONS[version]}
-    if version == CONFIGURATION_OLD:
-        return configuration_in_storage_version(obj)
-    if version != OLD:
+    if version == CONFIGURATION_OLD_API_VERSION:
+        return convert_configuration_to_storage(obj)
+    if version != OLD_API_VERSION:
         return obj if isinstance(obj, dict) else dict(obj)
-    converted_obj = converted(obj, _PARTS.get(group_kind(obj), ()), restored_from=NEW_ONLY, saved_to=OLD_ONLY)
-    return {**converted_obj, "apiVersion": STORAGE}
+    converted_obj = convert_parts(
+        obj, _PARTS.get(group_kind(obj), ()), restored_from=NEW_ONLY_ANNOTATION, saved_to=OLD_ONLY_ANNOTATION
+    )
+    return {**converted_obj, "apiVersion": STORAGE_API_VERSION}
 
 
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
@@ -103,10 +105,12 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
         return obj if isinstance(obj, dict) else dict(obj)
     if _EQUAL_VERSIONS.get(api_version) == obj["apiVersion"]:
         return {**obj, "apiVersion": api_version}
-    if (obj["apiVersion"], api_version) != (STORAGE, OLD):
+    if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
-    converted_obj = converted(obj, _REVERSED_PARTS.get(group_kind(obj), ()), restored_from=OLD_ONLY, saved_to=NEW_ONLY)
-    return {**converted_obj, "apiVersion": OLD}
+    converted_obj = convert_parts(
+        obj, _REVERSED_PARTS.get(group_kind(obj), ()), restored_from=OLD_ONLY_ANNOTATION, saved_to=NEW_ONLY_ANNOTATION
+    )
+    return {**converted_obj, "apiVersion": OLD_API_VERSION}
 
 
 # --- wire times ---
@@ -133,50 +137,50 @@ _MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
 _NO_TIMES: Final[TimeLocations] = {"": {}}
 
 
-def in_whole_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
+def cut_times_to_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
     """Return the object with the times at the given locations cut to whole seconds; the same object if unchanged."""
     shown: dict[str, Any] = _cut_times(obj, locations)
     return shown
 
 
-def metadata_in_whole_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def cut_metadata_times_to_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of an object with its times cut to whole seconds; the same mapping if unchanged."""
-    shown: dict[str, Any] = _cut_times(metadata, times_of_metadata()["metadata"])
+    shown: dict[str, Any] = _cut_times(metadata, metadata_time_locations()["metadata"])
     return shown
 
 
-class ShownTimesCache:
+class WireTimesCache:
     """A bounded cache of objects with times in whole seconds, for objects that are sent to clients repeatedly."""
 
     def __init__(self) -> None:
         #: By `id(obj)`: the object, the locations of its times, and the object with times in whole seconds.
         self._entries: dict[int, tuple[Any, TimeLocations, dict[str, Any]]] = {}
 
-    def in_whole_seconds(self, obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
+    def cut_times_to_seconds(self, obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
         """Return the object with the times at the given locations cut to whole seconds, from the cache if possible."""
         known = self._entries.get(id(obj))
         if known is not None and known[0] is obj and known[1] is locations:
             return known[2]
         if len(self._entries) >= _CACHE_SIZE_MAX:
             self._entries.clear()
-        shown = in_whole_seconds(obj, locations)
+        shown = cut_times_to_seconds(obj, locations)
         self._entries[id(obj)] = obj, locations, shown  # a reference to the object keeps its id unique
         return shown
 
 
 @cache
-def times_of(info: ServedKind, version: str) -> TimeLocations:
+def time_locations(info: ServedKind, version: str) -> TimeLocations:
     """Return the locations of the time fields in a version of a kind, from its field table."""
-    return _locations_in_type(scope_for(info, version), info.kind, ())
+    return _locations_in_type(load_scope_for_kind(info, version), info.kind, ())
 
 
 @cache
-def times_of_metadata() -> TimeLocations:
+def metadata_time_locations() -> TimeLocations:
     """Return the locations of the time fields in the metadata, for kinds without a field table."""
-    return {"metadata": _locations_in_type(scope(NATIVE), "ObjectMeta", ())}
+    return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
-def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
+def restore_stored_times(sent: Any, shown: Any, stored: Any) -> Any:
     """Restore the stored precision of the times that a client sends back as it received them.
 
     Each string in `sent` that equals the one at the same location in `shown` is replaced by the one in `stored`.
@@ -189,9 +193,9 @@ def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
         return stored if sent == shown else sent
     if isinstance(sent, Mapping) and isinstance(shown, Mapping) and isinstance(stored, Mapping):
         known = shown.keys() & stored.keys()
-        return {k: as_stored(v, shown[k], stored[k]) if k in known else v for k, v in sent.items()}
+        return {k: restore_stored_times(v, shown[k], stored[k]) if k in known else v for k, v in sent.items()}
     if isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(shown) == len(stored):
-        return [as_stored(*values) for values in zip(sent, shown, stored, strict=True)]
+        return [restore_stored_times(*values) for values in zip(sent, shown, stored, strict=True)]
     return sent
 
 

@@ -23,7 +23,7 @@ _LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
 _STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
-def kind_of(definition: Obj) -> ServedKind:
+def kind_from_definition(definition: Obj) -> ServedKind:
     """Return the kind that a CustomResourceDefinition declares."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
@@ -72,7 +72,7 @@ def is_served(definition: Obj) -> bool:
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
-def is_leaving(definition: Obj) -> bool:
+def is_definition_deleted(definition: Obj) -> bool:
     """Report whether a CustomResourceDefinition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 
@@ -83,6 +83,6 @@ def accepted_names(definition: Obj) -> Mapping[str, Any]:
     return names
 
 
-def taken_resources(names: Mapping[str, Any]) -> Sequence[str]:
+def resource_names(names: Mapping[str, Any]) -> Sequence[str]:
     """Return all resource names of a kind: plural, singular and short names."""
     return [*filter(None, (names.get("plural"), names.get("singular"))), *(names.get("shortNames") or ())]

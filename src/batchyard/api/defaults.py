@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, group_kind, with_finalizer, with_metadata, with_path
-from batchyard.api.schema import completed, settle
+from batchyard.api.schema import fill_defaults, validate_and_default
 from batchyard.api.scheme import kind_info
 
 # --- JobSets ---
@@ -81,17 +81,17 @@ def with_in_use_finalizer(obj: Obj) -> Obj:
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
 
 
-def with_spec(obj: Obj) -> Obj:
+def with_default_spec(obj: Obj) -> Obj:
     """Return the object with a spec; a missing spec is filled with the defaults of its fields if none is required."""
     if "spec" in obj:
         return obj
     info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
-    return settle(info, info.storage_version, empty).obj or empty
+    return validate_and_default(info, info.storage_version, empty).obj or empty
 
 
-def cluster_queue(obj: Obj) -> Obj:
+def cluster_queue_defaults(obj: Obj) -> Obj:
     """Return the ClusterQueue with a spec and the resource-in-use finalizer."""
-    return with_in_use_finalizer(with_spec(obj))
+    return with_in_use_finalizer(with_default_spec(obj))
 
 
 # --- cloud ---
@@ -166,7 +166,7 @@ _DEFAULTED_FIELD: Final = "securityContext"
 def pod_defaults(pod: Obj) -> Obj:
     """Return the Pod with its defaults; the same object if it has all of them."""
     sent_spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    spec = sent_spec if _DEFAULTED_FIELD in sent_spec else completed("PodSpec", sent_spec)
+    spec = sent_spec if _DEFAULTED_FIELD in sent_spec else fill_defaults("PodSpec", sent_spec)
     missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
     for field in _CONTAINERS:
         containers = spec.get(field) or ()
@@ -422,9 +422,9 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
             *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
         ),
-        with_spec,
+        with_default_spec,
     ),
-    scheme.CLUSTER_QUEUE: cluster_queue,
+    scheme.CLUSTER_QUEUE: cluster_queue_defaults,
     scheme.RESOURCE_FLAVOR: with_in_use_finalizer,
     scheme.CLUSTER: cluster_defaults,
     scheme.NODE_POOL: node_pool_defaults,

@@ -67,11 +67,11 @@ class NamespaceTerminating(Forbidden):
     """A new object is rejected because its Namespace is being deleted; Kubernetes's cause has the same name."""
 
 
-class RefusedForNow(Forbidden):
+class TemporarilyForbidden(Forbidden):
     """A rejection that may not persist: a retry may succeed after other objects are deleted or limits change."""
 
 
-class Unanswered(ApiError):  # noqa: N818
+class NoValidResponse(ApiError):  # noqa: N818
     """The server did not respond, or the response is not valid: the outcome of the request is unknown."""
 
     reason = "ServerTimeout"

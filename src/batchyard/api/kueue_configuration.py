@@ -44,7 +44,7 @@ def read_configuration(name: str, text: str) -> Obj:
     return configuration
 
 
-def completed(configuration: Obj) -> Obj:
+def complete_configuration(configuration: Obj) -> Obj:
     """Return a partial Configuration with all defaults filled in; raise InvalidConfiguration if it is invalid."""
     with_defaults, errors = _decode_configuration(configuration)
     if with_defaults is None:

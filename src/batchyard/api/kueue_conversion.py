@@ -82,7 +82,7 @@ class ConversionPart:
     downgrade: Change
 
 
-def renamed(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
+def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
     """Return the ConversionPart for a field that was renamed from `old` to `new`."""
     return ConversionPart(
         ".".join((*path, new)),
@@ -93,7 +93,7 @@ def renamed(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
     )
 
 
-def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
+def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
     """Return the ConversionPart for a field that exists only in the older version, with its default if given."""
     return ConversionPart(
         ".".join((*path, name)),
@@ -104,7 +104,7 @@ def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPar
     )
 
 
-def new_only(path: tuple[str, ...], name: str) -> ConversionPart:
+def new_field_part(path: tuple[str, ...], name: str) -> ConversionPart:
     """Return the ConversionPart for a field that exists only in the newer version."""
     return ConversionPart(
         ".".join((*path, name)),
@@ -120,12 +120,12 @@ def _convert_to_nothing(_: Fragment) -> Fragment:
     return {}
 
 
-def flipped(part: ConversionPart) -> ConversionPart:
+def reverse_part(part: ConversionPart) -> ConversionPart:
     """Return the ConversionPart for the opposite direction."""
     return ConversionPart(part.name, part.new, part.old, part.downgrade, part.upgrade)
 
 
-def converted(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
+def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
     """Convert the given parts of an object to the newer version.
 
     Fields that an earlier conversion saved in the annotation `restored_from` are restored. Fields that the newer
@@ -222,10 +222,10 @@ def _downgrade_cluster_source(new: Fragment) -> Fragment:
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
 
 
-_FAIR_SHARING: Final = old_only(("status", "fairSharing"), "admissionFairSharingStatus")
+_FAIR_SHARING: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
 
 CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed(_SPEC, "cohort", "cohortName"),
+    renamed_field_part(_SPEC, "cohort", "cohortName"),
     ConversionPart(
         "spec.admissionChecksStrategy",
         MappingFields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
@@ -235,21 +235,23 @@ CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
     ),
     _fungibility_part("whenCanBorrow", "Borrow"),
     _fungibility_part("whenCanPreempt", "Preempt"),
-    new_only(_SPEC, "concurrentAdmissionPolicy"),
-    old_only(_STATUS, "pendingWorkloadsStatus"),
+    new_field_part(_SPEC, "concurrentAdmissionPolicy"),
+    old_field_part(_STATUS, "pendingWorkloadsStatus"),
     _FAIR_SHARING,
 )
 
 COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING,)
 
 LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed(_STATUS, "flavorUsage", "flavorsUsage"),
-    old_only(_STATUS, "flavors"),
+    renamed_field_part(_STATUS, "flavorUsage", "flavorsUsage"),
+    old_field_part(_STATUS, "flavors"),
 )
 
-ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (old_only(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),)
+ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (
+    old_field_part(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),
+)
 
-MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_only(_SPEC, "quotaManagement"),)
+MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC, "quotaManagement"),)
 
 MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
@@ -266,7 +268,7 @@ _SLICE_DOMAINS_MAX: Final = 100_000
 _SLICES_MAX: Final = 1_000
 
 
-def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
+def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
     """Compress topology domains to TopologyAssignment slices, which share the common parts of their values."""
     by_prefix = [_build_slice(levels, group) for group in _group_by_prefix(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
@@ -275,7 +277,7 @@ def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, 
     return single_slice if len(msgspec.json.encode(single_slice)) < len(msgspec.json.encode(by_prefix)) else by_prefix
 
 
-def expanded(slices: Sequence[Obj]) -> list[dict[str, Any]]:
+def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
     """Expand TopologyAssignment slices to a list of domains, each with its values by level and its pod count."""
     return [
         {
@@ -442,7 +444,7 @@ def _compress_assignment(assignment: Obj) -> Obj:
     if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
         return assignment
     other_fields = {name: value for name, value in assignment.items() if name != "domains"}
-    return {**other_fields, "slices": compressed(levels, domains)}
+    return {**other_fields, "slices": compress_domains(levels, domains)}
 
 
 def _expand_assignment(assignment: Obj) -> Obj:
@@ -450,7 +452,7 @@ def _expand_assignment(assignment: Obj) -> Obj:
     if next(assignment_faults(assignment, ""), None) is not None:
         return assignment
     other_fields = {name: value for name, value in assignment.items() if name != "slices"}
-    return {**other_fields, "domains": expanded(assignment["slices"])}
+    return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
 def _for_each_assignment(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
@@ -458,7 +460,7 @@ def _for_each_assignment(change: Callable[[Obj], Obj]) -> Callable[[Fragment], F
     return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
 
 
-PARTS: Final[Sequence[ConversionPart]] = (
+WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.priorityClassRef",
         MappingFields(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
@@ -466,9 +468,9 @@ PARTS: Final[Sequence[ConversionPart]] = (
         _upgrade_priority_class,
         _downgrade_priority_class,
     ),
-    new_only(("spec",), "preemptionGates"),
-    new_only(("status",), "preemptionGates"),
-    renamed(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
+    new_field_part(("spec",), "preemptionGates"),
+    new_field_part(("status",), "preemptionGates"),
+    renamed_field_part(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     ConversionPart(
         f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS}",
         MappingFields(_POD_SETS, ()),

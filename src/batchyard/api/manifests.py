@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import conversion, defaults, validation, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
-from batchyard.api.schema import settle
-from batchyard.api.schema.violations import STRICT_SHARE, nearest, shown
+from batchyard.api.schema import validate_and_default
+from batchyard.api.schema.violations import STRICT_EDIT_SHARE, find_nearest_name, format_value
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
 from batchyard.api.validation.rules import metadata_faults
 from batchyard.api.yaml_documents import Document, read_documents
@@ -45,14 +45,14 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
 
     The given object is not changed. The result is complete, in the storage version, and valid.
     """
-    read = complete(obj, namespace)
+    read = decode_unvalidated(obj, namespace)
     if read.obj is None:
         return read
     faults = validation.validate(read.obj)
     return DecodedObject(None if faults else read.obj, faults, read.warnings)
 
 
-def complete(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObject:
+def decode_unvalidated(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObject:
     """Decode an object without the validation rules across fields, which differ between creation and update.
 
     `sound` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
@@ -67,12 +67,12 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObjec
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
         warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
-    settled = settle(info, version, obj, sound)
+    settled = validate_and_default(info, version, obj, sound)
     if settled.obj is None:
         return DecodedObject(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
     stored = settled.obj
     if version != info.storage_version:
-        settled = settle(info, info.storage_version, conversion.to_storage(stored))
+        settled = validate_and_default(info, info.storage_version, conversion.to_storage(stored))
         if settled.obj is None:
             return DecodedObject(None, settled.faults, warnings)
         stored = settled.obj
@@ -85,7 +85,9 @@ def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
     """Return the kind and version of an object, or the errors if they are missing or unknown."""
     if not isinstance(obj, Mapping):
         return [
-            FieldError("", f"{shown(obj)} is not an object", "write the fields apiVersion, kind, metadata and spec")
+            FieldError(
+                "", f"{format_value(obj)} is not an object", "write the fields apiVersion, kind, metadata and spec"
+            )
         ]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
@@ -105,7 +107,7 @@ def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
         if value is None or value == "":
             faults.append(FieldError(name, "Required value", remedy))
         elif not isinstance(value, str):
-            faults.append(FieldError(name, f"Invalid value: {shown(value)}: must be a string", remedy))
+            faults.append(FieldError(name, f"Invalid value: {format_value(value)}: must be a string", remedy))
     return faults
 
 
@@ -120,13 +122,15 @@ def _unknown_kind(api_version: str, kind: str) -> FieldError:
     info = _kinds_by_name().get(kind)
     if info is not None:
         served = " or ".join(info.api_version_for(version) for version in reversed(info.versions))
-        return FieldError("apiVersion", f"{shown(api_version)} has no kind {shown(kind)}", f"use {served}")
-    nearest_kind = nearest(kind, _kinds_by_name(), STRICT_SHARE)
+        return FieldError(
+            "apiVersion", f"{format_value(api_version)} has no kind {format_value(kind)}", f"use {served}"
+        )
+    nearest_kind = find_nearest_name(kind, _kinds_by_name(), STRICT_EDIT_SHARE)
     if nearest_kind:
         remedy = f"did you mean {nearest_kind} ({_kinds_by_name()[nearest_kind].api_version})?"
     else:
         remedy = "check kind and apiVersion, or remove the document"
-    return FieldError("kind", f"the kind {shown(kind)} of {shown(api_version)} is not known", remedy)
+    return FieldError("kind", f"the kind {format_value(kind)} of {format_value(api_version)} is not known", remedy)
 
 
 @cache
@@ -313,7 +317,7 @@ def _name_of(obj: Any) -> str:
     if isinstance(name, str) and name:
         return name
     if isinstance(name, int | float):
-        return shown(name)
+        return format_value(name)
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
 
 

@@ -171,7 +171,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     new_condition: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
     if generation:
         new_condition["observedGeneration"] = generation
-    new_condition |= {"lastTransitionTime": format_time(now), "reason": reason, "message": cut_message(message)}
+    new_condition |= {"lastTransitionTime": format_time(now), "reason": reason, "message": truncate_message(message)}
     for index, old in enumerate(conditions):
         if old["type"] != type:
             continue
@@ -183,7 +183,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     return [*conditions, new_condition]
 
 
-def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
+def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
     """Truncate a message to a maximum number of bytes in UTF-8, by default the maximum of a condition message."""
     if len(message) * 4 <= bytes_max:
         return message
@@ -255,7 +255,7 @@ class StatusDraft:
             new["observedGeneration"] = self._generation
         new["lastTransitionTime"] = transition_time
         new["reason"] = reason
-        new["message"] = cut_message(message)
+        new["message"] = truncate_message(message)
         if new != old:
             self.conditions[kind] = new
             self._conditions_changed = True
@@ -289,17 +289,17 @@ _TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
 #: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
 _INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
-LAYERS_MAX: Final = 3
+SLICE_LAYERS_MAX: Final = 3
 
 
-class Layer(msgspec.Struct, frozen=True):
+class SliceLayer(msgspec.Struct, frozen=True):
     """One layer in the annotation for slice layers: the topology level and the number of pods in a slice."""
 
     topology: str = ""
     size: int = 0
 
 
-def whole_number(text: str, *, bits: int = 64) -> int | None:
+def parse_integer(text: str, *, bits: int = 64) -> int | None:
     """Parse a decimal integer with an optional sign; None for other texts and for values beyond `bits` bits."""
     match = _INTEGER.fullmatch(text)
     if match is None:
@@ -308,14 +308,14 @@ def whole_number(text: str, *, bits: int = 64) -> int | None:
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
-def boolean(text: str) -> bool | None:
+def parse_boolean(text: str) -> bool | None:
     """Parse a boolean as Go does (such as `true` or `1`); None for other texts."""
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
 
 
-def duration(obj: Obj, name: str) -> Duration | None:
+def annotated_duration(obj: Obj, name: str) -> Duration | None:
     """Return the duration in an annotation; None if it is missing or malformed.
 
     The reader of manifests reports malformed durations to the user; controllers ignore them.
@@ -329,10 +329,10 @@ def duration(obj: Obj, name: str) -> Duration | None:
         return None
 
 
-def layers(text: str) -> list[Layer] | None:
+def parse_slice_layers(text: str) -> list[SliceLayer] | None:
     """Parse the value of the annotation for slice layers, widest layer first; None if it is malformed."""
     try:
-        return msgspec.json.decode(text, type=list[Layer])
+        return msgspec.json.decode(text, type=list[SliceLayer])
     except (msgspec.DecodeError, RecursionError):
         return None
 
@@ -371,7 +371,7 @@ class Requirement(NamedTuple):
 
     def _is_beyond_bound(self, value: str) -> bool:
         """Evaluate `Gt` or `Lt`: both sides must be integers, else there is no match."""
-        label_number, bound = whole_number(value), whole_number(self.values[0]) if self.values else None
+        label_number, bound = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound is None:
             return False
         return label_number > bound if self.operator == "Gt" else label_number < bound
@@ -412,10 +412,10 @@ JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 _ANCESTORS_MAX: Final = 10
 
 
-def owning_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
+def controlling_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
     """Yield the existing Job or JobSet that controls an object, then its own controller, and so on upwards."""
     for _ in range(_ANCESTORS_MAX):
-        owner, key = controller_of(obj), job_above(obj)
+        owner, key = controller_of(obj), controlling_job_key(obj)
         controller = None if key is None else find(key)
         if controller is None or owner is None or controller["metadata"].get("uid") != owner["uid"]:
             return
@@ -423,7 +423,7 @@ def owning_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
         obj = controller
 
 
-def job_above(obj: Obj) -> Key | None:
+def controlling_job_key(obj: Obj) -> Key | None:
     """Return the key of the Job or JobSet that controls an object, whether it exists or not."""
     owner = controller_of(obj)
     key = None if owner is None else owner_key(owner, obj["metadata"].get("namespace") or "")
@@ -436,7 +436,7 @@ def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
     return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
 
 
-class Ancestry(NamedTuple):
+class AncestorSearch(NamedTuple):
     """The result of the search for the ancestor of a job that Kueue manages."""
 
     #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
@@ -445,19 +445,19 @@ class Ancestry(NamedTuple):
     missing: Key | None = None
 
 
-def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
+def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> AncestorSearch:
     """Find the ancestor of a job that Kueue manages: the topmost owner with a queue name.
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
     managed, top = None, job
-    for top in owning_jobs(job, find):
+    for top in controlling_jobs(job, find):
         if label(top, well_known.QUEUE_NAME):
             managed = key_of(top)
-    next_owner = job_above(top)
+    next_owner = controlling_job_key(top)
     if next_owner is not None and find(next_owner) is None:
-        return Ancestry(None, missing=next_owner)
-    return Ancestry(managed)
+        return AncestorSearch(None, missing=next_owner)
+    return AncestorSearch(managed)
 
 
 # --- quantity ---
@@ -488,7 +488,7 @@ _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 @lru_cache(maxsize=65536, typed=True)
-def parse(value: str | int | float) -> int:
+def parse_quantity(value: str | int | float) -> int:
     """Parse a resource quantity such as `500m` to billionths, rounded up; raise ValueError if it is malformed.
 
     Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
@@ -518,7 +518,7 @@ def _power_of_ten(exponent: int) -> int:
 def amount(resource: str, value: str | int | float) -> int:
     """Convert a quantity of a resource to an integer, rounded up: thousandths for cpu, units for other resources."""
     unit = NANO // 1000 if resource == "cpu" else NANO
-    return -(-parse(value) // unit)
+    return -(-parse_quantity(value) // unit)
 
 
 @lru_cache(maxsize=65536)
@@ -554,12 +554,12 @@ class QuantityFormat(StrEnum):
 
 
 @lru_cache(maxsize=65536, typed=True)
-def canonical(value: str | int | float) -> str:
+def canonical_quantity(value: str | int | float) -> str:
     """Return a quantity in Kubernetes's canonical form, with suffixes of the same format."""
-    return formatted(parse(value), format_of(value))
+    return format_quantity(parse_quantity(value), quantity_format(value))
 
 
-def format_of(value: str | int | float) -> QuantityFormat:
+def quantity_format(value: str | int | float) -> QuantityFormat:
     """Return the suffix format of a quantity."""
     text = str(value)
     if any(text.endswith(suffix) for suffix in _BINARY):
@@ -567,7 +567,7 @@ def format_of(value: str | int | float) -> QuantityFormat:
     return QuantityFormat.EXPONENT if _EXPONENT.search(text) else QuantityFormat.DECIMAL
 
 
-def formatted(nano: int, family: QuantityFormat) -> str:
+def format_quantity(nano: int, family: QuantityFormat) -> str:
     """Format a quantity in billionths in Kubernetes's canonical form, in the suffix format if possible."""
     if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _format_binary(nano // NANO)

@@ -17,7 +17,7 @@ def pattern_fault(pattern: str) -> str:
     return ""
 
 
-def is_found(pattern: str, text: str) -> bool:
+def matches_anywhere(pattern: str, text: str) -> bool:
     """Report whether a pattern matches anywhere in a text; an invalid pattern does not match."""
     try:
         return _compile_pattern(pattern).search(text) is not None
@@ -25,7 +25,7 @@ def is_found(pattern: str, text: str) -> bool:
         return False
 
 
-def found(pattern: str, text: str) -> Iterator[str]:
+def find_matches(pattern: str, text: str) -> Iterator[str]:
     """Yield all matches of a pattern in a text, from left to right; ValueError if the pattern is invalid.
 
     An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.

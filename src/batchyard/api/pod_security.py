@@ -15,30 +15,30 @@ from batchyard.api.pod_security_baseline import (
     SYSCTLS_1_32,
     CheckPod,
     PodSecurityViolation,
-    app_armor_profile,
-    bad_seccomp_type,
+    app_armor_violation,
     containers,
+    forbidden_seccomp_type,
     has_user_namespace,
-    host_namespaces,
-    host_path_volumes,
-    host_ports,
-    is_of_windows,
-    named,
-    plural,
-    privileged,
-    probe_hosts,
-    proc_mount,
-    proc_mount_1_35,
-    quoted,
-    se_linux_options,
-    seccomp_annotations,
-    seccomp_profile,
-    security,
-    selected,
-    setters,
-    sysctls,
-    uses,
-    windows_host_process,
+    host_namespaces_violation,
+    host_path_violation,
+    host_ports_violation,
+    host_process_violation,
+    is_windows_pod,
+    noun_with_names,
+    pluralize,
+    privileged_violation,
+    probe_hosts_violation,
+    proc_mount_violation,
+    proc_mount_violation_1_35,
+    quote_values,
+    se_linux_check,
+    seccomp_annotations_violation,
+    seccomp_profile_violation,
+    security_context,
+    sysctls_check,
+    verb_uses,
+    violating_containers,
+    violation_subject,
 )
 
 # --- policy ---
@@ -148,18 +148,18 @@ def _is_version(text: str) -> bool:
 # `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
 
 
-def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that add capabilities beyond the defaults of the container runtime."""
 
     def added(container: Obj) -> set[str]:
-        return {*((security(container).get("capabilities") or {}).get("add") or ())} - CAPABILITIES
+        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - CAPABILITIES
 
-    names = selected(spec, lambda container: bool(added(container)))
+    names = violating_containers(spec, lambda container: bool(added(container)))
     if not names:
         return None
     forbidden = sorted(set().union(*map(added, containers(spec))))
     field_text = "in securityContext.capabilities.add"
-    detail = f"{named('container', names)} must not include {quoted(forbidden)} {field_text}"
+    detail = f"{noun_with_names('container', names)} must not include {quote_values(forbidden)} {field_text}"
     return PodSecurityViolation("non-default capabilities", detail)
 
 
@@ -183,34 +183,43 @@ _RESTRICTED_VOLUMES: Final = (
 _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
-def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that allow privilege escalation."""
-    names = selected(spec, lambda container: security(container).get("allowPrivilegeEscalation") is not False)
-    detail = f"{named('container', names)} must set securityContext.allowPrivilegeEscalation=false"
+    names = violating_containers(
+        spec, lambda container: security_context(container).get("allowPrivilegeEscalation") is not False
+    )
+    detail = f"{noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
     return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
-def capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
 
     def added(container: Obj) -> set[str]:
-        return {*((security(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
+        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
 
     def keeps_some(container: Obj) -> bool:
-        return "ALL" not in ((security(container).get("capabilities") or {}).get("drop") or ())
+        return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names, adding_names = selected(spec, keeps_some), selected(spec, lambda container: bool(added(container)))
+    keeping_names, adding_names = (
+        violating_containers(spec, keeps_some),
+        violating_containers(spec, lambda container: bool(added(container))),
+    )
     details = []
     if keeping_names:
-        details.append(f'{named("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]')
+        details.append(
+            f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
+        )
     if adding_names:
         forbidden = sorted(set().union(*map(added, containers(spec))))
         field_text = "in securityContext.capabilities.add"
-        details.append(f"{named('container', adding_names)} must not include {quoted(forbidden)} {field_text}")
+        details.append(
+            f"{noun_with_names('container', adding_names)} must not include {quote_values(forbidden)} {field_text}"
+        )
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
-def volume_types(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
     volumes = spec.get("volumes") or ()
     forbidden = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
@@ -222,55 +231,59 @@ def volume_types(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         return None
     types = sorted({_volume_type(volume) for volume in forbidden})
     names = [volume["name"] for volume in forbidden]
-    types_text = f"{plural('restricted volume type', len(types))} {quoted(types)}"
-    return PodSecurityViolation("restricted volume types", f"{named('volume', names)} {uses(len(names))} {types_text}")
+    types_text = f"{pluralize('restricted volume type', len(types))} {quote_values(types)}"
+    return PodSecurityViolation(
+        "restricted volume types", f"{noun_with_names('volume', names)} {verb_uses(len(names))} {types_text}"
+    )
 
 
 def _volume_type(volume: Obj) -> str:
     return next((field for field in _RESTRICTED_VOLUMES if volume.get(field) is not None), "unknown")
 
 
-def run_as_non_root(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
-    reason, pod_value = "runAsNonRoot != true", security(spec).get("runAsNonRoot")
-    setting_false = selected(spec, lambda container: security(container).get("runAsNonRoot") is False)
-    if subject := setters(setting_false, by_pod=pod_value is False):
+    reason, pod_value = "runAsNonRoot != true", security_context(spec).get("runAsNonRoot")
+    setting_false = violating_containers(
+        spec, lambda container: security_context(container).get("runAsNonRoot") is False
+    )
+    if subject := violation_subject(setting_false, by_pod=pod_value is False):
         return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset = selected(spec, lambda container: security(container).get("runAsNonRoot") is None)
+    unset = violating_containers(spec, lambda container: security_context(container).get("runAsNonRoot") is None)
     if pod_value is True or not unset:
         return None
     return PodSecurityViolation(
-        reason, f"pod or {named('container', unset)} must set securityContext.runAsNonRoot=true"
+        reason, f"pod or {noun_with_names('container', unset)} must set securityContext.runAsNonRoot=true"
     )
 
 
-def run_as_user(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report the pod or the containers that set runAsUser to 0 (root)."""
 
     def is_root(pod_or_container: Obj) -> bool:
-        user = security(pod_or_container).get("runAsUser")
+        user = security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject = setters(selected(spec, is_root), by_pod=is_root(spec))
+    subject = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
     return PodSecurityViolation("runAsUser=0", f"{subject} must not set runAsUser=0") if subject else None
 
 
-def seccomp_profile_set(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers without a seccomp profile of type RuntimeDefault or Localhost, set by them or by the pod."""
-    if (violation := seccomp_profile(metadata, spec)) is not None:
+    if (violation := seccomp_profile_violation(metadata, spec)) is not None:
         return violation
-    if security(spec).get("seccompProfile") is not None and bad_seccomp_type(spec) is None:
+    if security_context(spec).get("seccompProfile") is not None and forbidden_seccomp_type(spec) is None:
         return None
-    names = selected(spec, lambda container: security(container).get("seccompProfile") is None)
+    names = violating_containers(spec, lambda container: security_context(container).get("seccompProfile") is None)
     if not names:
         return None
     requirement = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PodSecurityViolation("seccompProfile", f"pod or {named('container', names)} {requirement}")
+    return PodSecurityViolation("seccompProfile", f"pod or {noun_with_names('container', names)} {requirement}")
 
 
 def except_on_windows(check: CheckPod) -> CheckPod:
     """Return the check with an exception: pods that run on Windows always pass."""
-    return lambda metadata, spec: None if is_of_windows(spec) else check(metadata, spec)
+    return lambda metadata, spec: None if is_windows_pod(spec) else check(metadata, spec)
 
 
 def except_in_user_namespaces(check: CheckPod) -> CheckPod:
@@ -294,64 +307,66 @@ class PodSecurityCheck(NamedTuple):
 
 
 _CHECKS: Final = (
-    PodSecurityCheck("appArmorProfile", BASELINE, ((0, app_armor_profile),)),
-    PodSecurityCheck("capabilities_baseline", BASELINE, ((0, capabilities),)),
-    PodSecurityCheck("hostNamespaces", BASELINE, ((0, host_namespaces),)),
-    PodSecurityCheck("hostPathVolumes", BASELINE, ((0, host_path_volumes),)),
-    PodSecurityCheck("hostPorts", BASELINE, ((0, host_ports),)),
-    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, probe_hosts),)),
-    PodSecurityCheck("privileged", BASELINE, ((0, privileged),)),
-    PodSecurityCheck("procMount", BASELINE, ((0, proc_mount), (35, proc_mount_1_35))),
+    PodSecurityCheck("appArmorProfile", BASELINE, ((0, app_armor_violation),)),
+    PodSecurityCheck("capabilities_baseline", BASELINE, ((0, baseline_capabilities_violation),)),
+    PodSecurityCheck("hostNamespaces", BASELINE, ((0, host_namespaces_violation),)),
+    PodSecurityCheck("hostPathVolumes", BASELINE, ((0, host_path_violation),)),
+    PodSecurityCheck("hostPorts", BASELINE, ((0, host_ports_violation),)),
+    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, probe_hosts_violation),)),
+    PodSecurityCheck("privileged", BASELINE, ((0, privileged_violation),)),
+    PodSecurityCheck("procMount", BASELINE, ((0, proc_mount_violation), (35, proc_mount_violation_1_35))),
     PodSecurityCheck(
         "seLinuxOptions",
         BASELINE,
-        ((0, se_linux_options()), (31, se_linux_options(SE_LINUX_TYPES_1_31))),
+        ((0, se_linux_check()), (31, se_linux_check(SE_LINUX_TYPES_1_31))),
     ),
-    PodSecurityCheck("seccompProfile_baseline", BASELINE, ((0, seccomp_annotations), (19, seccomp_profile))),
+    PodSecurityCheck(
+        "seccompProfile_baseline", BASELINE, ((0, seccomp_annotations_violation), (19, seccomp_profile_violation))
+    ),
     PodSecurityCheck(
         "sysctls",
         BASELINE,
         (
-            (0, sysctls()),
-            (27, sysctls(SYSCTLS_1_27)),
-            (29, sysctls(SYSCTLS_1_29)),
-            (32, sysctls(SYSCTLS_1_32)),
+            (0, sysctls_check()),
+            (27, sysctls_check(SYSCTLS_1_27)),
+            (29, sysctls_check(SYSCTLS_1_29)),
+            (32, sysctls_check(SYSCTLS_1_32)),
         ),
     ),
-    PodSecurityCheck("windowsHostProcess", BASELINE, ((0, windows_host_process),)),
+    PodSecurityCheck("windowsHostProcess", BASELINE, ((0, host_process_violation),)),
     PodSecurityCheck(
         "allowPrivilegeEscalation",
         RESTRICTED,
         (
-            (8, allow_privilege_escalation),
-            (25, except_on_windows(allow_privilege_escalation)),
+            (8, privilege_escalation_violation),
+            (25, except_on_windows(privilege_escalation_violation)),
         ),
     ),
     PodSecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
-        ((22, capabilities_violation), (25, except_on_windows(capabilities_violation))),
+        ((22, restricted_capabilities_violation), (25, except_on_windows(restricted_capabilities_violation))),
         replaces="capabilities_baseline",
     ),
-    PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, proc_mount),), replaces="procMount"),
-    PodSecurityCheck("restrictedVolumes", RESTRICTED, ((0, volume_types),), replaces="hostPathVolumes"),
+    PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, proc_mount_violation),), replaces="procMount"),
+    PodSecurityCheck("restrictedVolumes", RESTRICTED, ((0, volume_types_violation),), replaces="hostPathVolumes"),
     PodSecurityCheck(
         "runAsNonRoot",
         RESTRICTED,
         (
-            (0, run_as_non_root),
-            (35, except_in_user_namespaces(run_as_non_root)),
+            (0, run_as_non_root_violation),
+            (35, except_in_user_namespaces(run_as_non_root_violation)),
         ),
     ),
     PodSecurityCheck(
         "runAsUser",
         RESTRICTED,
-        ((23, run_as_user), (35, except_in_user_namespaces(run_as_user))),
+        ((23, run_as_user_violation), (35, except_in_user_namespaces(run_as_user_violation))),
     ),
     PodSecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
-        ((19, seccomp_profile_set), (25, except_on_windows(seccomp_profile_set))),
+        ((19, missing_seccomp_violation), (25, except_on_windows(missing_seccomp_violation))),
         replaces="seccompProfile_baseline",
     ),
 )

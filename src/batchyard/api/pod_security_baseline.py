@@ -31,43 +31,43 @@ def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
         yield from spec.get(field) or ()
 
 
-def security(pod_or_container: Obj) -> Mapping[str, Any]:
+def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
     """Return the security context of a pod's spec or of a container."""
     context: Mapping[str, Any] = pod_or_container.get("securityContext") or {}
     return context
 
 
-def selected(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
     """Return the names of the containers that violate a rule."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
 
-def plural(word: str, count: int) -> str:
+def pluralize(word: str, count: int) -> str:
     """Return the noun for one, or with `s` appended for another count."""
     return word if count == 1 else f"{word}s"
 
 
-def uses(count: int) -> str:
+def verb_uses(count: int) -> str:
     """Return `uses` if the subject is singular, else `use`."""
     return "uses" if count == 1 else "use"
 
 
-def quoted(values: Iterable[str]) -> str:
+def quote_values(values: Iterable[str]) -> str:
     """Return values in quotes, separated by commas."""
     return ", ".join(f'"{value}"' for value in values)
 
 
-def named(word: str, names: Sequence[str]) -> str:
+def noun_with_names(word: str, names: Sequence[str]) -> str:
     """Return a noun with names, such as `container "a"` or `containers "a", "b"`."""
-    return f"{plural(word, len(names))} {quoted(names)}"
+    return f"{pluralize(word, len(names))} {quote_values(names)}"
 
 
-def setters(names: Sequence[str], *, by_pod: bool) -> str:
+def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
     """Return the subject of a violation message: the pod, the named containers, or both."""
-    return " and ".join([*(["pod"] if by_pod else []), *([named("container", names)] if names else [])])
+    return " and ".join([*(["pod"] if by_pod else []), *([noun_with_names("container", names)] if names else [])])
 
 
-def is_of_windows(spec: Obj) -> bool:
+def is_windows_pod(spec: Obj) -> bool:
     """Report whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
     return (spec.get("os") or {}).get("name") == "windows"
 
@@ -111,15 +111,15 @@ SYSCTLS_1_29: Final = SYSCTLS_1_27 | {
 SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
-def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report AppArmor profiles of other types than RuntimeDefault and Localhost."""
 
     def bad_type(subject_part: Obj) -> str | None:
-        profile = security(subject_part).get("appArmorProfile")
+        profile = security_context(subject_part).get("appArmorProfile")
         profile_type: str = "" if profile is None else profile.get("type") or ""
         return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
-    names = selected(spec, lambda container: bad_type(container) is not None)
+    names = violating_containers(spec, lambda container: bad_type(container) is not None)
     types = {
         profile_type
         for subject_part in (spec, *containers(spec))
@@ -132,54 +132,56 @@ def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         and value not in ("", _APP_ARMOR_DEFAULT)
         and not value.startswith(_LOCAL_PROFILE)
     )
-    subjects = setters(names, by_pod=bad_type(spec) is not None)
+    subjects = violation_subject(names, by_pod=bad_type(spec) is not None)
     subject = " and ".join(
         subject_part
-        for subject_part in (subjects, annotations and plural("annotation", len(annotations)))
+        for subject_part in (subjects, annotations and pluralize("annotation", len(annotations)))
         if subject_part
     )
     if not subject:
         return None
     values = [*sorted(types), *annotations]
-    reason = plural("forbidden AppArmor profile", len(values))
-    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quoted(values)}")
+    reason = pluralize("forbidden AppArmor profile", len(values))
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(values)}")
 
 
-def host_namespaces(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report a pod that shares the network, PID or IPC namespace of its node."""
     shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
 
 
-def host_path_volumes(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def host_path_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report volumes of type hostPath."""
     names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
-    return PodSecurityViolation("hostPath volumes", named("volume", names)) if names else None
+    return PodSecurityViolation("hostPath volumes", noun_with_names("volume", names)) if names else None
 
 
-def host_ports(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that use ports of the node (hostPort)."""
 
     def ports(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
 
-    names = selected(spec, lambda container: bool(ports(container)))
+    names = violating_containers(spec, lambda container: bool(ports(container)))
     if not names:
         return None
     used_ports = sorted(set().union(*map(ports, containers(spec))))
-    ports_text = f"{plural('hostPort', len(used_ports))} {', '.join(used_ports)}"
-    return PodSecurityViolation("hostPort", f"{named('container', names)} {uses(len(names))} {ports_text}")
+    ports_text = f"{pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    return PodSecurityViolation(
+        "hostPort", f"{noun_with_names('container', names)} {verb_uses(len(names))} {ports_text}"
+    )
 
 
-def probe_hosts(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers whose probes or lifecycle hooks set a host."""
-    names = sorted(selected(spec, lambda container: any(_hook_and_probe_hosts(container))))
+    names = sorted(violating_containers(spec, lambda container: any(_hook_and_probe_hosts(container))))
     if not names:
         return None
     hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
-    hosts_text = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
+    hosts_text = f"{pluralize('probe or lifecycle host', len(hosts))} {quote_values(hosts)}"
     return PodSecurityViolation(
-        "probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {hosts_text}"
+        "probe or lifecycle host", f"{noun_with_names('container', names)} {verb_uses(len(names))} {hosts_text}"
     )
 
 
@@ -193,53 +195,56 @@ def _hook_and_probe_hosts(container: Obj) -> Iterator[str]:
                 yield host
 
 
-def privileged(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def privileged_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report privileged containers."""
-    names = selected(spec, lambda container: security(container).get("privileged") is True)
-    detail = f"{named('container', names)} must not set securityContext.privileged=true"
+    names = violating_containers(spec, lambda container: security_context(container).get("privileged") is True)
+    detail = f"{noun_with_names('container', names)} must not set securityContext.privileged=true"
     return PodSecurityViolation("privileged", detail) if names else None
 
 
-def proc_mount(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers whose procMount is not Default, so that parts of /proc are not masked."""
 
     def mount(container: Obj) -> str:
-        proc_mount_value: str | None = security(container).get("procMount")
+        proc_mount_value: str | None = security_context(container).get("procMount")
         return "Default" if proc_mount_value is None else proc_mount_value
 
-    names = selected(spec, lambda container: mount(container) != "Default")
+    names = violating_containers(spec, lambda container: mount(container) != "Default")
     if not names:
         return None
     forbidden = sorted({mount(container) for container in containers(spec)} - {"Default"})
     return PodSecurityViolation(
-        "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(forbidden)}"
+        "procMount",
+        f"{noun_with_names('container', names)} must not set securityContext.procMount to {quote_values(forbidden)}",
     )
 
 
-def proc_mount_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers whose procMount is not Default, unless the pod has its own user namespace."""
-    return None if has_user_namespace(spec) else proc_mount(metadata, spec)
+    return None if has_user_namespace(spec) else proc_mount_violation(metadata, spec)
 
 
-def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
+def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
     """Return the check that reports SELinux options with a user, a role, or a type that is not in `types`."""
 
     def flaws(part: Obj) -> Mapping[str, Any]:
-        options = security(part).get("seLinuxOptions") or {}
+        options = security_context(part).get("seLinuxOptions") or {}
         options_set = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
         return {
             field: value for field, value in options_set.items() if (value not in types if field == "type" else value)
         }
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-        names = selected(spec, lambda container: bool(flaws(container)))
+        names = violating_containers(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
         all_flaws = [flaws(part) for part in (spec, *containers(spec))]
         forbidden_types = sorted({flaw["type"] for flaw in all_flaws if "type" in flaw})
-        details = [f"{plural('type', len(forbidden_types))} {quoted(forbidden_types)}"] if forbidden_types else []
+        details = (
+            [f"{pluralize('type', len(forbidden_types))} {quote_values(forbidden_types)}"] if forbidden_types else []
+        )
         details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in all_flaws)]
-        subject = setters(names, by_pod=bool(flaws(spec)))
+        subject = violation_subject(names, by_pod=bool(flaws(spec)))
         return PodSecurityViolation(
             "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
         )
@@ -247,7 +252,7 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
     return check
 
 
-def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report annotations (used before Kubernetes 1.19) that set other seccomp profiles than default and local ones."""
     annotations = metadata.get("annotations") or {}
     names = {
@@ -262,49 +267,54 @@ def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     if not forbidden:
         return None
     return PodSecurityViolation(
-        "seccompProfile", f"forbidden {plural('annotation', len(forbidden))} {', '.join(forbidden)}"
+        "seccompProfile", f"forbidden {pluralize('annotation', len(forbidden))} {', '.join(forbidden)}"
     )
 
 
-def bad_seccomp_type(pod_or_container: Obj) -> str | None:
+def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
     """Return the seccomp profile type of a pod spec or container if it is forbidden, else None."""
-    profile = security(pod_or_container).get("seccompProfile")
+    profile = security_context(pod_or_container).get("seccompProfile")
     profile_type: str = "" if profile is None else profile.get("type") or ""
     return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
 
-def seccomp_profile(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report seccomp profiles of other types than RuntimeDefault and Localhost."""
-    names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
-    subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
+    names = violating_containers(spec, lambda container: forbidden_seccomp_type(container) is not None)
+    subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
     if not subject:
         return None
     forbidden_types = sorted(
-        {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_seccomp_type(part)) is not None}
+        {
+            profile_type
+            for part in (spec, *containers(spec))
+            if (profile_type := forbidden_seccomp_type(part)) is not None
+        }
     )
     return PodSecurityViolation(
-        "seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(forbidden_types)}"
+        "seccompProfile",
+        f"{subject} must not set securityContext.seccompProfile.type to {quote_values(forbidden_types)}",
     )
 
 
-def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
+def sysctls_check(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
     """Return the check that reports sysctls of the pod that are not in `allowed`."""
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-        names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
+        names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())
         forbidden = [name for name in names if name not in allowed]
         return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
 
     return check
 
 
-def windows_host_process(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report Windows containers that run as host processes."""
 
     def is_host_process(part: Obj) -> bool:
-        return (security(part).get("windowsOptions") or {}).get("hostProcess") is True
+        return (security_context(part).get("windowsOptions") or {}).get("hostProcess") is True
 
-    subject = setters(selected(spec, is_host_process), by_pod=is_host_process(spec))
+    subject = violation_subject(violating_containers(spec, is_host_process), by_pod=is_host_process(spec))
     detail = f"{subject} must not set securityContext.windowsOptions.hostProcess=true"
     return PodSecurityViolation("hostProcess", detail) if subject else None
 

@@ -282,7 +282,7 @@ _SCALARS: Final = frozenset(
     }
 )
 
-Table: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
+FieldTable: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,14 +337,14 @@ class TypeScope:
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
         """Resolve a type name such as `native.PodSpec` to its scope and its name in that scope."""
         if type_name.startswith(NATIVE_PREFIX):
-            return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
+            return load_scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         scope_name, slash, name = type_name.rpartition("/")
         if slash:
-            return scope(scope_name), name
+            return load_scope(scope_name), name
         return self, type_name
 
     def _read_type(self, type_name: str) -> Mapping[str, Field]:
-        own_fields, core_fields = table(self.name).get(type_name), table("core").get(type_name)
+        own_fields, core_fields = field_table(self.name).get(type_name), field_table("core").get(type_name)
         if own_fields is None and core_fields is None:
             raise KeyError(f"the schema {self.name} has no type {type_name}")
         merged = {**(core_fields or {}), **(own_fields or {})}
@@ -352,22 +352,22 @@ class TypeScope:
 
 
 @cache
-def table(name: str) -> Table:
+def field_table(name: str) -> FieldTable:
     """Load a field table of the package, such as `core`, from its JSON file."""
     content = pkgutil.get_data(__package__, f"schema/fields/{name}.json")
     assert content is not None, f"the package has no schema/fields/{name}.json; reinstall batchyard"
-    return msgspec.json.decode(content, type=Table)
+    return msgspec.json.decode(content, type=FieldTable)
 
 
 @cache
-def scope(name: str) -> TypeScope:
+def load_scope(name: str) -> TypeScope:
     """Return the scope of a name, such as `kueue.v1beta2`; its types are loaded on first use."""
     return TypeScope(name)
 
 
-def scope_for(info: ServedKind, version: str) -> TypeScope:
+def load_scope_for_kind(info: ServedKind, version: str) -> TypeScope:
     """Return the scope with the types of a version of a kind."""
-    return scope(NATIVE if is_native(info) else f"{_group_prefix(info)}.{version}")
+    return load_scope(NATIVE if is_native(info) else f"{_group_prefix(info)}.{version}")
 
 
 def is_native(info: ServedKind) -> bool:

@@ -42,13 +42,13 @@ def format_micro_time(instant: Instant) -> str:
     return text if "." in text else f"{text[:-1]}.000000Z"
 
 
-def in_utc(text: str) -> str:
+def convert_to_utc(text: str) -> str:
     """Convert an RFC 3339 time in any zone to UTC; a text in UTC is returned unchanged. Raises ValueError."""
     instant = parse_time(text)
     return text if text.endswith("Z") else format_time(instant)
 
 
-def micro_in_utc(text: str) -> str:
+def convert_micro_time_to_utc(text: str) -> str:
     """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError."""
     if _MICRO_TIME.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a time with six decimals; write it as 2026-01-01T00:00:00.000000Z")
@@ -56,7 +56,7 @@ def micro_in_utc(text: str) -> str:
     return text if text.endswith("Z") else format_micro_time(instant)
 
 
-def days_in(year: int, month: int) -> int:
+def days_in_month(year: int, month: int) -> int:
     """Return the number of days in a month."""
     return monthrange(year or 4, month)[1]
 
@@ -106,15 +106,15 @@ def is_time(text: str) -> bool:
     return "T" in text
 
 
-def moment(text: str, began: Instant) -> Instant:
+def parse_time_or_duration(text: str, began: Instant) -> Instant:
     """Parse an RFC 3339 time, or a duration from `began`, the start of the simulation. Raises ValueError."""
     return parse_time(text) if is_time(text) else began + parse_duration(text)
 
 
-def window_of(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
+def reservation_window(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
     """Return the start and end of a valid reservation of a Cluster; `began` is the start of the simulation."""
-    start = moment(reservation.get("start") or "0s", began)
+    start = parse_time_or_duration(reservation.get("start") or "0s", began)
     length, end = reservation.get("duration"), reservation.get("end")
     if length is not None:
         return ReservationWindow(start, start + parse_duration(length))
-    return ReservationWindow(start, None if end is None else moment(end, began))
+    return ReservationWindow(start, None if end is None else parse_time_or_duration(end, began))

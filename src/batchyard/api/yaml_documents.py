@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from batchyard.api.errors import FieldError
-from batchyard.api.schema.violations import Step, path_text, shown
+from batchyard.api.schema.violations import Step, format_path, format_value
 from batchyard.base.memory import memoized_if_short
 
 # --- yaml scalars ---
@@ -251,16 +251,19 @@ def _reject_duplicate_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_too_deep(chunk: str) -> bool:
     """Report whether a JSON text is nested deeper than NESTING_MAX."""
-    return chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk.encode(errors="replace")) > NESTING_MAX
+    return (
+        chunk.count("[") + chunk.count("{") > NESTING_MAX
+        and nesting_depth(chunk.encode(errors="replace")) > NESTING_MAX
+    )
 
 
-def nesting(text: bytes) -> int:
+def nesting_depth(text: bytes) -> int:
     """Return the nesting depth of brackets in a JSON text."""
-    brackets = outside_strings(text).translate(None, _NO_BRACKETS)
+    brackets = remove_json_strings(text).translate(None, _NO_BRACKETS)
     return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets)), default=0)
 
 
-def outside_strings(text: bytes) -> bytes:
+def remove_json_strings(text: bytes) -> bytes:
     """Return a JSON text without its strings."""
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
@@ -394,13 +397,17 @@ class _DocumentBuilder:
         """Return a value of the YAML text as the name of a field; record an error if it is not a valid one."""
         if isinstance(value, str):
             if value in frame.value:
-                self._fault(event, f"the field {shown(value)} is set twice", "remove one of the two")
+                self._fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
             return value
         if not isinstance(value, list | dict):
-            self._fault(event, f"the field name {shown(value)} is not a string", f'put it in quotes: "{shown(value)}"')
+            self._fault(
+                event,
+                f"the field name {format_value(value)} is not a string",
+                f'put it in quotes: "{format_value(value)}"',
+            )
         elif isinstance(value, list):
             self._fault(event, "a list cannot be the name of a field", "put the name in quotes if it contains brackets")
-        return shown(value)
+        return format_value(value)
 
     def _set(self, frame: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
         assert isinstance(frame.value, dict)
@@ -423,7 +430,7 @@ class _DocumentBuilder:
             return
         mark = event.start_mark
         line = self.first_line + (mark.line if mark else 0)
-        path = path_text(self._path())
+        path = format_path(self._path())
         path_and_problem = (path, f"{problem} (line {line})") if path else (f"line {line}", problem)
         self.faults.append(FieldError(*path_and_problem, remedy))
 

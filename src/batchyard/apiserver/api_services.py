@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
-from batchyard.api.conversion import TimeLocations, times_of_metadata
+from batchyard.api.conversion import TimeLocations, metadata_time_locations
 from batchyard.api.meta import Obj, find_condition, with_condition, with_status
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.crd.definitions import CONDITIONS
 from batchyard.apiserver.crd.strategy import CustomStrategy
-from batchyard.apiserver.crd.values import PRESERVES
+from batchyard.apiserver.crd.values import PRESERVE_UNKNOWN_FIELDS
 from batchyard.apiserver.discovery import versions_by_group
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import Instant
@@ -56,7 +56,7 @@ _SPEC: Final = {
         "versionPriority": _INT32_SCHEMA,
     },
 }
-_STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVES: True}
+_STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVE_UNKNOWN_FIELDS: True}
 _SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC, "status": _STATUS}}
 _VERSION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
 _LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
@@ -73,7 +73,7 @@ class ApiServiceStrategy(CustomStrategy):
         super().__init__(_INFO, [_VERSION])
 
     def _time_locations(self) -> TimeLocations:
-        return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
+        return {**metadata_time_locations(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns of APIServices."""
@@ -88,7 +88,7 @@ class ApiServiceStrategy(CustomStrategy):
             stored["metadata"]["name"],
             service_name,
             str(condition.get("status", "Unknown")),
-            cells.age(stored, now),
+            cells.age_text(stored, now),
         ]
 
 
@@ -116,7 +116,7 @@ def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str
     ]
 
 
-def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
+def with_available_condition(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
     """Return an APIService with the Available condition: true if the platform serves its group and version."""
     is_served = service["metadata"]["name"] in names
     reason, message = (
@@ -145,7 +145,7 @@ def _build_provided_service(
         "metadata": {"name": name, "labels": _LABELS, "annotations": {well_known.PROVIDED: "true"}},
         "spec": {**spec, **({"group": group} if group else {})},
     }
-    return dict(with_availability(service, {name: None}, now))
+    return dict(with_available_condition(service, {name: None}, now))
 
 
 # --- kubernetes service ---
@@ -162,7 +162,7 @@ _ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
 _PORT: Final = 443
 
 
-def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
+def kubernetes_service_objects(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
     """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
     `among_pods` is the server's address in the pod network; '' if it does not listen there.

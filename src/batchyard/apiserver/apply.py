@@ -12,21 +12,21 @@ from batchyard.api.times import format_time
 from batchyard.apiserver.field_sets import (
     EMPTY,
     LEAF,
-    MARK,
+    SELF_MARK,
     FieldSet,
     difference,
     intersection,
     items_of,
-    less,
-    merged,
+    merge_applied,
     of_fields_v1,
     paths,
     to_fields_v1,
     union,
     union_of,
-    with_named,
+    with_named_fields,
+    without_fields,
 )
-from batchyard.apiserver.patch import FREE, MergeSchema
+from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import SECOND, Instant
@@ -34,7 +34,7 @@ from batchyard.base.memory import memoized_if_short
 from batchyard.interfaces.client import Update, Write
 
 
-class Differences(NamedTuple):
+class FieldDifferences(NamedTuple):
     """The fields in which a new object differs from the old one."""
 
     removed: FieldSet = EMPTY
@@ -42,7 +42,7 @@ class Differences(NamedTuple):
     added: FieldSet = EMPTY
 
 
-_NO_DIFFERENCES: Final = Differences()
+_NO_DIFFERENCES: Final = FieldDifferences()
 _ABSENT: Final = object()
 
 
@@ -54,21 +54,21 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
             fields = fields_of(child, schema.field_schema(name))
             is_named = name in schema.members.fields
             if child is None or child == {} or not is_named:
-                fields = {MARK: {}, **fields}
+                fields = {SELF_MARK: {}, **fields}
             if fields:
                 field_set[f"f:{name}"] = fields
         return field_set
     if isinstance(value, list) and schema.keys is not None:
-        return {step: {MARK: {}, **fields_of(item, schema.item)} for step, item in items_of(value, schema).items()}
+        return {step: {SELF_MARK: {}, **fields_of(item, schema.item)} for step, item in items_of(value, schema).items()}
     return LEAF
 
 
 def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
     """Return the field set of a new value, including the maps and lists on the path to each leaf."""
     if isinstance(value, dict) and value and not schema.is_atomic:
-        fields: dict[str, Any] = {MARK: {}}
+        fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, undeclared = members.fields.get, members.undeclared or FREE
+        find_declared, undeclared = members.fields.get, members.undeclared or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
@@ -76,11 +76,11 @@ def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
         return fields
     if isinstance(value, list) and schema.keys is not None:
         item_fields = {step: all_fields_of(item, schema.item) for step, item in items_of(value, schema).items()}
-        return {MARK: {}, **item_fields}
+        return {SELF_MARK: {}, **item_fields}
     return LEAF
 
 
-def differences(old: Any, new: Any, schema: MergeSchema) -> Differences:
+def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
     """Return the fields in which a new value differs from an old one."""
     if old is new or old == new:
         return _NO_DIFFERENCES
@@ -88,10 +88,10 @@ def differences(old: Any, new: Any, schema: MergeSchema) -> Differences:
         return _diff_members(old, new, schema, "f:")
     if isinstance(old, list) and isinstance(new, list) and schema.keys is not None:
         return _diff_members(items_of(old, schema), items_of(new, schema), schema, "")
-    return Differences(modified=LEAF)
+    return FieldDifferences(modified=LEAF)
 
 
-def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> Differences:
+def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> FieldDifferences:
     removed: dict[str, Any] = {}
     modified: dict[str, Any] = {}
     added: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
     for name, child in old.items():
         if name not in new:
             removed[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
-    return Differences(removed, modified, added)
+    return FieldDifferences(removed, modified, added)
 
 
 # --- managed fields ---
@@ -126,7 +126,7 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
 APPLY: Final = "Apply"
 UPDATE: Final = "Update"
 #: The maximum number of separate Update entries; the oldest beyond it are merged into one.
-UPDATERS_MAX: Final = 10
+UPDATE_ENTRIES_MAX: Final = 10
 _MANAGED_FIELDS_REMEMBERED_MAX: Final = 512
 #: The maximum size of a cached part in bytes, which bounds each cache to 16 MiB.
 _REMEMBERED_LENGTH_MAX: Final = 32 * 1024
@@ -211,7 +211,7 @@ class ApplyResult(NamedTuple):
     entries: list[dict[str, Any]]
 
 
-class Versions(NamedTuple):
+class VersionAccessors(NamedTuple):
     """Accessors for each version of a kind: its merge schema, conversion to it, and whether it is served."""
 
     merge_schema: Callable[[str], MergeSchema]
@@ -220,7 +220,7 @@ class Versions(NamedTuple):
     is_served: Callable[[str], bool]
 
 
-def created(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
+def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
     """Return the `managedFields` of a new object, in the author's version; empty if it has no owned fields."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
@@ -248,7 +248,7 @@ def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool)
     """Return the `fieldsV1` of a new object's top-level field, such as `spec`; nested fields are cached separately."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
-    fields: dict[str, Any] = {MARK: {}} if is_marked else {}
+    fields: dict[str, Any] = {SELF_MARK: {}} if is_marked else {}
     for name in sorted(value):
         child = value[name]
         is_plain = not isinstance(child, dict | list)
@@ -280,14 +280,16 @@ def _marshalled_to_fields_v1(encoded: bytes) -> dict[str, Any]:
     return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
 
 
-def updated(
-    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: Versions
+def updated_managed_fields(
+    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: VersionAccessors
 ) -> list[dict[str, Any]]:
     """Return the `managedFields` after an update; both objects are in the author's version."""
     return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
 
 
-def applied(live: Obj | None, config: Obj, author: FieldManager, versions: Versions, *, force: bool) -> ApplyResult:
+def apply_configuration(
+    live: Obj | None, config: Obj, author: FieldManager, versions: VersionAccessors, *, force: bool
+) -> ApplyResult:
     """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
     schema = versions.merge_schema(author.api_version)
     old: Obj = (
@@ -304,7 +306,7 @@ def applied(live: Obj | None, config: Obj, author: FieldManager, versions: Versi
         (manager_entry for manager_entry in manager_entries if manager_entry.identity == own_entry.identity), None
     )
     other_entries = [manager_entry for manager_entry in manager_entries if manager_entry is not last_entry]
-    new = _remove_abandoned_fields(merged(old, config, schema), last_entry, [own_entry, *other_entries], schema)
+    new = _remove_abandoned_fields(merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema)
     changes = _VersionedDifferences(old, new, author.api_version, versions)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
@@ -320,7 +322,7 @@ def applied(live: Obj | None, config: Obj, author: FieldManager, versions: Versi
 
 
 def _entries_after_update(
-    old: Obj, new: Obj, manager_entries: Sequence[FieldManagerEntry], author: FieldManager, versions: Versions
+    old: Obj, new: Obj, manager_entries: Sequence[FieldManagerEntry], author: FieldManager, versions: VersionAccessors
 ) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
         old, new = _drop_managed_fields(old), _drop_managed_fields(new)
@@ -345,7 +347,7 @@ def _entries_after_update(
 class _VersionedDifferences:
     """The differences between an old and a new object, in every version that a `managedFields` entry uses."""
 
-    def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
+    def __init__(self, old: Obj, new: Obj, api_version: str, versions: VersionAccessors) -> None:
         self._old = old
         self._new = new
         self._versions = versions
@@ -373,7 +375,7 @@ class _VersionedDifferences:
             )
         return manager_entry.with_fields(difference(manager_entry.fields, lost_fields))
 
-    def _differences_in(self, api_version: str) -> Differences:
+    def _differences_in(self, api_version: str) -> FieldDifferences:
         if api_version not in self._differences:
             convert = self._versions.convert
             schema = self._versions.merge_schema(api_version)
@@ -393,14 +395,14 @@ def _remove_abandoned_fields(
     """Remove the fields that the author applied last time but not now, unless another manager owns them."""
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
-    last_fields = with_named(last_entry.fields, schema)
-    owned = union_of([with_named(manager_entry.fields, schema) for manager_entry in manager_entries])
-    present = with_named(fields_of(obj, schema), schema)
-    without_last_fields = less(obj, last_fields, schema) or {}
-    removable = difference(present, union(with_named(fields_of(without_last_fields, schema), schema), owned))
-    remaining = less(obj, removable, schema) or {}
-    removed_fields = difference(present, with_named(fields_of(remaining, schema), schema))
-    result: dict[str, Any] = less(obj, intersection(removed_fields, last_fields), schema) or {}
+    last_fields = with_named_fields(last_entry.fields, schema)
+    owned = union_of([with_named_fields(manager_entry.fields, schema) for manager_entry in manager_entries])
+    present = with_named_fields(fields_of(obj, schema), schema)
+    without_last_fields = without_fields(obj, last_fields, schema) or {}
+    removable = difference(present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned))
+    remaining = without_fields(obj, removable, schema) or {}
+    removed_fields = difference(present, with_named_fields(fields_of(remaining, schema), schema))
+    result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
     return result
 
 
@@ -446,7 +448,7 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> 
 # --- managedFields in JSON form ---
 
 
-def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: Versions) -> list[FieldManagerEntry]:
+def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: VersionAccessors) -> list[FieldManagerEntry]:
     """Decode `managedFields` entries, except those in versions that are no longer served."""
     return [
         manager_entry for manager_entry in _iterate_entries(entries) if versions.is_served(manager_entry.api_version)
@@ -484,12 +486,12 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 
 def _merge_oldest_updates(manager_entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest update entries into one if there are more than `UPDATERS_MAX`."""
+    """Merge the oldest update entries into one if there are more than `UPDATE_ENTRIES_MAX`."""
     updaters = sorted(
         (manager_entry for manager_entry in manager_entries if manager_entry.operation == UPDATE),
         key=lambda manager_entry: (manager_entry.time, manager_entry.name),
     )
-    surplus = len(updaters) - UPDATERS_MAX
+    surplus = len(updaters) - UPDATE_ENTRIES_MAX
     if surplus <= 0:
         return manager_entries
     oldest = updaters[: surplus + 1]
@@ -551,7 +553,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 # The forms of a resource's objects in each of its versions, for comparison in that version.
 
 
-def versions_of(resource: Resource, namespace: str) -> Versions:
+def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
     """Return the accessors for all versions of a resource's kind."""
     info, strategy = resource.info, resource.strategy
 
@@ -562,7 +564,7 @@ def versions_of(resource: Resource, namespace: str) -> Versions:
         decoded = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
         return obj if decoded is None else strategy.show(decoded, api_version)
 
-    return Versions(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
+    return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 
 
 # --- controller manager ---
@@ -594,4 +596,4 @@ class InProcessFieldManager:
         new = {**write.obj, "status": stored["status"]} if "status" in stored else write.obj
         author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
         versions = versions_of(resource, stored["metadata"].get("namespace", ""))
-        return replace(write, managed_fields=updated(stored, new, entries, author, versions))
+        return replace(write, managed_fields=updated_managed_fields(stored, new, entries, author, versions))

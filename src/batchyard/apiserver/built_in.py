@@ -8,16 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api import conversion, scheme, validation
-from batchyard.api.conversion import ShownTimesCache, TimeLocations, times_of
+from batchyard.api.conversion import TimeLocations, WireTimesCache, time_locations
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import DecodedObject, complete
+from batchyard.api.manifests import DecodedObject, decode_unvalidated
 from batchyard.api.meta import LENGTH_MAX, Obj
 from batchyard.api.printing import Column, columns, row
-from batchyard.api.scheme import FILES, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, scope_for
-from batchyard.api.times import days_in
+from batchyard.api.scheme import FILES, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
+from batchyard.api.times import days_in_month
 from batchyard.apiserver.openapi_definitions import schemas_of
-from batchyard.apiserver.patch import shape_of_kind
-from batchyard.apiserver.resources import Resource, no_misfit
+from batchyard.apiserver.patch import merge_schema_of_kind
+from batchyard.apiserver.resources import Resource, no_decoding_error
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Propagation
 
@@ -41,7 +41,7 @@ _MICRO_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_WITH_MICROS)
 _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
 
 
-def time_fault(text: str, *, is_micro: bool) -> str | None:
+def go_time_error(text: str, *, is_micro: bool) -> str | None:
     """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
     remaining, values_by_element = text, dict[str, str]()
@@ -58,7 +58,11 @@ def time_fault(text: str, *, is_micro: bool) -> str | None:
         remaining = remaining[match.end() :]
     if remaining:
         return f"parsing time {_quote(text)}: extra text: {_quote(remaining)}"
-    if not 1 <= int(values_by_element["02"]) <= days_in(int(values_by_element["2006"]), int(values_by_element["01"])):
+    if (
+        not 1
+        <= int(values_by_element["02"])
+        <= days_in_month(int(values_by_element["2006"]), int(values_by_element["01"]))
+    ):
         return f"parsing time {_quote(text)}: day out of range"
     return None
 
@@ -152,7 +156,7 @@ def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
         yield _NOT_A_QUANTITY
     elif expression in _TIME_TYPES and not isinstance(value, str):
         yield f"json: cannot unmarshal {_json_type(value)} into Go value of type string"
-    elif expression in _TIME_TYPES and (fault := time_fault(value, is_micro=expression == "micro-time")):
+    elif expression in _TIME_TYPES and (fault := go_time_error(value, is_micro=expression == "micro-time")):
         yield fault
 
 
@@ -199,18 +203,18 @@ def _last_name(type_name: str) -> str:
     return type_name.rpartition(".")[2]
 
 
-class BuiltIn:
+class BuiltInStrategy:
     """The resource strategy of one built-in kind."""
 
     def __init__(self, constant: str) -> None:
         self._constant = constant
-        self._shown_times = ShownTimesCache()
+        self._shown_times = WireTimesCache()
         #: The paths of time fields, by version.
         self._times: dict[str, TimeLocations] = {}
 
     def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors."""
-        return complete(sent, namespace, valid_obj)
+        return decode_unvalidated(sent, namespace, valid_obj)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
@@ -221,7 +225,7 @@ class BuiltIn:
         times = self._times.get(api_version)
         if times is None:
             times = self._times[api_version] = self.times(api_version)
-        return self._shown_times.in_whole_seconds(self.in_version(stored, api_version), times)
+        return self._shown_times.cut_times_to_seconds(self.in_version(stored, api_version), times)
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
@@ -229,7 +233,7 @@ class BuiltIn:
 
     def times(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields in a version of the kind."""
-        return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
+        return time_locations(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object."""
@@ -282,17 +286,17 @@ def built_in_resources() -> list[Resource]:
 
 
 def _resource(info: ServedKind) -> Resource:
-    orphans_by_default, type_scope = info.constant == scheme.JOB, scope_for(info, info.storage_version)
+    orphans_by_default, type_scope = info.constant == scheme.JOB, load_scope_for_kind(info, info.storage_version)
     is_native = type_scope.name == NATIVE
     return Resource(
         info,
-        BuiltIn(info.constant),
+        BuiltInStrategy(info.constant),
         ("status",) if info.has_status else (),
-        merge_schema=partial(shape_of_kind, info),
+        merge_schema=partial(merge_schema_of_kind, info),
         is_native=is_native,
         find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=info.kind)
         if is_native
-        else no_misfit,
+        else no_decoding_error,
         # kubelets create Nodes with a status
         keeps_sent_status=info.constant == scheme.NODE,
         returns_deleted=info.constant in _KINDS_RETURNING_DELETED,

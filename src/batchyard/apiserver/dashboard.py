@@ -11,31 +11,31 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.apiserver.auth.authorization import Attributes, Authorizer
+from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.request import (
     JSON,
     NO_SUCH_PATH,
-    TEXT,
+    PLAIN_TEXT,
     ApiRequest,
     Response,
     StatusError,
     UserInfo,
     flow_of,
-    is_exempt,
+    is_exempt_from_limits,
 )
 from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
 
 #: The paths of files and of models.
-FILES: Final = "/ui"
-MODELS: Final = "/apis/ui.batchyard.dev/v1alpha1/"
+DASHBOARD_FILES_PATH: Final = "/ui"
+DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The same message for missing and for hidden objects.
 _NO_MODEL: Final = "not found, or not visible to you"
 #: Maximum number of open streams: in total, for one flow, and reserved for the owner.
-PAGE_STREAMS_MAX: Final = 50
-PAGE_STREAMS_PER_FLOW_MAX: Final = 10
-PAGE_STREAMS_FOR_OWNER: Final = 10
+DASHBOARD_STREAMS_MAX: Final = 50
+DASHBOARD_STREAMS_PER_FLOW_MAX: Final = 10
+DASHBOARD_STREAMS_FOR_OWNER: Final = 10
 #: The minimum interval between updates of a stream, and its increase for each open stream.
 _UPDATE_INTERVAL_MIN: Final = 200 * MILLISECOND
 _UPDATE_INTERVAL_PER_STREAM: Final = 50 * MILLISECOND
@@ -91,7 +91,7 @@ class UserListPermissions:
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
         info = scheme.kind_info(kind)
-        attributes = Attributes(self._user, "list", info.group, info.plural, namespace=namespace)
+        attributes = RequestAttributes(self._user, "list", info.group, info.plural, namespace=namespace)
         return self._authorizer.decide(attributes).allowed
 
 
@@ -104,9 +104,9 @@ class StaticFileHandler:
 
     def answer(self, request: ApiRequest) -> Response:
         """Return the static file at the path of a request."""
-        if request.path == FILES:
-            return Response(307, "", content_type=TEXT, headers=(("location", f"{FILES}/"),))
-        file = self._find_file(request.path.removeprefix(f"{FILES}/"))
+        if request.path == DASHBOARD_FILES_PATH:
+            return Response(307, "", content_type=PLAIN_TEXT, headers=(("location", f"{DASHBOARD_FILES_PATH}/"),))
+        file = self._find_file(request.path.removeprefix(f"{DASHBOARD_FILES_PATH}/"))
         if file is None:
             return NO_SUCH_PATH
         return Response(200, file.content, content_type=file.content_type, headers=self._headers)
@@ -126,7 +126,7 @@ class ModelHandler:
 
     def answer(self, request: ApiRequest) -> "Response | ModelStream":
         """Return a view model, or with `watch` a stream of its changes."""
-        view, query = request.path.removeprefix(MODELS), dict(request.query)
+        view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
 
         def compute_model() -> dict[str, Any] | None:
@@ -145,13 +145,13 @@ class ModelHandler:
 
     def _check_stream_limits(self, user: UserInfo) -> None:
         """Raise StatusError if too many streams are open, for the user's flow or for all but the owner."""
-        if is_exempt(user):
-            streams_max = PAGE_STREAMS_MAX
+        if is_exempt_from_limits(user):
+            streams_max = DASHBOARD_STREAMS_MAX
         else:
-            streams_max = PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER
+            streams_max = DASHBOARD_STREAMS_MAX - DASHBOARD_STREAMS_FOR_OWNER
             flow = flow_of(user)
-            if sum(1 for each in self._open_streams.values() if each == flow) >= PAGE_STREAMS_PER_FLOW_MAX:
-                raise _too_many_streams(f"{PAGE_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
+            if sum(1 for each in self._open_streams.values() if each == flow) >= DASHBOARD_STREAMS_PER_FLOW_MAX:
+                raise _too_many_streams(f"{DASHBOARD_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
         if len(self._open_streams) >= streams_max:
             raise _too_many_streams(f"{len(self._open_streams)} dashboard streams are open")
 
@@ -189,7 +189,7 @@ class ModelStream:
         self._update_ticket: int | None = None
         self.is_over = False
         #: Called when lines are available.
-        self.on_news: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _noop
 
     def begin(self, model: dict[str, Any]) -> None:
         """Send the complete model."""
@@ -218,7 +218,7 @@ class ModelStream:
     def mark(self) -> None:
         """Send the time as a keep-alive."""
         self._buffered.append(_encode(self._time()) + b"\n")
-        self.on_news()
+        self.on_new_data()
 
     def end(self) -> None:
         """End the stream after the buffered lines."""
@@ -227,7 +227,7 @@ class ModelStream:
         if self._update_ticket is not None:
             self._timers.cancel(self._update_ticket)
             self._update_ticket = None
-        self.on_news()
+        self.on_new_data()
 
     def _schedule_update(self) -> None:
         wait: Duration = max(_UPDATE_INTERVAL_MIN, _UPDATE_INTERVAL_PER_STREAM * len(self._open_streams))
@@ -243,7 +243,7 @@ class ModelStream:
         if model is None:
             self.end()
         elif self._send(model):
-            self.on_news()
+            self.on_new_data()
 
     def _send(self, model: dict[str, Any]) -> bool:
         """Send the changed parts of a model; return whether there were any."""

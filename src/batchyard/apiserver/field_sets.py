@@ -12,9 +12,9 @@ from batchyard.apiserver.request import bad_request
 
 FieldSet: TypeAlias = Mapping[str, Any]
 
-MARK: Final = "."
+SELF_MARK: Final = "."
 #: The node of a path that is in the set without members below it.
-LEAF: Final[FieldSet] = {MARK: {}}
+LEAF: Final[FieldSet] = {SELF_MARK: {}}
 EMPTY: Final[FieldSet] = {}
 
 
@@ -23,7 +23,7 @@ def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
     field_set: dict[str, Any] = {}
     for step, nested in fields.items():
         if isinstance(nested, Mapping):
-            field_set[step] = {} if step == MARK else of_fields_v1(nested) or LEAF
+            field_set[step] = {} if step == SELF_MARK else of_fields_v1(nested) or LEAF
     return field_set
 
 
@@ -64,7 +64,7 @@ def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
         nested = minuend.get(step)
         if nested is None:
             continue
-        remaining = difference(nested, nested_subtrahend) if step != MARK else EMPTY
+        remaining = difference(nested, nested_subtrahend) if step != SELF_MARK else EMPTY
         if remaining is nested and remaining:
             continue
         if result is None:
@@ -80,7 +80,7 @@ def intersection(first: FieldSet, second: FieldSet) -> FieldSet:
     """Return the field set with the paths in both of two sets."""
     result: dict[str, Any] = {}
     for step, nested in first.items():
-        if step == MARK and step in second:
+        if step == SELF_MARK and step in second:
             result[step] = nested
         elif step in second and (shared := intersection(nested, second[step])):
             result[step] = shared
@@ -89,10 +89,10 @@ def intersection(first: FieldSet, second: FieldSet) -> FieldSet:
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
     """Yield the paths of a field set in the notation of messages: `.spec.containers[name="a"].image`."""
-    if MARK in fields:
+    if SELF_MARK in fields:
         yield path
     for step, nested in sorted(fields.items()):
-        if step != MARK:
+        if step != SELF_MARK:
             yield from paths(nested, path + _format_step(step))
 
 
@@ -119,11 +119,11 @@ _CACHED_STEPS_MAX: Final = 1024
 _CACHED_NAME_LENGTH_MAX: Final = 256
 
 
-def merged(live: Any, applied: Any, schema: MergeSchema) -> Any:
+def merge_applied(live: Any, applied: Any, schema: MergeSchema) -> Any:
     """Merge an applied value into a live one, by their merge schema."""
     if isinstance(live, dict) and isinstance(applied, dict) and not schema.is_atomic:
         changed = {
-            name: merged(live[name], child, schema.field_schema(name)) if name in live else child
+            name: merge_applied(live[name], child, schema.field_schema(name)) if name in live else child
             for name, child in applied.items()
         }
         return {**live, **changed}
@@ -145,23 +145,27 @@ def _merge_lists(live: Mapping[str, Any], applied: Mapping[str, Any], schema: Me
         elif shared_steps and step == shared_steps[0]:
             while (step_before := remaining_steps.popleft()) != step:
                 result.append(applied[step_before])
-            result.append(merged(item, applied[step], schema))
+            result.append(merge_applied(item, applied[step], schema))
             shared_steps.popleft()
     return [
         *result,
-        *(merged(live[step], applied[step], schema) if step in live else applied[step] for step in remaining_steps),
+        *(
+            merge_applied(live[step], applied[step], schema) if step in live else applied[step]
+            for step in remaining_steps
+        ),
     ]
 
 
-def less(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
+def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
     """Return a value without the fields of a field set; None if nothing remains."""
     if isinstance(value, dict) and not schema.is_atomic:
         kept_members = {}
         for name, child in value.items():
             nested = fields.get(f"f:{name}", EMPTY)
             if (
-                MARK not in nested
-                and (remaining := less(child, nested, schema.field_schema(name)) if nested else child) is not None
+                SELF_MARK not in nested
+                and (remaining := without_fields(child, nested, schema.field_schema(name)) if nested else child)
+                is not None
             ):
                 kept_members[name] = remaining
         return kept_members or None
@@ -174,22 +178,22 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
     kept_members = []
     for item in value:
         nested = fields.get(step_of(item, schema), EMPTY)
-        if MARK not in nested:
-            kept_members.append(less(item, nested, schema.item) if nested else item)
+        if SELF_MARK not in nested:
+            kept_members.append(without_fields(item, nested, schema.item) if nested else item)
     return kept_members
 
 
-def with_named(fields: FieldSet, schema: MergeSchema) -> FieldSet:
+def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
     """Add to a field set the declared fields on the path to each of its members."""
     result: dict[str, Any] = {}
     for step, nested in fields.items():
-        if step == MARK:
+        if step == SELF_MARK:
             result[step] = nested
             continue
         name = step.removeprefix("f:")
         inner = schema.field_schema(name) if name != step else schema.item
         is_named = name != step and name in schema.members.fields
-        result[step] = {**with_named(nested, inner), **(LEAF if is_named else EMPTY)}
+        result[step] = {**with_named_fields(nested, inner), **(LEAF if is_named else EMPTY)}
     return result
 
 

@@ -35,7 +35,7 @@ class OperationError(Exception):
     """An operation of a JSON patch does not apply; the message is that of upstream's library."""
 
 
-def json_patched(obj: Obj, patch: Any) -> Any:
+def apply_json_patch(obj: Obj, patch: Any) -> Any:
     """Return an object after the operations of a JSON patch. Raises StatusError if one does not apply."""
     operations = _parse_operations(patch)
     if len(operations) > _OPERATIONS_MAX:
@@ -52,7 +52,7 @@ def json_patched(obj: Obj, patch: Any) -> Any:
     return patched.document
 
 
-def strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
+def json_patch_strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
     """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
     known = {*_STRING_FIELDS, "value"}
     unknown = [

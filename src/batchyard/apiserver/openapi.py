@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.apiserver.openapi_definitions import REFERENCE, schema_name
-from batchyard.apiserver.patch import media_types
+from batchyard.apiserver.patch import patch_media_types
 from batchyard.apiserver.resources import Resource, Resources
 
 # --- message ---
@@ -48,7 +48,7 @@ _YAML_FIELD: Final = 2
 _BOOLEAN_TAG: Final = b"\x10"
 
 
-def message_of(document: Mapping[str, Any]) -> bytes:
+def encode_openapi_v2(document: Mapping[str, Any]) -> bytes:
     """Encode an OpenAPI v2 document as protobuf, without paths and validation limits."""
     info = document["info"]
     return b"".join(
@@ -201,7 +201,7 @@ class OpenApi:
         """Return the OpenAPI v2 definitions as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:
-            self._v2_protobuf = (document, message_of(document))
+            self._v2_protobuf = (document, encode_openapi_v2(document))
         return self._v2_protobuf[1]
 
     def _build_document(self, path: str) -> Any:
@@ -292,7 +292,7 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     }
     if resource.supports_deletecollection:
         collection_operations["delete"] = _operation("deletecollection", kind, _LIST_PARAMETERS, {"200": status})
-    patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in media_types(strategic=resource.is_native)}
+    patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(strategic=resource.is_native)}
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
         "get": _operation("get", kind, (), {"200": obj}),

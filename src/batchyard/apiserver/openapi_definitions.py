@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.printing.cells import json_path
 from batchyard.api.printing.kinds import TABLES
-from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, description, scope, scope_for
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, description, load_scope, load_scope_for_kind
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]
 
@@ -60,7 +60,7 @@ def schema_name(info: ServedKind, version: str) -> str:
 
 def schemas_of(info: ServedKind, version: str) -> Schemas:
     """Return the OpenAPI schema of a kind in a version first, then all referenced schemas."""
-    schemas = _collect_schemas(schema_name(info, version), scope_for(info, version), info.kind)
+    schemas = _collect_schemas(schema_name(info, version), load_scope_for_kind(info, version), info.kind)
     kind = {"group": info.group, "version": version, "kind": info.kind}
     schemas[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
     return schemas
@@ -68,7 +68,7 @@ def schemas_of(info: ServedKind, version: str) -> Schemas:
 
 def metadata_schemas() -> Schemas:
     """Return the OpenAPI schema of object metadata first, then all referenced schemas."""
-    native = scope(NATIVE)
+    native = load_scope(NATIVE)
     return _collect_schemas(_type_name(_METADATA, native), native, _METADATA)
 
 
@@ -164,7 +164,7 @@ _LIST_TYPE: Final = "x-kubernetes-list-type"
 _LIST_KEYS: Final = "x-kubernetes-list-map-keys"
 
 
-class Conversion(NamedTuple):
+class ConversionService(NamedTuple):
     """The Service that serves a conversion webhook."""
 
     service: str
@@ -172,7 +172,7 @@ class Conversion(NamedTuple):
     path: str
 
 
-def provided_definition(info: ServedKind) -> dict[str, Any]:
+def platform_definition(info: ServedKind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind that the platform serves, with all served versions."""
     definition = definition_of(info)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
@@ -181,7 +181,7 @@ def provided_definition(info: ServedKind) -> dict[str, Any]:
     return {**definition, "metadata": metadata, "spec": spec}
 
 
-def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dict[str, Any]:
+def definition_of(info: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind; with a conversion webhook it includes all versions."""
     versions = info.versions if conversion is not None else (info.storage_version,)
     names = {

@@ -11,9 +11,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, scope, scope_for
-from batchyard.apiserver.json_patch import json_patched
-from batchyard.apiserver.request import APPLY, JSON_PATCH, MERGE, STRATEGIC, StatusError, bad_request
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scope, load_scope_for_kind
+from batchyard.apiserver.json_patch import apply_json_patch
+from batchyard.apiserver.request import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_MERGE_PATCH,
+    StatusError,
+    bad_request,
+)
 
 # --- merge schema ---
 #
@@ -66,12 +73,12 @@ class MergeSchema:
     def field_schema(self, name: str) -> "MergeSchema":
         """Return the merge schema of a field; FREE if the field is unknown."""
         members = self.members
-        return members.fields.get(name) or members.undeclared or FREE
+        return members.fields.get(name) or members.undeclared or UNSTRUCTURED
 
     @property
     def item(self) -> "MergeSchema":
         """The merge schema of list items."""
-        return self.members.item or FREE
+        return self.members.item or UNSTRUCTURED
 
     def allows_field(self, name: str) -> bool:
         """Report whether the schema allows a field."""
@@ -79,16 +86,16 @@ class MergeSchema:
 
 
 def _free_members() -> MergeSchemaMembers:
-    return MergeSchemaMembers({}, FREE, FREE)
+    return MergeSchemaMembers({}, UNSTRUCTURED, UNSTRUCTURED)
 
 
 #: Unknown structure: mappings are merged, lists are atomic, all fields are allowed.
-FREE: Final = MergeSchema({}, _free_members)
+UNSTRUCTURED: Final = MergeSchema({}, _free_members)
 
 
-def shape_of_kind(info: ServedKind, version: str) -> MergeSchema:
+def merge_schema_of_kind(info: ServedKind, version: str) -> MergeSchema:
     """Return the merge schema of a built-in kind in one of its versions."""
-    return _schema_of_type(scope_for(info, version), info.kind)
+    return _schema_of_type(load_scope_for_kind(info, version), info.kind)
 
 
 @cache
@@ -114,12 +121,12 @@ def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
     return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
 
 
-def metadata_shape() -> MergeSchema:
+def metadata_merge_schema() -> MergeSchema:
     """Return the merge schema of object metadata."""
-    return _schema_of_type(scope(NATIVE), "ObjectMeta")
+    return _schema_of_type(load_scope(NATIVE), "ObjectMeta")
 
 
-def shape_of_schema(schema: Mapping[str, Any], metadata: MergeSchema = FREE) -> MergeSchema:
+def merge_schema_of_custom_kind(schema: Mapping[str, Any], metadata: MergeSchema = UNSTRUCTURED) -> MergeSchema:
     """Return the merge schema of a custom kind from its structural schema and the one of its metadata."""
     return MergeSchema(
         {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
@@ -129,11 +136,11 @@ def shape_of_schema(schema: Mapping[str, Any], metadata: MergeSchema = FREE) -> 
 def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
     ownership: Any = None
     match schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-map-type"):
-        case "map", _:
+        case ["map", _]:
             ownership = schema.get("x-kubernetes-list-map-keys", [])
-        case "set", _:
+        case ["set", _]:
             ownership = _SET
-        case _, "atomic":
+        case [_, "atomic"]:
             ownership = _ATOMIC
     facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
@@ -146,7 +153,7 @@ def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
     is_object = schema.get("x-kubernetes-embedded-resource")
-    root = {"apiVersion": FREE, "kind": FREE, "metadata": metadata_shape()} if is_object else {}
+    root = {"apiVersion": UNSTRUCTURED, "kind": UNSTRUCTURED, "metadata": metadata_merge_schema()} if is_object else {}
     return root | {name: _merge_schema_of(child) for name, child in (schema.get("properties") or {}).items()}
 
 
@@ -155,7 +162,7 @@ def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
     if isinstance(additional, Mapping):
         return _merge_schema_of(additional)
     is_open = additional or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
-    return FREE if is_open else None
+    return UNSTRUCTURED if is_open else None
 
 
 # --- strategic ---
@@ -180,7 +187,7 @@ _RETAIN_KEYS: Final = "$retainKeys"
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def strategically_merged(
+def apply_strategic_merge_patch(
     value: Mapping[str, Any], patch: Mapping[str, Any], merge_schema: MergeSchema
 ) -> dict[str, Any]:
     """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
@@ -240,7 +247,7 @@ def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None
 def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, order: Any) -> Any:
     """Apply a strategic merge patch to a field."""
     if isinstance(new_value, Mapping):
-        return strategically_merged(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
+        return apply_strategic_merge_patch(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
     if isinstance(new_value, list) and merge_schema.merge is not None:
         return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, order)
     return new_value
@@ -275,7 +282,9 @@ def _merge_items(
     for item in patch_items:
         position = positions.setdefault(_encode_item_key(item, key), len(merged_items))
         merged_items[position : position + 1] = [
-            strategically_merged(merged_items[position] if position < len(merged_items) else {}, item, merge_schema)
+            apply_strategic_merge_patch(
+                merged_items[position] if position < len(merged_items) else {}, item, merge_schema
+            )
         ]
     return patch_items, merged_items
 
@@ -350,7 +359,7 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
 # JSON merge patch. Source: RFC 7396.
 
 
-def merged(value: Any, patch: Any) -> Any:
+def apply_merge_patch(value: Any, patch: Any) -> Any:
     """Apply a JSON merge patch: objects are merged, null removes, other values replace."""
     if not isinstance(patch, Mapping):
         return patch
@@ -359,27 +368,31 @@ def merged(value: Any, patch: Any) -> Any:
         if new_value is None:
             result.pop(field, None)
         else:
-            result[field] = merged(result.get(field), new_value)
+            result[field] = apply_merge_patch(result.get(field), new_value)
     return result
 
 
-def patched(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
+def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
     """Apply a patch of any media type to an object. Raises StatusError if it cannot be applied."""
     if content_type == JSON_PATCH:
-        return json_patched(obj, patch)
+        return apply_json_patch(obj, patch)
     if not isinstance(patch, Mapping):
         raise bad_request("a merge patch must be an object")
-    return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, merge_schema)
+    return (
+        apply_merge_patch(obj, patch)
+        if content_type == MERGE_PATCH
+        else apply_strategic_merge_patch(obj, patch, merge_schema)
+    )
 
 
-def media_types(*, strategic: bool) -> list[str]:
+def patch_media_types(*, strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    return [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
+    return [JSON_PATCH, MERGE_PATCH, *([STRATEGIC_MERGE_PATCH] if strategic else []), APPLY_PATCH]
 
 
-def check_media_type(content_type: str, *, strategic: bool) -> None:
+def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
     """Raise StatusError if a media type is not that of a supported patch."""
-    accepted = media_types(strategic=strategic)
+    accepted = patch_media_types(strategic=strategic)
     if content_type not in accepted:
         message = f"accepted media types include: {', '.join(accepted)}"
         raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}")

@@ -17,7 +17,7 @@ from batchyard.api.yaml_documents import (
 )
 from batchyard.base.instant import SECOND, Instant
 
-Value: TypeAlias = int | bytes
+FieldValue: TypeAlias = int | bytes
 _VARINT_MAX = 10  # bytes
 
 
@@ -38,7 +38,7 @@ class BadMessage(Exception):  # noqa: N818 - named after the condition
     """The bytes are not a valid protobuf message."""
 
 
-def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tuple[int, Value]]:
+def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tuple[int, FieldValue]]:
     """Yield number and value of each protobuf field: an integer for varints, bytes for other wire types."""
     position = 0
     while position < len(message):
@@ -49,12 +49,12 @@ def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tup
         yield tag >> 3, value
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """Convert a protobuf varint to a signed 64-bit integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def _read_value(message: bytes, position: int, wire_type: int) -> tuple[Value, int]:
+def _read_value(message: bytes, position: int, wire_type: int) -> tuple[FieldValue, int]:
     if wire_type == 0:
         return _read_varint(message, position)
     if wire_type == 2:
@@ -93,7 +93,7 @@ class _Field(NamedTuple):
     keeps_zero: bool
 
 
-def decoded(body: bytes) -> dict[str, Any]:
+def decode_protobuf_object(body: bytes) -> dict[str, Any]:
     """Decode the object of a protobuf request body. Raises BadMessage if it is malformed or of an unknown kind."""
     if not body.startswith(_MAGIC):
         raise BadMessage("the body does not start with the prefix k8s\\0 of Kubernetes protobuf")
@@ -156,7 +156,7 @@ def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[st
     return result
 
 
-def _store_field(result: dict[str, Any], field: _Field, value: Value, limits: DecodingLimits) -> None:
+def _store_field(result: dict[str, Any], field: _Field, value: FieldValue, limits: DecodingLimits) -> None:
     """Convert the value of a protobuf field, and store it in the JSON object."""
     if field.is_map:
         entry = dict(fields_of(_expect_bytes(value)))
@@ -172,7 +172,7 @@ def _store_field(result: dict[str, Any], field: _Field, value: Value, limits: De
         result[field.name] = converted
 
 
-def _convert_value(type_name: str, value: Value, limits: DecodingLimits) -> Any:
+def _convert_value(type_name: str, value: FieldValue, limits: DecodingLimits) -> Any:
     """Convert a protobuf value of the given type to JSON."""
     if "." in type_name:
         return _decode_object(_expect_bytes(value), type_name, limits)
@@ -181,26 +181,26 @@ def _convert_value(type_name: str, value: Value, limits: DecodingLimits) -> Any:
     return decode(value)
 
 
-def _decode_text(value: Value) -> str:
+def _decode_text(value: FieldValue) -> str:
     try:
         return _expect_bytes(value).decode()
     except UnicodeDecodeError as error:
         raise BadMessage(f"a string is not valid UTF-8: {error}") from error
 
 
-def _expect_bytes(value: Value) -> bytes:
+def _expect_bytes(value: FieldValue) -> bytes:
     if isinstance(value, int):
         raise BadMessage("expected a string or an object in a field, found a number")
     return value
 
 
-def _decode_number(value: Value) -> int:
+def _decode_number(value: FieldValue) -> int:
     if not isinstance(value, int):
         raise BadMessage("expected a number in a field, found a string or an object")
-    return signed(value)
+    return to_signed(value)
 
 
-def _decode_double(value: Value) -> float:
+def _decode_double(value: FieldValue) -> float:
     raw = _expect_bytes(value)
     if len(raw) != 8:
         raise BadMessage(f"a double must have 8 bytes, not {len(raw)}")
@@ -208,7 +208,7 @@ def _decode_double(value: Value) -> float:
     return number
 
 
-def _decode_instant(value: Value) -> Instant | None:
+def _decode_instant(value: FieldValue) -> Instant | None:
     """Return the instant of a protobuf Timestamp; None if it is zero."""
     fields = {number: _decode_number(field_value) for number, field_value in fields_of(_expect_bytes(value))}
     seconds = fields.get(1, 0)
@@ -217,26 +217,26 @@ def _decode_instant(value: Value) -> Instant | None:
     return seconds * SECOND + fields.get(2, 0) // 1000 % SECOND or None
 
 
-def _decode_time(value: Value) -> str | None:
+def _decode_time(value: FieldValue) -> str | None:
     instant = _decode_instant(value)
     return None if instant is None else format_time(instant // SECOND * SECOND)
 
 
-def _decode_micro_time(value: Value) -> str | None:
+def _decode_micro_time(value: FieldValue) -> str | None:
     instant = _decode_instant(value)
     return None if instant is None else format_micro_time(instant)
 
 
-def _decode_quantity(value: Value) -> str:
+def _decode_quantity(value: FieldValue) -> str:
     return _decode_text(dict(fields_of(_expect_bytes(value))).get(1, b""))
 
 
-def _decode_int_or_string(value: Value) -> int | str:
+def _decode_int_or_string(value: FieldValue) -> int | str:
     fields = dict(fields_of(_expect_bytes(value)))
     return _decode_text(fields.get(3, b"")) if fields.get(1, 0) else _decode_number(fields.get(2, 0))
 
 
-def _decode_raw_json(value: Value) -> Any:
+def _decode_raw_json(value: FieldValue) -> Any:
     """Decode the JSON that a protobuf message embeds."""
     raw = _expect_bytes(dict(fields_of(_expect_bytes(value))).get(1, b""))
     try:
@@ -247,7 +247,7 @@ def _decode_raw_json(value: Value) -> Any:
         raise BadMessage(f"embedded JSON is invalid: {error}") from error
 
 
-def _decode_items(value: Value) -> list[str]:
+def _decode_items(value: FieldValue) -> list[str]:
     return [_decode_text(item) for _, item in fields_of(_expect_bytes(value))]
 
 

@@ -16,11 +16,11 @@ from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionC
 # Users and groups. Sources: k8s.io/apiserver, pkg/authentication (user, x509, serviceaccount).
 
 
-MASTERS: Final = "system:masters"
+MASTERS_GROUP: Final = "system:masters"
 #: The group that may read metrics and health.
-MONITORING: Final = "system:monitoring"
-AUTHENTICATED: Final = "system:authenticated"
-UNAUTHENTICATED: Final = "system:unauthenticated"
+MONITORING_GROUP: Final = "system:monitoring"
+AUTHENTICATED_GROUP: Final = "system:authenticated"
+UNAUTHENTICATED_GROUP: Final = "system:unauthenticated"
 _SERVICE_ACCOUNT_PREFIX: Final = "system:serviceaccount:"
 _SERVICE_ACCOUNTS_GROUP: Final = "system:serviceaccounts"
 
@@ -40,12 +40,12 @@ class UserInfo(NamedTuple):
         return {name: value for name, value in {**fields, "extra": extra}.items() if value}
 
 
-ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED,))
+ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 
-def of_certificate(name: str, groups: tuple[str, ...]) -> UserInfo:
+def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
     """Return the user that a verified client certificate names."""
-    return UserInfo(name, (*groups, AUTHENTICATED))
+    return UserInfo(name, (*groups, AUTHENTICATED_GROUP))
 
 
 def account_name(namespace: str, name: str) -> str:
@@ -81,15 +81,15 @@ def flow_of(user: UserInfo) -> str:
     return user.name if account is None else f"system:serviceaccounts:{account[0]}"
 
 
-def is_exempt(user: UserInfo) -> bool:
+def is_exempt_from_limits(user: UserInfo) -> bool:
     """Report whether a user's requests are exempt from flow limits, as those of the group `system:masters` are."""
-    return MASTERS in user.groups
+    return MASTERS_GROUP in user.groups
 
 
 JSON: Final = "application/json"
-TEXT: Final = "text/plain; charset=utf-8"
+PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 #: Joins the values of a repeated header; header values cannot contain it.
-SEPARATOR: Final = "\n"
+HEADER_SEPARATOR: Final = "\n"
 _FALSE_VALUES: Final = frozenset({"false", "0"})
 
 
@@ -145,7 +145,7 @@ class Response(NamedTuple):
 
 
 #: As in Kubernetes; clients convert it to a Status that names the requested object.
-NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=TEXT)
+NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=PLAIN_TEXT)
 
 
 class StatusError(Exception):
@@ -213,7 +213,7 @@ class StreamingResponse(Protocol):
     """A streamed response, which ends by itself or when its client disconnects."""
 
     is_over: bool
-    on_news: Callable[[], None]
+    on_new_data: Callable[[], None]
     """Called when data is available."""
 
     @property
@@ -282,9 +282,9 @@ AnyResponse: TypeAlias = StartedResponse | DeferredResponse
 
 #: The media types of patches.
 JSON_PATCH: Final = "application/json-patch+json"
-MERGE: Final = "application/merge-patch+json"
-STRATEGIC: Final = "application/strategic-merge-patch+json"
-APPLY: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
 # --- options ---
@@ -345,7 +345,7 @@ class DeleteOptions(NamedTuple):
 def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     """Parse the options of a write request. Raises StatusError if they are invalid."""
     query = request.query
-    faults = [*_write_option_faults(request, content_type)] if query or content_type == APPLY else []
+    faults = [*_write_option_faults(request, content_type)] if query or content_type == APPLY_PATCH else []
     if faults:
         raise _invalid(_OPTION_KINDS[request.method], faults)
     agent = request.headers.get("user-agent", "").partition("/")[0]
@@ -357,9 +357,9 @@ def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
 def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
     query = request.query
     manager = query.get("fieldManager", "")
-    if content_type == APPLY and not manager:
+    if content_type == APPLY_PATCH and not manager:
         yield FieldError("fieldManager", "Required value: is required for apply patch")
-    if content_type != APPLY and "force" in query:
+    if content_type != APPLY_PATCH and "force" in query:
         yield FieldError("force", "Forbidden: may not be specified for non-apply patch")
     if len(manager) > _MANAGER_LENGTH_MAX:
         yield FieldError("fieldManager", f"Too long: may not be more than {_MANAGER_LENGTH_MAX} bytes")
@@ -453,7 +453,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 def check_list_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a list request are invalid."""
     query = request.query
-    timeout_of(request)
+    timeout_seconds(request)
     _check_faults(_list_option_faults(query))
     if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
@@ -461,11 +461,11 @@ def check_list_options(request: ApiRequest) -> None:
 
 def check_watch_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a watch request are invalid."""
-    timeout_of(request)
+    timeout_seconds(request)
     _check_faults(_watch_option_faults(request.query))
 
 
-def timeout_of(request: ApiRequest) -> int:
+def timeout_seconds(request: ApiRequest) -> int:
     """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not a number."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER.fullmatch(text):

@@ -12,7 +12,7 @@ from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.patch import FREE, MergeSchema
+from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, UserInfo, causes_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, ObjectReader, Propagation, Write, WriteResult
@@ -81,10 +81,10 @@ class EndpointHandlers(NamedTuple):
 
 
 def _untyped_merge_schema(_version: str) -> MergeSchema:
-    return FREE
+    return UNSTRUCTURED
 
 
-def no_misfit(_sent: Mapping[str, Any]) -> str | None:
+def no_decoding_error(_sent: Mapping[str, Any]) -> str | None:
     """Return None: the kind has no Go decoding errors."""
     return None
 
@@ -105,7 +105,7 @@ class Resource(NamedTuple):
     #: resourceVersion.
     is_native: bool = False
     #: Returns Go's decoding error of a value with a wrong type; None if all values fit.
-    find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_misfit
+    find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_decoding_error
     #: Whether the strategy drops unknown fields silently, so that they must be detected before.
     drops_unknown: bool = False
     #: Whether a new object keeps the sent status.
@@ -188,7 +188,9 @@ def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str
     return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
 
 
-def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, EndpointHandlers]) -> list[Resource]:
+def with_subresource_handlers(
+    resources: Iterable[Resource], kind: str, answers: Mapping[str, EndpointHandlers]
+) -> list[Resource]:
     """Return the resources, with subresources added to one kind."""
     return [
         resource._replace(answers={**resource.answers, **answers}) if resource.info.constant == kind else resource
@@ -225,7 +227,7 @@ class ResourcePath(NamedTuple):
         return self.resource.answers.get(self.subresource)
 
 
-def resource_at(resources: Resources, path: str) -> ResourcePath | None:
+def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
     """Parse an API path; None if it names no served resource."""
     parts = path.strip("/").split("/")
     if not all(parts):
@@ -237,7 +239,7 @@ def resource_at(resources: Resources, path: str) -> ResourcePath | None:
     return None
 
 
-def part_at(path: str) -> str:
+def subresource_in_path(path: str) -> str:
     """Return the subresource that a path names, whether it is served or not; '' if it names none."""
     parts = path.strip("/").split("/")
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
@@ -292,42 +294,44 @@ class ApiObjectStore(ObjectReader, Protocol):
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.
 
 
-def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
+def rejected_write_error(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
     """Convert the error of a rejected write to an API error."""
     match error:
         case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
             error_details = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
             return StatusError(404, "NotFound", str(error), error_details)
         case NotFound():
-            return not_found(path)
+            return not_found_error(path)
         case Conflict() if isinstance(write, Create):
             return StatusError(
-                409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', details(path, name)
+                409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', object_details(path, name)
             )
         case Conflict():
-            return conflict(path, name)
+            return conflict_error(path, name)
         case InvalidObject():
-            return invalid(error, path, name)
+            return invalid_object_error(error, path, name)
         case Forbidden():
-            return StatusError(403, "Forbidden", str(error), details(path, name))
+            return StatusError(403, "Forbidden", str(error), object_details(path, name))
     return StatusError(500, error.reason, str(error))
 
 
-def not_found(path: ResourcePath) -> StatusError:
+def not_found_error(path: ResourcePath) -> StatusError:
     """Return the 404 error of a missing object."""
-    return StatusError(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
+    return StatusError(
+        404, "NotFound", f'{path.resource.title} "{path.name}" not found', object_details(path, path.name)
+    )
 
 
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(path: ResourcePath, name: str, reason: str = _MODIFIED) -> StatusError:
+def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED) -> StatusError:
     """Return the 409 error of a changed object or an unmet precondition."""
     message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reason}'
-    return StatusError(409, "Conflict", message, details(path, name))
+    return StatusError(409, "Conflict", message, object_details(path, name))
 
 
-def invalid(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
+def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
     """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
     faults = tuple(fault for fault in error.faults if not fault.webhook)
     if error.faults and not faults:
@@ -344,7 +348,7 @@ def _format_faults(faults: Sequence[FieldError]) -> str:
     return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
 
 
-def details(path: ResourcePath, name: str) -> dict[str, str]:
+def object_details(path: ResourcePath, name: str) -> dict[str, str]:
     """Return the `details` of a Status about an object."""
     fields = {"name": name, "group": path.info.group, "kind": path.info.plural}
     return {field: value for field, value in fields.items() if value}

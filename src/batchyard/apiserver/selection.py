@@ -23,7 +23,7 @@ _SELECTOR_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
 
 
-def requirements_of(text: str) -> tuple[Requirement, ...]:
+def parse_label_selector(text: str) -> tuple[Requirement, ...]:
     """Parse the requirements of a label selector. Raises StatusError if it is malformed."""
     lexemes = iter([*_TOKEN.findall(text), ""])
     requirements: list[Requirement] = []
@@ -47,7 +47,7 @@ def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement
     key = next(lexemes) if is_negated else lexeme
     if key in _OPERATOR_TOKENS:
         raise _parse_error(f"found '{key}', expected: identifier")
-    for problem in rules.qualified_name(key):
+    for problem in rules.qualified_name_errors(key):
         raise _parse_error(f'Invalid value: "{key}": {problem}')
     operator = next(lexemes)
     if is_negated or operator in _TERM_ENDS:
@@ -91,7 +91,7 @@ def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
         if operator in "<>" and not _SELECTOR_INTEGER.fullmatch(value):
             problem = "for 'Gt', 'Lt' operators, the value must be an integer"
             raise _parse_error(f'values[{index}]: Invalid value: "{value}": {problem}')
-        for problem in rules.label_value(value):
+        for problem in rules.label_value_errors(value):
             raise _parse_error(f'values[{index}][{key}]: Invalid value: "{value}": {problem}')
 
 
@@ -160,13 +160,13 @@ class LabelTerms:
         self._other_requirements: list[Requirement] = []
         for each in requirements:
             match each.operator, len(each.values):
-                case "In", 1:
+                case ["In", 1]:
                     self._required_labels.add((each.key, each.values[0]))
-                case "NotIn", _:
+                case ["NotIn", _]:
                     self._excluded_labels.update((each.key, value) for value in each.values)
-                case "Exists", _:
+                case ["Exists", _]:
                     self._required_keys.add(each.key)
-                case "DoesNotExist", _:
+                case ["DoesNotExist", _]:
                     self._excluded_keys.add(each.key)
                 case _:
                     self._other_requirements.append(each._replace(values=tuple(dict.fromkeys(each.values))))
@@ -201,19 +201,19 @@ class Selection(NamedTuple):
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
 
-def selection_of(request: ApiRequest, info: ServedKind) -> Selection:
+def parse_selection(request: ApiRequest, info: ServedKind) -> Selection:
     """Parse the label and field selectors of a request. Raises StatusError if they are malformed."""
-    labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
+    labels = LabelTerms(parse_label_selector(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 
-def name_selected(request: ApiRequest) -> str:
+def selected_name(request: ApiRequest) -> str:
     """Return the object name that the field selector of a request requires; '' if it requires none."""
     for term in _TERMS.findall(request.query.get("fieldSelector", "")):
         match = _TERM.fullmatch(term)
         if match is not None and match[1] == "metadata.name" and match[2] != "!=":
             name = _ESCAPED.sub(r"\1", match[3])
-            return "" if rules.path_segment(name) else name
+            return "" if rules.path_segment_errors(name) else name
     return ""
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.conversion import metadata_in_whole_seconds
+from batchyard.api.conversion import cut_metadata_times_to_seconds
 from batchyard.api.errors import InvalidObject
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj, with_metadata
@@ -22,12 +22,12 @@ from batchyard.api.yaml_documents import (
     FAULTS_MAX,
     NESTING_MAX,
     VALUES_MAX,
-    nesting,
-    outside_strings,
+    nesting_depth,
     read_documents,
+    remove_json_strings,
 )
 from batchyard.apiserver.patch import MergeSchema
-from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
+from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decode_protobuf_object
 from batchyard.apiserver.request import (
     IGNORE,
     JSON,
@@ -38,7 +38,7 @@ from batchyard.apiserver.request import (
     WriteOptions,
     bad_request,
 )
-from batchyard.apiserver.resources import ResourcePath, invalid
+from batchyard.apiserver.resources import ResourcePath, invalid_object_error
 from batchyard.base.instant import Instant
 
 # --- bodies ---
@@ -56,7 +56,7 @@ _decode_json_body = msgspec.json.Decoder(strict=True).decode
 _DUPLICATES_KEY: Final = "\0twice"
 
 
-class Body(NamedTuple):
+class RequestBody(NamedTuple):
     """A decoded request body, and the errors of strict decoding."""
 
     value: Any
@@ -68,18 +68,18 @@ def content_type_of(request: ApiRequest) -> str:
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
-def read_body(request: ApiRequest) -> Body:
+def read_body(request: ApiRequest) -> RequestBody:
     """Decode the object in a request body. Raises StatusError if it is malformed."""
     content_type = content_type_of(request)
     if not request.body:
-        return Body({})
+        return RequestBody({})
     if content_type not in _BODY_READERS:
         accepted = f"accepted media types include: {', '.join(_BODY_READERS)}"
         raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
     return _BODY_READERS[content_type](request.body)
 
 
-def read_json(body: bytes) -> Body:
+def read_json(body: bytes) -> RequestBody:
     """Decode a JSON request body. Raises StatusError if it is invalid."""
     try:
         text = body.decode()
@@ -90,13 +90,13 @@ def read_json(body: bytes) -> Body:
     # Re-encoding differs if a field is duplicated, or numbers or escapes have another form. Only then is the slow check
     # for duplicates necessary.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
-        return Body(value)
-    return Body(
+        return RequestBody(value)
+    return RequestBody(
         value, tuple(islice(_duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), ""), FAULTS_MAX))
     )
 
 
-def read_yaml(body: bytes) -> Body:
+def read_yaml(body: bytes) -> RequestBody:
     """Decode a YAML or JSON request body. Raises StatusError if it is invalid or not a single document."""
     if body.lstrip()[:1] == b"{":
         return read_json(body)
@@ -110,17 +110,17 @@ def read_yaml(body: bytes) -> Body:
     document = documents[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
-    return Body(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
+    return RequestBody(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
 
 
-def _read_protobuf(body: bytes) -> Body:
+def _read_protobuf(body: bytes) -> RequestBody:
     try:
-        return Body(decoded(body))
+        return RequestBody(decode_protobuf_object(body))
     except BadMessage as error:
         raise bad_request(f"the request body cannot be decoded: {error}") from error
 
 
-_BODY_READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
+_BODY_READERS: Final[Mapping[str, Callable[[bytes], RequestBody]]] = {
     JSON: read_json,
     YAML: read_yaml,
     PROTOBUF: _read_protobuf,
@@ -138,10 +138,10 @@ def check_size(body: bytes) -> None:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * VALUES_MAX:
         raise _too_many_values()
-    unquoted = outside_strings(body)
+    unquoted = remove_json_strings(body)
     if unquoted.count(b"[") + unquoted.count(b"{") + unquoted.count(b",") > VALUES_MAX:
         raise _too_many_values()
-    if nesting(unquoted) > NESTING_MAX:
+    if nesting_depth(unquoted) > NESTING_MAX:
         raise bad_request(f"the request body is nested more than {NESTING_MAX} levels deep")
 
 
@@ -179,17 +179,17 @@ def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
 # Source: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 
 
-class Pruned(NamedTuple):
+class PrunedValue(NamedTuple):
     """A value without unknown fields, and the errors of strict decoding about them."""
 
     value: Any
     faults: Sequence[str]
 
 
-def pruned(value: Any, merge_schema: MergeSchema) -> Pruned:
+def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
     """Return a value without the fields that its merge schema lacks; the same value if it has none of these."""
     faults: list[str] = []
-    return Pruned(_prune_value(value, merge_schema, "", faults), faults)
+    return PrunedValue(_prune_value(value, merge_schema, "", faults), faults)
 
 
 def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[str]) -> Any:
@@ -222,14 +222,16 @@ def _prune_mapping(
 _OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences")
 
 
-class Sent(NamedTuple):
+class SentObject(NamedTuple):
     """A sent object, decoded into the storage version, and the warnings for its sender."""
 
     obj: dict[str, Any]
     warnings: tuple[str, ...]
 
 
-def object_of_body(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
+def decode_body_object(
+    body: RequestBody, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None
+) -> SentObject:
     """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
     sent, is_patched = with_kind(body.value, path), patched_from is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
@@ -242,9 +244,9 @@ def object_of_body(body: Body, path: ResourcePath, options: WriteOptions, patche
     if faults and options.validation == STRICT:
         raise _decoding_error(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
     if result.obj is None:
-        raise invalid(InvalidObject(result.faults), path, name_of(sent))
+        raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent))
     _check_name_and_namespace(result.obj["metadata"], path)
-    return Sent(_without_empty_metadata(result.obj), (*result.warnings, *faults))
+    return SentObject(_without_empty_metadata(result.obj), (*result.warnings, *faults))
 
 
 def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
@@ -272,12 +274,12 @@ def _decode_known_fields(
     """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
-        pruned_value = pruned(sent, resource.merge_schema(path.version))
+        pruned_value = prune_to_merge_schema(sent, resource.merge_schema(path.version))
         return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
     result = resource.strategy.decode(sent, namespace, valid_obj)
     if result.obj is not None or not any(fault.problem == "unknown field" for fault in result.faults):
         return result, ()
-    pruned_value = pruned(sent, resource.merge_schema(path.version))
+    pruned_value = prune_to_merge_schema(sent, resource.merge_schema(path.version))
     return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
 
 
@@ -326,7 +328,7 @@ class ResponseForm(Enum):
     METADATA_LIST = "PartialObjectMetadataList"
 
 
-class ShownItems(Sequence[Any]):
+class ConvertedItems(Sequence[Any]):
     """The converted items of a list, as a lazy sequence: each access converts again."""
 
     def __init__(self, stored: Sequence[Any], convert: Callable[[Any], Any]) -> None:
@@ -341,7 +343,7 @@ class ShownItems(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         selected = self._stored[index]
-        return ShownItems(selected, self._convert) if isinstance(index, slice) else self._convert(selected)
+        return ConvertedItems(selected, self._convert) if isinstance(index, slice) else self._convert(selected)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -353,7 +355,7 @@ class Representation:
     """Renders the objects of a resource in the form that a request accepts."""
 
     def __init__(self, request: ApiRequest, path: ResourcePath, now: Instant) -> None:
-        self._form = form_of(request)
+        self._form = accepted_form(request)
         self._path = path
         self._now = now
         self._include_object = request.query.get("includeObject") or _INCLUDE_OBJECT_VALUES[0]
@@ -391,10 +393,10 @@ class Representation:
             case ResponseForm.TABLE:
                 return self._table(stored, metadata)
             case ResponseForm.WHOLE:
-                return whole_list(stored, self._path, metadata)
+                return full_object_list(stored, self._path, metadata)
         if self._form is ResponseForm.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
-        kind, items = ResponseForm.METADATA_LIST.value, ShownItems(stored, _metadata_only)
+        kind, items = ResponseForm.METADATA_LIST.value, ConvertedItems(stored, _metadata_only)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -411,7 +413,7 @@ class Representation:
                 **self._embedded_object(obj),
             }
 
-        rows = [row(stored[0])] if len(stored) == 1 else ShownItems(stored, row)
+        rows = [row(stored[0])] if len(stored) == 1 else ConvertedItems(stored, row)
         table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**table_fields, "columnDefinitions": _column_definitions(columns), "rows": rows}
 
@@ -424,10 +426,10 @@ class Representation:
         # managedFields are more than half of the metadata and unused in tables; kubectl is twice as fast without them.
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
-        return {"object": {**_METADATA_ONLY_TYPE, "metadata": metadata_in_whole_seconds(metadata)}}
+        return {"object": {**_METADATA_ONLY_TYPE, "metadata": cut_metadata_times_to_seconds(metadata)}}
 
 
-def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def full_object_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
     version, show = path.api_version, path.resource.strategy.show
     has_type = path.resource.has_typed_items
@@ -438,23 +440,23 @@ def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str,
             converted if has_type else {field: value for field, value in converted.items() if field not in _TYPE_FIELDS}
         )
 
-    items = ShownItems(stored, item)
+    items = ConvertedItems(stored, item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
-def in_form(answer: Response, form: ResponseForm) -> Response:
+def convert_to_form(answer: Response, form: ResponseForm) -> Response:
     """Convert the response of a write to the metadata form, if the client accepts only that."""
     kind = answer.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return answer
     if "items" in answer.body:
-        items = ShownItems(answer.body["items"], _metadata_only)
+        items = ConvertedItems(answer.body["items"], _metadata_only)
         body = {"kind": ResponseForm.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
         return answer._replace(body=body)
     return answer._replace(body=_metadata_only(answer.body))
 
 
-def form_of(request: ApiRequest) -> ResponseForm:
+def accepted_form(request: ApiRequest) -> ResponseForm:
     """Return the first supported form that a request accepts. Raises StatusError if none is supported."""
     return _parse_accept_header(request.headers.get("accept", "*/*"))
 
@@ -534,4 +536,4 @@ _CELL_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def _metadata_only(obj: Obj) -> dict[str, Any]:
-    return {**_METADATA_ONLY_TYPE, "metadata": metadata_in_whole_seconds(obj["metadata"])}
+    return {**_METADATA_ONLY_TYPE, "metadata": cut_metadata_times_to_seconds(obj["metadata"])}

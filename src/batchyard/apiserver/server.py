@@ -12,17 +12,17 @@ from batchyard.apiserver.auth.security import HEALTH, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.handlers.write import (
-    ATTEMPTS_MAX,
-    SMALL_MAX,
+    INLINE_BODY_MAX,
+    PREPARE_ATTEMPTS_MAX,
     WriteExecutor,
     WriteHandler,
-    encoded,
-    prepared_write,
+    decode_prepared_write,
+    encode_prepared_write,
 )
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.request import (
     NO_SUCH_PATH,
-    TEXT,
+    PLAIN_TEXT,
     AnyResponse,
     ApiRequest,
     DeferredResponse,
@@ -30,8 +30,8 @@ from batchyard.apiserver.request import (
     StatusError,
     method_not_allowed,
 )
-from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict, resource_at
-from batchyard.apiserver.serialization import ResponseForm, form_of, in_form
+from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
+from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
 from batchyard.base.instant import Instant
 
 # --- audit ---
@@ -47,7 +47,7 @@ class AuditedRequest(NamedTuple):
     #: The request with the authenticated user.
     known: ApiRequest
     #: The request with the impersonated user, if any.
-    acting: ApiRequest
+    effective_request: ApiRequest
     path: ResourcePath | None
     answer: AnyResponse
     #: Whether an unexpected exception ended the request.
@@ -55,7 +55,7 @@ class AuditedRequest(NamedTuple):
 
 
 #: The audited response of an unexpected exception; the server log has the traceback.
-DEFECT: Final = StatusError(500, "InternalError", "APIServer panic'd: see the server log")
+DEFECT_ERROR: Final = StatusError(500, "InternalError", "APIServer panic'd: see the server log")
 Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
@@ -70,15 +70,15 @@ def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[s
         "auditID": f"{now:x}-{number}",
         "stage": _audit_stage(audited),
         "requestURI": request.path + query,
-        "verb": attributes_of(audited.acting, path).verb,
+        "verb": attributes_of(audited.effective_request, path).verb,
         "user": request.user.to_json(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _status(answer),
         "stageTimestamp": format_micro_time(now),
     }
-    if audited.acting.user != request.user:
-        event["impersonatedUser"] = audited.acting.user.to_json()
+    if audited.effective_request.user != request.user:
+        event["impersonatedUser"] = audited.effective_request.user.to_json()
     if path is not None:
         event["objectRef"] = _reference(path)
     if isinstance(answer, Response) and answer.annotations:
@@ -86,7 +86,7 @@ def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[s
     return event
 
 
-def no_audit(_audited: AuditedRequest) -> None:
+def discard_audit(_audited: AuditedRequest) -> None:
     """Discard an audited request."""
 
 
@@ -132,7 +132,7 @@ class ApiServer:
         now: Callable[[], Instant],
         resources: Resources,
         access: AuthFilters,
-        audit: Auditor = no_audit,
+        audit: Auditor = discard_audit,
     ) -> None:
         self._write_handler = WriteHandler(objects, now)
         self._read_handler = ReadHandler(objects, feed, now)
@@ -177,27 +177,27 @@ class ApiServer:
 
     def begins_watch(self, request: ApiRequest) -> bool:
         """Report whether a request with `watch` starts a watch; it does not for named objects and writes."""
-        path = resource_at(self._resources, request.path)
+        path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
-        known = acting = request
+        known = effective_request = request
         path, answer = None, None
         try:
-            path = resource_at(self._resources, request.path)
-            known = acting = self._auth_filters.authenticate(request)
-            acting = self._auth_filters.impersonate(known)
-            answer = _with_deprecation(self._answer(acting, path), path)
+            path = parse_resource_path(self._resources, request.path)
+            known = effective_request = self._auth_filters.authenticate(request)
+            effective_request = self._auth_filters.impersonate(known)
+            answer = _with_deprecation(self._answer(effective_request, path), path)
         except StatusError as error:
             answer = error.response()
         finally:
-            audited_answer = answer or DEFECT.response()
-            self._audit(AuditedRequest(known, acting, path, audited_answer, is_defect=answer is None))
+            audited_answer = answer or DEFECT_ERROR.response()
+            self._audit(AuditedRequest(known, effective_request, path, audited_answer, is_defect=answer is None))
         return (
             answer
             if not isinstance(answer, DeferredResponse)
-            else self._audit_deferred(answer, AuditedRequest(known, acting, path, answer))
+            else self._audit_deferred(answer, AuditedRequest(known, effective_request, path, answer))
         )
 
     def _audit_deferred(self, deferred: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
@@ -224,14 +224,14 @@ class ApiServer:
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
-            form = form_of(request)
+            form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
                 self._auth_filters.check(request, path, "create")
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
             answer = _with_deprecation(self._write_handler.handle(request, path), path)
             if form is not ResponseForm.WHOLE:
-                return in_form(answer, form) if isinstance(answer, Response) else answer
+                return convert_to_form(answer, form) if isinstance(answer, Response) else answer
             if (
                 self._forecast_dry_run is None
                 or not _is_forecast_dry_run(request, path)
@@ -247,7 +247,7 @@ class ApiServer:
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
-        if len(request.body) > SMALL_MAX:
+        if len(request.body) > INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
 
@@ -255,19 +255,19 @@ class ApiServer:
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: WriteExecutor
     ) -> DeferredResponse:
         """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
-        user, work = request.user, partial(encoded, partial(self._write_handler.prepare, request, path))
+        user, work = request.user, partial(encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                answer = self._store_prepared(encoded_write, path, is_last=attempt == ATTEMPTS_MAX)
+                answer = self._store_prepared(encoded_write, path, is_last=attempt == PREPARE_ATTEMPTS_MAX)
                 if answer is None:
                     executor.ask(user, work, partial(finish, respond, attempt + 1))
                 else:
-                    respond(answer if form is ResponseForm.WHOLE else in_form(answer, form))
+                    respond(answer if form is ResponseForm.WHOLE else convert_to_form(answer, form))
             except StatusError as error:
                 respond(error.response())
             except Exception:
-                respond(DEFECT.response())
+                respond(DEFECT_ERROR.response())
                 raise
 
         callbacks: list[Callable[[Response], None]] = []
@@ -278,13 +278,13 @@ class ApiServer:
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
     ) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = prepared_write(encoded_write)
+        prepared = decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared, path):
             answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
             assert isinstance(answer, Response), "the response to a write must be a Response"
             return answer
         if is_last:
-            raise conflict(path, path.name)
+            raise conflict_error(path, path.name)
         return None
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
@@ -295,7 +295,7 @@ class ApiServer:
             return NO_SUCH_PATH
         root, _, subpath = request.path.strip("/").partition("/")
         if root in HEALTH:
-            return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=TEXT)
+            return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
         for prefix, answer in self._prefix_handlers.items():
@@ -316,8 +316,8 @@ class ApiServer:
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     """Raise StatusError for a large body on a path that does not store an object."""
     is_object = path is not None and path.answer is None and request.method != "DELETE"
-    if len(request.body) > SMALL_MAX and not is_object:
-        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
+    if len(request.body) > INLINE_BODY_MAX and not is_object:
+        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {INLINE_BODY_MAX}")
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:

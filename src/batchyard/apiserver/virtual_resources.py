@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from batchyard.api import scheme
-from batchyard.api.conversion import TimeLocations, as_stored, in_whole_seconds
+from batchyard.api.conversion import TimeLocations, cut_times_to_seconds, restore_stored_times
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
@@ -13,12 +13,12 @@ from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Cell, Column
 from batchyard.api.scheme import ServedKind, description
 from batchyard.api.validation import core as event
-from batchyard.apiserver.built_in import BuiltIn
+from batchyard.apiserver.built_in import BuiltInStrategy
 from batchyard.apiserver.openapi_definitions import schema_name
-from batchyard.apiserver.patch import MergeSchema, MergeSchemaMembers, shape_of_kind
+from batchyard.apiserver.patch import MergeSchema, MergeSchemaMembers, merge_schema_of_kind
 from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed
-from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath, not_found
-from batchyard.apiserver.selection import selection_of
+from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath, not_found_error
+from batchyard.apiserver.selection import parse_selection
 from batchyard.apiserver.serialization import Representation
 from batchyard.base.instant import Instant
 
@@ -27,7 +27,7 @@ from batchyard.base.instant import Instant
 # Resources without stored objects, whose requests are answered by functions.
 
 
-class VirtualStrategy(BuiltIn):
+class VirtualStrategy(BuiltInStrategy):
     """The resource strategy of a kind without stored objects, which has only an OpenAPI schema."""
 
     def __init__(self, info: ServedKind) -> None:
@@ -45,12 +45,12 @@ class VirtualStrategy(BuiltIn):
         return {schema_name(self._info, version): schema}
 
 
-def unstored(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
+def virtual_resource(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
     """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
     return Resource(kind, VirtualStrategy(kind), answers=answers)
 
 
-def unstored_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:
+def virtual_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:
     """Return the kind of a virtual resource."""
     constant = f"{kind}.{group}" if group else kind
     return ServedKind(constant, kind, group, (version,), version, plural, singular, namespaced=namespaced)
@@ -86,7 +86,7 @@ class ComputedStrategy(VirtualStrategy):
         return [cell(stored, now) for _, cell in self._table]
 
 
-def derived(
+def computed_resource(
     strategy: ComputedStrategy, info: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
 ) -> Resource:
     """Return a virtual resource that supports get and list of computed objects."""
@@ -99,15 +99,15 @@ def derived(
         if name:
             obj = source.get_object(namespace, name)
             if obj is None:
-                raise not_found(path)
+                raise not_found_error(path)
             return Response(200, representation.render_object(obj))
-        selection = selection_of(request, info)
+        selection = parse_selection(request, info)
         return Response(
             200, representation.render_list([o for o in source.list_objects(namespace) if selection.accepts(o)], {})
         )
 
     handlers = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
-    resource = unstored(info, {"": handlers})._replace(strategy=strategy)
+    resource = virtual_resource(info, {"": handlers})._replace(strategy=strategy)
     return resource
 
 
@@ -140,7 +140,7 @@ def events_resource() -> Resource:
     )
 
 
-class _RenamedEvents(BuiltIn):
+class _RenamedEvents(BuiltInStrategy):
     """The resource strategy of Events in the group `events.k8s.io`."""
 
     def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
@@ -149,18 +149,18 @@ class _RenamedEvents(BuiltIn):
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
-        prepared_event: dict[str, Any] = as_stored(
-            new, in_whole_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
+        prepared_event: dict[str, Any] = restore_stored_times(
+            new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
         )
         return prepared_event
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new Event of `events.k8s.io`."""
-        return [*super().check_create(new), *event.strict_faults(new)]
+        return [*super().check_create(new), *event.events_v1_faults(new)]
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update of an Event of `events.k8s.io`."""
-        return [*super().check_update(new, old), *event.strict_update_faults(new, old)]
+        return [*super().check_update(new, old), *event.events_v1_update_faults(new, old)]
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored Event with the field names of `events.k8s.io`."""
@@ -184,7 +184,7 @@ def _merge_schema(version: str) -> MergeSchema:
     return MergeSchema(
         {},
         lambda: MergeSchemaMembers(
-            _rename_fields(shape_of_kind(_CORE_EVENT, version).members.fields, _EVENTS_V1_NAMES)
+            _rename_fields(merge_schema_of_kind(_CORE_EVENT, version).members.fields, _EVENTS_V1_NAMES)
         ),
     )
 
@@ -207,7 +207,7 @@ _DEPRECATION: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
-    info = unstored_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
+    info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
     info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION)
     table = (
         (Column("Name"), cells.name),
@@ -215,7 +215,7 @@ def component_statuses(now: Callable[[], Instant]) -> Resource:
         (Column("Message"), lambda obj, _now: str(obj["conditions"][0]["message"])),
         (Column("Error"), lambda _obj, _now: ""),
     )
-    return derived(ComputedStrategy(info, table), info, _ComponentStatusSource(), now)
+    return computed_resource(ComputedStrategy(info, table), info, _ComponentStatusSource(), now)
 
 
 class _ComponentStatusSource:

@@ -246,7 +246,7 @@ def _is_allowed(machine: MachineType, requirements: NodeRequirements) -> bool:
     """Report whether the requirements allow a machine type."""
     if requirements.machine_type:
         return machine.name == requirements.machine_type
-    if not machine.is_made_unasked:
+    if not machine.is_auto_provisionable:
         return False
     if requirements.family:
         return machine.family == requirements.family

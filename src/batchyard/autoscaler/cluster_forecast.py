@@ -35,7 +35,7 @@ class UpcomingCluster:
 
     def prepare(self) -> None:
         """Add the upcoming nodes, and the pods of ProvisioningRequests with booked capacity."""
-        for machine in self._index.machines.coming.values():
+        for machine in self._index.machines.upcoming_machines.values():
             group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._failed_machines:
                 self._index.nodes.set_node(upcoming_node(machine, group))

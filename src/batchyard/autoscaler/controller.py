@@ -9,7 +9,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import grace_period
-from batchyard.api.views.pods import BY_EVICTION, PodView, disrupted, is_terminating
+from batchyard.api.views.pods import DISRUPTION_BY_EVICTION, PodView, is_terminating, with_disruption
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.index import KINDS, Failures, NodeFacts, ScalingIndex
@@ -35,7 +35,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
 from batchyard.autoscaler.scale_up import LoopContext, ScaleUp, units_of
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import new_instance
-from batchyard.disruption.controller import verdict
+from batchyard.disruption.controller import eviction_decision
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
@@ -219,7 +219,7 @@ class ScaleDown:
 
     def _find_node_for(self, pod: PodView) -> str:
         """Return the name of a node that the pod fits, or ''; only resources are scored."""
-        shortlist = self._nodes.shortlists.of(pod.shape, AutoscalingProfile.BALANCED)
+        shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
         return shortlist.best(PodFilters(pod, self._nodes).passes)
 
     # --- removal ---
@@ -501,7 +501,7 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
         if is_terminating(pod):
             continue
         known_budgets = reader.list(scheme.POD_DISRUPTION_BUDGET, pod["metadata"].get("namespace", ""))
-        decision = verdict(pod, [budgets.get(key_of(budget), budget) for budget in known_budgets], now)
+        decision = eviction_decision(pod, [budgets.get(key_of(budget), budget) for budget in known_budgets], now)
         if decision.refusal is not None:
             is_refused = True
             continue
@@ -517,7 +517,10 @@ def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), GRACE_MAX)
-    outcome.writes += [UpdateStatus(disrupted(pod, BY_EVICTION, now)), Delete(key, grace, uid=metadata["uid"])]
+    outcome.writes += [
+        UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, now)),
+        Delete(key, grace, uid=metadata["uid"]),
+    ]
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.api.patterns import is_found
+from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.node_groups import (
@@ -94,7 +94,7 @@ def _request_price(pod: PodView) -> float:
 def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
     """Return the index of the first priority pattern that matches the pool; unmatched pools come last."""
     name = option.group.name.pool
-    return next((rank for rank, pattern in enumerate(priorities) if is_found(pattern, name)), len(priorities))
+    return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
 
 
 # --- backoff ---

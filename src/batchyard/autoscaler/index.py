@@ -214,7 +214,7 @@ class ScalingIndex:
             self._draining[name] = None
         if not facts.is_upcoming:
             self.machines.record_ready(name)
-        if name in self.machines.coming:
+        if name in self.machines.upcoming_machines:
             return False  # its machine already counts as the future node
         return facts != before and self.is_pool_autoscaled(facts.pool)
 
@@ -350,7 +350,7 @@ class Failures:
         """Find machines that failed or did not become nodes in time."""
         for machine in self._index.machines.failed.values():
             self._fail(machine, self._machine_error(machine))
-        for machine in self._index.machines.coming.values():
+        for machine in self._index.machines.upcoming_machines.values():
             group = self._groups.get(machine.group)
             if group is None or self._index.settings is None:
                 continue

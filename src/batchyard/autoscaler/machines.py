@@ -45,7 +45,7 @@ class MachineIndex:
         #: The failed machines, by name.
         self.failed: dict[str, MachineRecord] = {}
         #: By name: the machines that may become nodes and have not been ready yet.
-        self.coming: dict[str, MachineRecord] = {}
+        self.upcoming_machines: dict[str, MachineRecord] = {}
 
     @property
     def sizes(self) -> Mapping[GroupName, int]:
@@ -85,7 +85,7 @@ class MachineIndex:
 
     def record_ready(self, name: str) -> None:
         """Record that a machine has become a ready node."""
-        self.coming.pop(name, None)
+        self.upcoming_machines.pop(name, None)
 
     def _add(self, machine: MachineRecord) -> None:
         name, group = machine.name, machine.group
@@ -98,7 +98,7 @@ class MachineIndex:
         elif machine.has_failed:
             self.failed[name] = machine
         elif machine.may_become_node:
-            self.coming[name] = machine
+            self.upcoming_machines[name] = machine
 
     def _drop(self, name: str) -> None:
         machine = self._machines.pop(name, None)
@@ -113,7 +113,7 @@ class MachineIndex:
         if machine.is_leaving:
             self._leaving[group] -= 1
         self.failed.pop(name, None)
-        self.coming.pop(name, None)
+        self.upcoming_machines.pop(name, None)
 
 
 def _machine(instance: Obj) -> MachineRecord:

@@ -106,7 +106,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         priorities=tuple(autoscaling.get("priorities") or ()),
         scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
         patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded), after_add),
-        utilization_threshold=meta.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
+        utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _THRESHOLD)),
         provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
         limits={row["resource"]: _limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
         makes_pools=provisioning is not None,

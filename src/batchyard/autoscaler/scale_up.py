@@ -18,7 +18,7 @@ from batchyard.autoscaler.expander import FULL, NodeGroupsState, ScaleUpOption, 
 from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, ScalingSettings, groups_of
 from batchyard.base.instant import Instant
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.filtering import pick_node, why_not
+from batchyard.placement.filtering import choose_node, filter_failure_reasons
 from batchyard.placement.node_filters import find_obstacle, find_shortage
 from batchyard.placement.node_info import NodeInfo
 
@@ -54,7 +54,7 @@ def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
 
 def kind_of(pod: PodView, nodes: ClusterSnapshot) -> Kind:
     """Return the kind of a pod; a pod with inter-pod rules has a separate kind."""
-    if pod.shape.minds_pods or _is_repelled(pod, nodes):
+    if pod.shape.depends_on_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
@@ -95,7 +95,7 @@ class PodPlacements:
         unplaceable_kinds: dict[Kind, None] = {}
         for pod in pods:
             kind = kind_of(pod, self._nodes)
-            name = "" if kind in unplaceable_kinds else pick_node(pod, self._nodes)
+            name = "" if kind in unplaceable_kinds else choose_node(pod, self._nodes)
             if name:
                 self.add(pod, name)
             else:
@@ -111,7 +111,7 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Report whether existing pods have anti-affinity to the pod."""
     return any(
-        term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.anti_affinity_terms
+        term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.placed_pods.anti_affinity_terms
     )
 
 
@@ -207,7 +207,7 @@ def _simulated_node_name(group: NodeGroup, index: int) -> str:
 def _misfit_reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return why a pod does not fit a simulated node; empty if it fits."""
     node = nodes.get(name)
-    return () if node is None else why_not(pod, node, nodes)
+    return () if node is None else filter_failure_reasons(pod, node, nodes)
 
 
 def _requested_fraction(pod: PodView, template: NodeView) -> float:

@@ -53,13 +53,13 @@ _DRAW_BITS: Final = 52
 _DRAW_RANGE: Final = 1 << _DRAW_BITS
 
 
-def draw(seed: int, *names: str) -> int:
+def draw_integer(seed: int, *names: str) -> int:
     """Return a uniformly distributed integer from 0 to 2**52 - 1, determined by the seed and the names."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 64 - _DRAW_BITS
 
 
-def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
+def draw_triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
     """Return a duration from `low` to `high` in a triangular distribution with its mode at `typical`.
 
     The seed and the names determine the duration.
@@ -67,7 +67,7 @@ def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *nam
     width, below_mode, above_mode = high - low, typical - low, high - typical
     if width <= 0:
         return low
-    random_value = draw(seed, *names)
+    random_value = draw_integer(seed, *names)
     if random_value * width < below_mode << _DRAW_BITS:
         return low + isqrt(random_value * width * below_mode >> _DRAW_BITS)
     return high - isqrt((_DRAW_RANGE - random_value) * width * above_mode >> _DRAW_BITS)

@@ -56,13 +56,13 @@ def parse_duration(text: str) -> Duration:
     return total // 1000
 
 
-def seconds(duration: Duration) -> int | float:
+def duration_seconds(duration: Duration) -> int | float:
     """Convert a duration to seconds for output and JSON: an int for whole seconds, otherwise a float."""
     whole_seconds, remainder = divmod(duration, SECOND)
     return whole_seconds if remainder == 0 else duration / SECOND
 
 
-def duration_text(duration: Duration) -> str:
+def format_duration(duration: Duration) -> str:
     """Format a duration as `parse_duration` reads it, without loss: `2100s`, or `1500us` for fractions of a second."""
     whole_seconds, remainder = divmod(duration, SECOND)
     return f"{whole_seconds}s" if remainder == 0 else f"{duration}us"
@@ -104,6 +104,6 @@ def format_age(duration: Duration) -> str:
 _DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
-def backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
+def exponential_backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
     """Return the delay before an attempt (counted from 1): `base`, doubled each time, and at most `maximum`."""
     return min(base << min(attempt - 1, _DOUBLINGS_MAX), maximum)

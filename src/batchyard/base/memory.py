@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache, wraps
 from typing import Any, Final, Generic, TypeVar, cast
 
-REMEMBERED_MAX: Final = 4096
+LRU_CACHE_ENTRIES_MAX: Final = 4096
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -32,7 +32,7 @@ class LruCache(Generic[_K, _V]):
         entries[key] = value
         if len(entries) == size_before:
             entries.move_to_end(key)
-        elif size_before == REMEMBERED_MAX:
+        elif size_before == LRU_CACHE_ENTRIES_MAX:
             entries.popitem(last=False)
 
 
@@ -42,11 +42,11 @@ class LruCache(Generic[_K, _V]):
 
 
 #: The maximum length of a cached argument, in characters or bytes, unless the function has another limit.
-LENGTH_MAX: Final = 512
+CACHED_ARGUMENT_LENGTH_MAX: Final = 512
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def memoized_if_short(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
+def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
     """Return a decorator that caches a function's result if its first argument has at most `length_max` characters."""
 
     def decorate(function: _FunctionT) -> _FunctionT:
@@ -72,7 +72,7 @@ _THRESHOLDS: Final = (200_000, 50, 100)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def rare_garbage_collection() -> Iterator[None]:
     """Run the cyclic garbage collector rarely within the block."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
@@ -83,7 +83,7 @@ def rare_collections() -> Iterator[None]:
 
 
 @contextmanager
-def no_collections() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Disable automatic cyclic garbage collection within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -94,6 +94,6 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def collect() -> None:
+def collect_garbage() -> None:
     """Run a full cyclic garbage collection."""
     gc.collect()

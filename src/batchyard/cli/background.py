@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from batchyard.base.instant import duration_text
+from batchyard.base.instant import format_duration
 from batchyard.cli import output
 from batchyard.server.logging.logs import LogSettings
-from batchyard.server.platform.data_dir import LOG, LOOPBACK, PlatformOptions, PlatformProcess, process_in
+from batchyard.server.platform.data_dir import LOG_FILE, LOOPBACK, PlatformOptions, PlatformProcess, running_process_in
 
-ENDED_WITHIN: Final = 30  # seconds
+END_TIMEOUT_SECONDS: Final = 30  # seconds
 _POLL_INTERVAL: Final = 0.05  # seconds
 
 
@@ -34,10 +34,10 @@ class UpOptions(NamedTuple):
     host_network: bool = False
 
 
-def start_behind(options: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
+def start_in_background(options: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
     """Start a platform in its own process and wait until it listens; the command exits if the start fails."""
     platform_options = options.platform_options
-    log = platform_options.folder / LOG
+    log = platform_options.folder / LOG_FILE
     with _lock_log(log), log.open("ab") as log_file:
         log_offset = log_file.tell()
         process = subprocess.Popen(  # noqa: S603 - this program
@@ -51,19 +51,19 @@ def start_behind(options: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformP
             running = _wait_until_listening(platform_options.folder, process, log_offset)
         except KeyboardInterrupt:  # its pid has not been printed, so the user could not end it
             process.terminate()
-            process.wait(ENDED_WITHIN)
+            process.wait(END_TIMEOUT_SECONDS)
             raise
     return process, running
 
 
 def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_offset: int) -> PlatformProcess:
     """Return the started platform process once it listens; the command exits if the process exits first."""
-    while (running := process_in(folder)) is None or running.pid != process.pid:
+    while (running := running_process_in(folder)) is None or running.pid != process.pid:
         try:
             process.wait(_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
-        _fail_with_log(folder / LOG, log_offset, process.returncode)
+        _fail_with_log(folder / LOG_FILE, log_offset, process.returncode)
     return running
 
 
@@ -110,16 +110,16 @@ def _up_arguments(options: UpOptions) -> list[str]:
     arguments += ["--controllers", ",".join(platform_options.controllers)]
     arguments += [] if platform_options.audit_log is None else ["--audit-log", str(platform_options.audit_log)]
     arguments += ["--log-level", options.logs.level, "--log-format", "json" if options.logs.is_json else "text"]
-    arguments += [] if platform_options.runtime is None else ["--runtime", duration_text(platform_options.runtime)]
+    arguments += [] if platform_options.runtime is None else ["--runtime", format_duration(platform_options.runtime)]
     arguments += ["--otlp", platform_options.traces_to] if platform_options.traces_to else []
     arguments += ["--host-network"] if options.host_network else []
     flags = {"--insecure-loopback": platform_options.is_insecure, "--accept-loss": platform_options.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 
 
-def process_of(folder: Path) -> PlatformProcess:
+def running_platform(folder: Path) -> PlatformProcess:
     """Return the platform process of a data directory; the command exits if no platform runs there."""
-    running = process_in(folder)
+    running = running_process_in(folder)
     if running is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set --data-dir")
     return running

@@ -14,38 +14,38 @@ from urllib.parse import urlsplit
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.kueue_configuration import completed
+from batchyard.api.kueue_configuration import complete_configuration
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.client.transport import HttpRequest
-from batchyard.controller_groups import NAMESPACES, REMOTE, kinds_seen
+from batchyard.controller_groups import NAMESPACES, REMOTE_GROUPS, kinds_read
 from batchyard.scheduling.kueue_configuration import decision_fields
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.kubeconfig.access import (
     ApiServerAccess,
     KubeconfigError,
     KubeconfigSource,
-    access_of_owner,
-    tls_of_owner,
+    owner_access,
+    owner_tls_context,
 )
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.coexistence import configuration_of, unsupported_settings
+from batchyard.server.operator.coexistence import read_kueue_configuration, unsupported_settings
 from batchyard.server.operator.snapshot import PageHandler, SnapshotError, SnapshotResult, read_cluster
-from batchyard.server.platform.data_dir import PlatformProcess, process_in
+from batchyard.server.platform.data_dir import PlatformProcess, running_process_in
 from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.state import LEFT_OUT, State
+from batchyard.sim.state import OMITTED_KINDS, State
 from batchyard.sim.state_document import read_state, state_of
-from batchyard.sim.whatif import NEEDED, consequences_of
+from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
 
 # --- requests ---
 #
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 
 
-def answered_elsewhere(
+def request_kubeconfig_cluster(
     read: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
 ) -> tuple[str, int, bytes]:
     """Send a GET request to the cluster of a kubeconfig; return the server's URL, the status code and the body.
@@ -80,7 +80,7 @@ class UnreachableError(Exception):
 
 
 #: Errors that the commands print as one line, without a traceback.
-REFUSALS: Final = (UnreachableError, KubeconfigError, OSError, http.client.HTTPException)
+REQUEST_ERRORS: Final = (UnreachableError, KubeconfigError, OSError, http.client.HTTPException)
 
 
 class ClusterTarget(NamedTuple):
@@ -96,7 +96,7 @@ class ClusterTarget(NamedTuple):
         return bool(self.kubeconfig or self.context)
 
 
-def reading(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
+def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     """Return a function that reads the cluster's address and credentials; the client calls it again on expiry."""
     if target.is_elsewhere:
 
@@ -109,18 +109,18 @@ def reading(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     running = _running_platform(target.data_dir)
 
     async def read_owner_access() -> ApiServerAccess:
-        return access_of_owner(running, target.data_dir)
+        return owner_access(running, target.data_dir)
 
     return read_owner_access
 
 
-def answered(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
+def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
     """Return the JSON document at a path; raise UnreachableError for an error status.
 
     `path_in` returns the path for the default namespace.
     """
     if target.is_elsewhere:
-        url, code, body = answered_elsewhere(reading(target), path_in)
+        url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
     else:
         url, code, body = _request_local_platform(
             _running_platform(target.data_dir), target.data_dir, path_in("default")
@@ -131,7 +131,7 @@ def answered(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[st
 
 
 def _running_platform(folder: Path) -> PlatformProcess:
-    running = process_in(folder)
+    running = running_process_in(folder)
     if running is None:
         message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
         raise UnreachableError(f"no platform runs in {folder}: {message}")
@@ -144,7 +144,7 @@ def _request_local_platform(running: PlatformProcess, folder: Path, path: str) -
     if url_parts.scheme == "http":
         connection = http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
     else:
-        tls_context = tls_of_owner(folder)
+        tls_context = owner_tls_context(folder)
         connection = http.client.HTTPSConnection(
             url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
         )
@@ -175,11 +175,11 @@ def _decode_json(body: bytes) -> Mapping[str, Any]:
 
 
 #: The default duration of virtual time that a run continues after a state.
-UNTIL: Final = 24 * HOUR
+DEFAULT_RUN_LENGTH: Final = 24 * HOUR
 _NAMES_SHOWN_MAX: Final = 3
 
 
-def state_in(file: str) -> State:
+def read_state_file(file: str) -> State:
     """Return the state in a file; the command exits if it cannot be read."""
     try:
         state = read_state(file)
@@ -206,44 +206,46 @@ def with_explicit_runtimes(state: State, assumption: str = "they run to the end"
     return completed_state
 
 
-_WATCHED_KINDS: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
+_WATCHED_KINDS: Final = (*kinds_read([group for group in REMOTE_GROUPS if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
 #: The kinds of a snapshot. ConfigMaps are excluded: they can hold anything, and no decision depends on them.
-KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
+SNAPSHOT_KINDS: Final = tuple(
+    kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in {*OMITTED_KINDS, scheme.CONFIG_MAP}
+)
 
 
 class ClusterError(Exception):
     """The state of a cluster cannot be read; the message has the reason and the remedy."""
 
 
-SOURCE_REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
+SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
 def requested_state(file: str | None, target: ClusterTarget) -> State:
     """Return the state of a file, or of a cluster without a file; the command exits if it cannot be read."""
     if file is not None:
-        return state_in(file)
+        return read_state_file(file)
     try:
         state = asyncio.run(_read_state(target))
-    except SOURCE_REFUSALS as error:
+    except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     print_unread_kinds(state)
     return state
 
 
-def access_to(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
+def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     """Return a function that reads the cluster's address and credentials; ClusterError if no platform runs."""
-    if not target.is_elsewhere and process_in(target.data_dir) is None:
+    if not target.is_elsewhere and running_process_in(target.data_dir) is None:
         message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
         raise ClusterError(f"no platform runs in {target.data_dir}: {message}")
-    return reading(target)
+    return access_reader_of_target(target)
 
 
-async def reading_of(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
+async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
     """Read a cluster page by page; raise ClusterError if that fails or if required kinds cannot be listed."""
-    read = access_to(target)
+    read = access_reader_of_source(target)
     transport = HttpTransport(await read(), read)
     try:
-        snapshot_result = await read_cluster(transport, KINDS, handle_page)
+        snapshot_result = await read_cluster(transport, SNAPSHOT_KINDS, handle_page)
         await _find_configuration(snapshot_result, transport)
     except SnapshotError as error:
         raise ClusterError(str(error)) from None
@@ -251,7 +253,7 @@ async def reading_of(target: ClusterTarget, handle_page: PageHandler) -> Snapsho
         await transport.close()
     if scheme.CLUSTER_QUEUE in snapshot_result.unserved:
         raise ClusterError("the API server does not serve ClusterQueues: install Kueue first")
-    missing_kinds = [kind for kind in NEEDED if kind in snapshot_result.forbidden]
+    missing_kinds = [kind for kind in REQUIRED_KINDS if kind in snapshot_result.forbidden]
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
         raise ClusterError(
@@ -265,10 +267,10 @@ async def reading_of(target: ClusterTarget, handle_page: PageHandler) -> Snapsho
 async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
     """Find Kueue's Configuration in the cluster and keep the fields that affect scheduling decisions."""
     if snapshot_result.configuration is None:
-        search_result = await configuration_of(transport)
+        search_result = await read_kueue_configuration(transport)
         snapshot_result.configuration = search_result.configuration
-        snapshot_result.of_configuration = (
-            search_result.message if search_result.configuration is not None or search_result.is_lacking else ""
+        snapshot_result.configuration_message = (
+            search_result.message if search_result.configuration is not None or search_result.is_unreadable else ""
         )
     if snapshot_result.configuration is not None:
         snapshot_result.beside = list(unsupported_settings(snapshot_result.configuration))
@@ -281,11 +283,15 @@ async def _read_state(target: ClusterTarget) -> State:
     def collect_objects(_: str, page: Sequence[Obj]) -> None:
         objects.extend(page)
 
-    snapshot_result = await reading_of(target, collect_objects)
+    snapshot_result = await read_snapshot(target, collect_objects)
     if snapshot_result.configuration is None:
-        if snapshot_result.of_configuration:
-            output.report_line(f"batchyard: {snapshot_result.of_configuration}; using the default Kueue Configuration")
+        if snapshot_result.configuration_message:
+            output.report_line(
+                f"batchyard: {snapshot_result.configuration_message}; using the default Kueue Configuration"
+            )
         return state_of(objects, snapshot_result.at, tuple(snapshot_result.forbidden))
     return state_of(
-        [*objects, completed(snapshot_result.configuration)], snapshot_result.at, tuple(snapshot_result.forbidden)
+        [*objects, complete_configuration(snapshot_result.configuration)],
+        snapshot_result.at,
+        tuple(snapshot_result.forbidden),
     )

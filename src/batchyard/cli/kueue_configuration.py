@@ -16,7 +16,7 @@ from batchyard.scheduling.kueue_configuration import (
 from batchyard.server.operator.coexistence import unsupported_settings
 
 
-def configuration_in(file: Path) -> Obj:
+def read_configuration_file(file: Path) -> Obj:
     """Return the Kueue Configuration in a file; the command exits if it is invalid."""
     try:
         return read_configuration(str(file), file.read_text("utf-8"))
@@ -28,14 +28,14 @@ def configuration_in(file: Path) -> Obj:
         output.fail(f"batchyard: {file}: {error}; save the file as UTF-8")
 
 
-def settings_in(file: Path) -> KueueSettings:
+def read_kueue_settings(file: Path) -> KueueSettings:
     """Return the settings of a Kueue Configuration; the command exits if it requires unsupported features."""
-    return parse_kueue_settings(kept_in(file))
+    return parse_kueue_settings(read_supported_configuration(file))
 
 
-def kept_in(file: Path) -> Obj:
+def read_supported_configuration(file: Path) -> Obj:
     """Return the Configuration in a file and print its ignored fields; the command exits on unsupported fields."""
-    configuration = configuration_in(file)
+    configuration = read_configuration_file(file)
     errors = [f"{file}: {fault}" for fault in unsupported_field_errors(configuration)]
     if errors:
         output.fail("\n".join(errors))
@@ -44,9 +44,9 @@ def kept_in(file: Path) -> Obj:
     return configuration
 
 
-def beside(file: Path) -> KueueSettings:
+def read_shadow_settings(file: Path) -> KueueSettings:
     """Return the settings of a Kueue Configuration for shadow mode, which runs beside that Kueue."""
-    configuration = configuration_in(file)
+    configuration = read_configuration_file(file)
     for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")
     return parse_kueue_settings(configuration)

@@ -8,20 +8,20 @@ import gc
 import sys
 import traceback
 
-from batchyard.base.memory import rare_collections
+from batchyard.base.memory import rare_garbage_collection
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 
 def main() -> None:
     """Run the `batchyard` command line."""
     try:
-        with rare_collections():
+        with rare_garbage_collection():
             from batchyard.cli.app import app  # noqa: PLC0415 - handles Ctrl-C during the import
 
             app()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_EXIT_CODE)
     except Exception as error:
         if sys.flags.dev_mode:
             raise

@@ -58,7 +58,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class Scraped(StrEnum):
+class ScrapingChoice(StrEnum):
     """The object that makes the cluster's Prometheus scrape the operator's metrics."""
 
     NONE = "none"
@@ -83,7 +83,7 @@ class GuideStepName(StrEnum):
     DWS = "dws"
 
 
-class Severities(StrEnum):
+class SeverityChoice(StrEnum):
     """The severities of lint findings, the most severe first."""
 
     ERROR = "error"
@@ -122,7 +122,7 @@ def duration(text: str | int) -> Duration:
         raise typer.BadParameter(str(error)) from None
 
 
-def collector(text: str) -> str:
+def parse_collector_url(text: str) -> str:
     """Check the URL of a trace collector; raise BadParameter if it is malformed."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
 
@@ -146,25 +146,25 @@ def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> s
     return ""
 
 
-def chosen_of_platform(text: str) -> tuple[str, ...]:
+def parse_platform_controllers(text: str) -> tuple[str, ...]:
     """Return the controller groups of a platform that a `--controllers` list selects."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, GROUPS)
 
 
-def chosen_of_operator(text: str) -> tuple[str, ...]:
+def parse_operator_controllers(text: str) -> tuple[str, ...]:
     """Return the controller groups of an operator that a list selects; by default those Kubernetes lacks."""
-    from batchyard.controller_groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
+    from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS  # noqa: PLC0415 - loads the platform
 
-    return _parse_controllers(text, REMOTE) if text else ON_KUBERNETES
+    return _parse_controllers(text, REMOTE_GROUPS) if text else KUBERNETES_GROUPS
 
 
 def _parse_controllers(text: str, available: tuple[str, ...]) -> tuple[str, ...]:
-    from batchyard.controller_groups import chosen  # noqa: PLC0415 - loads the platform
+    from batchyard.controller_groups import select_groups  # noqa: PLC0415 - loads the platform
 
     try:
-        return chosen(text, available)
+        return select_groups(text, available)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -204,7 +204,7 @@ Otlp: TypeAlias = Annotated[
     typer.Option(
         "--otlp",
         envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-        parser=collector,
+        parser=parse_collector_url,
         metavar="URL",
         help="Send traces to this collector (OTLP over HTTP), such as http://localhost:4318.",
     ),

@@ -20,7 +20,7 @@ from batchyard.cli.options import Output
 from batchyard.sim.simulate import Simulation
 
 #: The exit code after a closed output pipe: the code that shells show for SIGPIPE.
-CLOSED_PIPE = 141
+CLOSED_PIPE_EXIT_CODE = 141
 
 
 def write(text: str) -> None:
@@ -39,7 +39,7 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def bytes_out() -> BinaryIO:
+def open_binary_output() -> BinaryIO:
     """Return standard output as a buffered binary stream for large output; the caller closes it."""
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
@@ -49,7 +49,7 @@ def end_with_closed_pipe() -> NoReturn:
     null_device = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(null_device, stream.fileno())  # discards the buffered output
-    raise SystemExit(CLOSED_PIPE)
+    raise SystemExit(CLOSED_PIPE_EXIT_CODE)
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -141,22 +141,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 #: The number of simulation steps between two updates of the progress bar: some hundredths of a second.
-SLICE: Final = 2_000
-PATIENCE_SECONDS: Final = 1.0
+STEPS_PER_UPDATE: Final = 2_000
+PROGRESS_DELAY_SECONDS: Final = 1.0
 
 
-def watched(simulation: Simulation) -> None:
+def run_with_progress(simulation: Simulation) -> None:
     """Run a simulation to its end; show a progress bar if the run is long and standard error is a terminal."""
     if not sys.stderr.isatty():
         simulation.advance()
         return
     started_at = monotonic()
-    while monotonic() - started_at < PATIENCE_SECONDS:
-        if not simulation.advance(SLICE):
+    while monotonic() - started_at < PROGRESS_DELAY_SECONDS:
+        if not simulation.advance(STEPS_PER_UPDATE):
             return
     with _progress_bar() as bar:
         task = bar.add_task("simulating", total=1.0)
-        while simulation.advance(SLICE):
+        while simulation.advance(STEPS_PER_UPDATE):
             bar.update(task, completed=fraction_done(simulation), description=_progress_text(simulation))
 
 
@@ -188,7 +188,7 @@ def _progress_bar() -> "Progress":
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-class Counting:
+class ObjectCounter:
     """A progress display on the terminal that counts the objects read of each kind."""
 
     def __init__(self, action: str, kind_count: int) -> None:
@@ -198,7 +198,7 @@ class Counting:
         self._seen_kinds: dict[str, None] = {}
         self._progress_bar: Progress | None = None
 
-    def __enter__(self) -> "Counting":
+    def __enter__(self) -> "ObjectCounter":
         if sys.stderr.isatty():
             self._progress_bar = _progress_bar()
             self._progress_bar.start()

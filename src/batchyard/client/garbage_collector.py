@@ -28,7 +28,7 @@ from batchyard.interfaces.client import (
     Write,
 )
 
-Scopes: TypeAlias = Callable[[str, str], bool | None]
+NamespacedLookup: TypeAlias = Callable[[str, str], bool | None]
 """Returns whether a kind, given its `apiVersion` and `kind`, is namespaced; None if it is not served."""
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
@@ -53,7 +53,7 @@ class GarbageCollector:
         self._get = get
         self._write = write
         #: Returns the scope of a kind. If it is set, an owner that does not exist counts as deleted.
-        self.scopes: Scopes | None = None
+        self.scopes: NamespacedLookup | None = None
         self._owners = OwnerIndex()
         self._with_new_owners: list[Key] = []  # objects with new owner references, whose owners may not exist
         self._deleted_owner_uids: list[str] = []  # uids of deleted owners

@@ -21,22 +21,22 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.views.node import forget_node_view
 from batchyard.api.views.pods import forget_pod_view
 from batchyard.api.views.workload import forget_workload_view
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.transport import (
     HttpAnswer,
     HttpRequest,
-    decoded,
+    decode_object,
     failure_reason,
-    is_ahead,
     is_object,
+    is_revision_too_new,
     jittered_backoff,
-    key_in,
-    list_in,
-    path_of,
-    path_of_kind,
-    received,
+    kind_path,
+    list_of_answer,
+    object_path,
+    received_key,
     revision_of,
+    to_storage_version,
 )
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime
@@ -103,7 +103,7 @@ class OwnerIndex:
             del self._dependents[uid]
 
 
-class Cache:
+class ObjectCache:
     """The objects of each kind by key, their sorted keys, and an index by owner."""
 
     __slots__ = ("_keys", "_objects", "_owners")
@@ -152,7 +152,7 @@ class Cache:
 
 
 #: The maximum number of objects in one page of a list.
-PAGE: Final = 500
+LIST_PAGE_SIZE: Final = 500
 #: The minimum timeout of a watch; the maximum is twice as long.
 WATCH_LASTS: Final = 300  # seconds
 #: The timeout of a request for one page of a list.
@@ -187,7 +187,7 @@ _ALL: Final = InformerScope()
 class Informer:
     """An informer of one kind: lists and watches its objects, updates the cache, and schedules retries."""
 
-    def __init__(self, info: ServedKind, cache: Cache, seed: int, scope: InformerScope = _ALL) -> None:
+    def __init__(self, info: ServedKind, cache: ObjectCache, seed: int, scope: InformerScope = _ALL) -> None:
         self.info = info
         self._scope = scope
         self._cache = cache
@@ -241,7 +241,7 @@ class Informer:
             return NextRequest(HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT), False, wait)
         self.watches += 1
         self._has_received = False
-        timeout_seconds = WATCH_LASTS + draw(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
+        timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         return NextRequest(
             HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout_seconds * SECOND), True, wait
@@ -249,18 +249,22 @@ class Informer:
 
     def names_page_request(self, token: str) -> HttpRequest:
         """Return a request for a page of the objects' names and revisions, for a staleness check outside the cache."""
-        query = f"?limit={PAGE}" + (f"&continue={quote(token, safe='')}" if token else "") + self._selector_query()
+        query = (
+            f"?limit={LIST_PAGE_SIZE}"
+            + (f"&continue={quote(token, safe='')}" if token else "")
+            + self._selector_query()
+        )
         return HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
     def process_list_page(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
-        page = list_in(answer)
+        page = list_of_answer(answer)
         if page is None:
             return self._process_list_error(answer)
         metadata = page.get("metadata") or {}
         for listed_item in page.get("items") or ():
-            obj = received(self.info, self.version, listed_item)
-            self._page[key_in(self.info, obj)] = obj
+            obj = to_storage_version(self.info, self.version, listed_item)
+            self._page[received_key(self.info, obj)] = obj
         self._token = metadata.get("continue") or ""
         if self._token:
             return ()
@@ -279,7 +283,7 @@ class Informer:
         for line in lines:
             if not self._is_listed:
                 break
-            watch_event = decoded(line)
+            watch_event = decode_object(line)
             obj = watch_event.get("object")
             match watch_event.get("type"):
                 case "ADDED" | "MODIFIED" | "DELETED" as verb if is_object(obj):
@@ -313,7 +317,7 @@ class Informer:
 
     def _path(self) -> str:
         namespace = self._scope.namespace
-        return path_of(self.info, self.version, namespace) if namespace else path_of_kind(self.info, self.version)
+        return object_path(self.info, self.version, namespace) if namespace else kind_path(self.info, self.version)
 
     def _selector_query(self) -> str:
         return f"&{self._scope.selector}" if self._scope.selector else ""
@@ -322,15 +326,15 @@ class Informer:
         if not self._is_paged:
             return f"?{self._scope.selector}" if self._scope.selector else ""
         return (
-            f"?limit={PAGE}"
+            f"?limit={LIST_PAGE_SIZE}"
             + (f"&continue={quote(self._token, safe='')}" if self._token else "")
             + self._selector_query()
         )
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
         """Apply a change that a watch received to the cache, unless the cache already has that revision."""
-        obj = received(self.info, self.version, received_object)
-        key, revision = key_in(self.info, obj), revision_of(obj)
+        obj = to_storage_version(self.info, self.version, received_object)
+        key, revision = received_key(self.info, obj), revision_of(obj)
         old = self._cache.get(key)
         self._advance_revision(revision)
         if old is not None and 0 < revision <= revision_of(old):
@@ -391,7 +395,7 @@ class Informer:
         """Schedule a retry after a failed request; list again if the revision is no longer valid."""
         if answer.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
-        if answer.code in {_EXPIRED_CODE, 404} or self._token or is_ahead(answer):
+        if answer.code in {_EXPIRED_CODE, 404} or self._token or is_revision_too_new(answer):
             self.relist()
         if answer.code == _EXPIRED_CODE:  # one expiry is normal; repeated ones must not load the server
             self._wait = jittered_backoff(self._consecutive_expiries, self._seed, self.info.constant)
@@ -483,7 +487,7 @@ def _is_run_write(write: Write) -> bool:
 
 
 #: The number of deleted objects whose views stay in the cache.
-KEPT_MAX: Final = 256
+KEPT_VIEWS_MAX: Final = 256
 _FORGET_VIEW: Final[Mapping[str, Callable[[str], None]]] = {
     scheme.NODE: forget_node_view,
     scheme.POD: forget_pod_view,
@@ -502,6 +506,6 @@ class ViewExpiry:
         for event in events:
             if event.type is EventType.DELETED and event.key.kind in _FORGET_VIEW:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))
-        while len(self._deleted) > KEPT_MAX:
+        while len(self._deleted) > KEPT_VIEWS_MAX:
             kind, uid = self._deleted.popleft()
             _FORGET_VIEW[kind](uid)

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.times import format_micro_time
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decoded, failure_reason, is_object
+from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decode_object, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -38,7 +38,7 @@ class LeaseSettings:
 
 def lease_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
     """Return the Lease in a response, or None if the body is not a Lease: a proxy may also answer 200."""
-    lease = decoded(answer.body) if answer.code in _OK else {}
+    lease = decode_object(answer.body) if answer.code in _OK else {}
     return lease if lease.get("kind") == "Lease" and is_object(lease) else None
 
 
@@ -274,7 +274,7 @@ class Leadership:
         terms = self._election.terms
         if self._has_led:
             return terms.retry_period
-        return terms.retry_period * (100 + draw(0, terms.identity, str(self._attempts)) % _JITTER) // 100
+        return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
 
     def _check_deadline(self) -> None:
         """Check at each renew deadline whether leadership is lost."""

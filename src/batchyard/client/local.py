@@ -21,7 +21,7 @@ from batchyard.api.views.node import grace_period
 from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.garbage_collector import GarbageCollector, Scopes
+from batchyard.client.garbage_collector import GarbageCollector, NamespacedLookup
 from batchyard.interfaces.client import (
     Create,
     Delete,
@@ -68,7 +68,7 @@ _SUFFIX_LENGTH: Final = 5
 _GENERATED_LENGTH_MAX: Final = 63
 
 
-def created(obj: Obj, uid: str, now: Instant) -> Obj:
+def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
     """Return a new object with the metadata that the server sets; a uid and creation time that it has are kept."""
     given_metadata = obj["metadata"]
     metadata = {
@@ -94,7 +94,7 @@ def generated_name(prefix: str, uid: str) -> str:
     return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(letters)
 
 
-def check_named(obj: Obj) -> None:
+def check_name_given(obj: Obj) -> None:
     """Raise InvalidObject unless the object has a name or a generateName."""
     metadata = obj["metadata"]
     if not metadata.get("name") and not metadata.get("generateName"):
@@ -119,7 +119,7 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
         )
 
 
-def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
+def apply_update(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
     """Return the object after an Update: as sent, but server-owned fields (and the status subresource) as stored."""
     metadata = _with_managed_fields(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
     if _desired_state(stored) != _desired_state(sent) or (is_whole and stored.get("status") != sent.get("status")):
@@ -136,7 +136,7 @@ def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None,
     return new
 
 
-def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
+def apply_status_update(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
     status, metadata = sent.get("status"), _with_managed_fields(stored["metadata"], managed_fields)
     if metadata is not stored["metadata"]:
@@ -161,7 +161,7 @@ def deletion_grace(stored: Obj, requested: int | None) -> int:
     return grace_period(spec) if requested is None else requested
 
 
-def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
+def mark_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
     """Return the object marked as deleted, with these additional finalizers: it stays in the store for now.
 
     An object that is already marked changes only if its grace period gets shorter.
@@ -226,7 +226,7 @@ def _desired_state(obj: Obj) -> dict[str, Any]:
 # Writes that are validated and return their result, but are not stored.
 
 
-class Readable(Protocol):
+class ReadableStore(Protocol):
     """Read access to stored objects."""
 
     def get(self, key: Key) -> Obj | None:
@@ -236,7 +236,7 @@ class Readable(Protocol):
 class DryRun:
     """A store facade for dry runs: accepts writes, returns their result, and stores nothing."""
 
-    def __init__(self, records: Readable) -> None:
+    def __init__(self, records: ReadableStore) -> None:
         self._records = records
 
     def get(self, key: Key) -> Obj | None:
@@ -257,32 +257,32 @@ class DryRun:
         return stored
 
 
-Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
+PrepareHook: TypeAlias = Callable[[Obj, Reader], Obj]
 """Completes a new object of a kind for storage, with uid and name set; raises an ApiError to reject it."""
-Guard: TypeAlias = Callable[[Obj], None]
+DeletionGuard: TypeAlias = Callable[[Obj], None]
 """Validates the deletion of an object of a kind; raises an ApiError to reject it."""
-Claim: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
+ManagerAssigner: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
 """Assigns a submitted write to a field manager, given the stored object."""
-Check: TypeAlias = Callable[[Obj, Obj, Reader], None]
+UpdateCheck: TypeAlias = Callable[[Obj, Obj, Reader], None]
 """Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
 
 
 class AdmissionHooks(NamedTuple):
     """The admission hooks that the client runs before it stores or deletes an object, by the object's kind."""
 
-    prepare: Mapping[str, Prepare] = {}
-    guards: Mapping[str, Guard] = {}
-    checks: Mapping[str, Check] = {}
+    prepare: Mapping[str, PrepareHook] = {}
+    guards: Mapping[str, DeletionGuard] = {}
+    checks: Mapping[str, UpdateCheck] = {}
 
 
 #: The key of the `prepare` hook for all kinds without their own hook.
-ANY_OTHER: Final = ""
+DEFAULT_HOOK: Final = ""
 _FOREGROUND: Final = Propagation.FOREGROUND
 _ORPHAN: Final = Propagation.ORPHAN
 _NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
-class Writable(Protocol):
+class WritableStore(Protocol):
     """The storage to which a write is applied: the store, or a dry run."""
 
     def get(self, key: Key) -> Obj | None:
@@ -295,7 +295,7 @@ class Writable(Protocol):
         """Remove an object and return its last state. `expect` is the required current revision."""
 
 
-class Records(Writable, Protocol):
+class ObjectStore(WritableStore, Protocol):
     """The store of a LocalClient: reads and writes objects, and reports changes."""
 
     @property
@@ -329,11 +329,11 @@ class LocalClient:
 
     def __init__(
         self,
-        store: Records,
+        store: ObjectStore,
         kernel: Kernel,
         seed: int = 0,
         admission: AdmissionHooks | None = None,
-        assign_manager: Claim | None = None,
+        assign_manager: ManagerAssigner | None = None,
     ) -> None:
         self._store = store
         self._kernel = kernel
@@ -367,7 +367,7 @@ class LocalClient:
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
-    def judge_owners(self, scopes: Scopes) -> None:
+    def set_scope_lookup(self, scopes: NamespacedLookup) -> None:
         """Also garbage-collect objects whose owner does not exist; `scopes` returns which kinds are served."""
         self._collector.scopes = scopes
 
@@ -412,7 +412,7 @@ class LocalClient:
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
-    def _apply(self, write: Write, records: Writable) -> Obj:
+    def _apply(self, write: Write, records: WritableStore) -> Obj:
         """Apply a write, and return the object as stored or, after its removal, its last state."""
         if isinstance(write, Create):
             return self._create(write.obj, records)
@@ -422,9 +422,9 @@ class LocalClient:
         stored = self._stored_object(key)
         check_preconditions(key, stored, write.obj)
         if isinstance(write, UpdateStatus):
-            new = status_updated(stored, write.obj, write.managed_fields)
+            new = apply_status_update(stored, write.obj, write.managed_fields)
         else:
-            new = updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
+            new = apply_update(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
             if is_released(new):
                 return records.delete(key)
             check = self._admission.checks.get(key.kind)
@@ -432,13 +432,13 @@ class LocalClient:
                 check(new, stored, self)
         return stored if new is stored else records.put(key, new)
 
-    def _create(self, obj: Obj, records: Writable) -> Obj:
+    def _create(self, obj: Obj, records: WritableStore) -> Obj:
         """Store a new object; generate its name if it has only a `generateName`."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._create_uid(key)
             return self._put_new(key, obj, uid, records)
-        check_named(obj)
+        check_name_given(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
             uid = self._create_uid(key_of(with_metadata(obj, name=prefix)))
@@ -447,13 +447,13 @@ class LocalClient:
                 return self._put_new(key_of(named_object), named_object, uid, records)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
+    def _put_new(self, key: Key, obj: Obj, uid: str, records: WritableStore) -> Obj:
         """Run the `prepare` hook of the object's kind, then store the new object."""
-        new = created(obj, uid, self._kernel.now())
-        prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
+        new = with_server_metadata(obj, uid, self._kernel.now())
+        prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
-    def _delete(self, write: Delete, records: Writable) -> Obj:
+    def _delete(self, write: Delete, records: WritableStore) -> Obj:
         """Remove an object, or mark it as deleted if finalizers, a grace period or dependents delay its removal."""
         key = write.key
         stored = self._stored_object(key)
@@ -470,7 +470,7 @@ class LocalClient:
         if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
             return records.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
-        marked = marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
+        marked = mark_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
         return stored if marked is stored else records.put(key, marked)
 
     def _stored_object(self, key: Key) -> Obj:

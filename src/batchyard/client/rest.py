@@ -16,13 +16,13 @@ from batchyard.api.errors import NotFound
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.informer import Cache, Informer
-from batchyard.client.transport import HttpAnswer, RateLimit, Transport, key_in, list_in, revision_of
+from batchyard.client.informer import Informer, ObjectCache
+from batchyard.client.transport import HttpAnswer, RateLimit, Transport, list_of_answer, received_key, revision_of
 from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 
-REMEMBERED_MAX: Final = 4096
+CONFIRMATIONS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RestClient:
 
     def __init__(self, dependencies: ClientDependencies, kinds: Sequence[str]) -> None:
         self._dependencies = dependencies
-        self._cache = Cache()
+        self._cache = ObjectCache()
         self.informers = {kind: Informer(kind_info(kind), self._cache, dependencies.seed) for kind in kinds}
         self.outbox = WriteQueue(
             dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.gate
@@ -81,7 +81,7 @@ class RestClient:
         #: The last writes of kinds that are not watched.
         self._unwatched_objects: OrderedDict[Key, Obj] = OrderedDict()
         #: Called with an informer after its list or watch received data or failed.
-        self.on_news: Callable[[Informer], None] = _ignore_news
+        self.on_new_data: Callable[[Informer], None] = _ignore_news
 
     def start(self) -> None:
         """Start to list and watch all kinds."""
@@ -164,7 +164,7 @@ class RestClient:
 
     def _process_watch_end(self, informer: Informer, answer: HttpAnswer) -> None:
         informer.process_watch_end(answer)
-        self.on_news(informer)
+        self.on_new_data(informer)
         self._send_next(informer)
 
     def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
@@ -181,7 +181,7 @@ class RestClient:
                     self._count_confirmation(pending_result)
                 else:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
-        self.on_news(informer)
+        self.on_new_data(informer)
 
     def _process_responses(
         self, done: Callable[[WriteResult], None], known_object: Obj | None, submission: Submission
@@ -235,7 +235,7 @@ class RestClient:
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
         elif response.error is None and not isinstance(write, Delete):
             self._unwatched_objects[key_of(response.body)] = response.body
-            if len(self._unwatched_objects) > REMEMBERED_MAX:
+            if len(self._unwatched_objects) > CONFIRMATIONS_MAX:
                 self._unwatched_objects.popitem(last=False)
 
 
@@ -271,7 +271,7 @@ _CHECK_INTERVAL: Final = SECOND
 
 
 class StalenessCheck:
-    """A staleness check of all watches of a client. `caught_up` is called when `known_to` advances."""
+    """A staleness check of all watches of a client. `caught_up` is called when `caught_up_to` advances."""
 
     def __init__(
         self, client: RestClient, transport: Transport, timers: Kernel, on_caught_up: Callable[[], None]
@@ -281,7 +281,7 @@ class StalenessCheck:
         self._timers = timers
         self._on_caught_up = on_caught_up
         #: All changes before this instant have been received.
-        self.known_to: Instant = 0
+        self.caught_up_to: Instant = 0
         self._is_running = False
         self._started_at: Instant = 0
         #: The listed objects of each kind whose watch has not caught up yet.
@@ -299,7 +299,7 @@ class StalenessCheck:
         if listed_objects is not None and listed_objects.is_known(informer, self._client):
             del self._unconfirmed_lists[informer.info.constant]
             if not self._unconfirmed_lists:
-                self._is_running, self.known_to = False, self._started_at
+                self._is_running, self.caught_up_to = False, self._started_at
                 self._on_caught_up()
 
     def _list_all_kinds(self) -> None:
@@ -314,7 +314,7 @@ class StalenessCheck:
     def _process_page(self, informer: Informer, answer: HttpAnswer) -> None:
         """Process a page of the check's list; if the request failed, restart the list unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
-        page = list_in(answer)
+        page = list_of_answer(answer)
         if page is not None and (token := listed_objects.add_page(informer, page)):
             self._request_page(informer, token)
         elif page is not None or not informer.is_served:
@@ -338,7 +338,7 @@ class _ListedObjects:
     def add_page(self, informer: Informer, page: Mapping[str, Any]) -> str:
         """Add a page of the list, and return its continue token; '' after the last page."""
         for item in page.get("items") or ():
-            self.revisions[key_in(informer.info, item)] = revision_of(item)
+            self.revisions[received_key(informer.info, item)] = revision_of(item)
         self.revision = revision_of(page)
         return (page.get("metadata") or {}).get("continue") or ""
 
@@ -349,7 +349,7 @@ class _ListedObjects:
         if not informer.is_served or (informer.revision or 0) >= self.revision:
             return True
         if self._differing_keys is None:
-            cached_keys = (key_in(informer.info, obj) for obj in cache.list(informer.info.constant))
+            cached_keys = (received_key(informer.info, obj) for obj in cache.list(informer.info.constant))
             self._differing_keys = list(dict.fromkeys([*self.revisions, *cached_keys]))
         self._differing_keys = [key for key in self._differing_keys if not self._matches_cache(key, cache)]
         return not self._differing_keys

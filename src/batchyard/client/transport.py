@@ -7,8 +7,8 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import conversion, scheme
-from batchyard.api.conversion import in_whole_seconds, times_of
-from batchyard.api.defaults import jobset_defaults, with_spec
+from batchyard.api.conversion import cut_times_to_seconds, time_locations
+from batchyard.api.defaults import jobset_defaults, with_default_spec
 from batchyard.api.errors import (
     ApiError,
     Conflict,
@@ -16,13 +16,13 @@ from batchyard.api.errors import (
     InvalidObject,
     NamespaceTerminating,
     NotFound,
-    RefusedForNow,
-    Unanswered,
+    NoValidResponse,
+    TemporarilyForbidden,
 )
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.base import draw
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, backoff
+from batchyard.base import draw_integer
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, exponential_backoff
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 
@@ -133,16 +133,16 @@ class RateLimit:
 # Exponential backoff with jitter and an upper bound.
 
 
-FIRST: Final = 200 * MILLISECOND
-LONGEST: Final = 30 * SECOND
+BACKOFF_FIRST: Final = 200 * MILLISECOND
+BACKOFF_LONGEST: Final = 30 * SECOND
 
 
 def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
     """Return the retry delay after this many consecutive failures: half of it is fixed, half is pseudo-random."""
     if not failures:
         return 0
-    full_delay = backoff(FIRST, LONGEST, failures)
-    return full_delay // 2 + draw(seed, *names, str(failures)) % (full_delay // 2 + 1)
+    full_delay = exponential_backoff(BACKOFF_FIRST, BACKOFF_LONGEST, failures)
+    return full_delay // 2 + draw_integer(seed, *names, str(failures)) % (full_delay // 2 + 1)
 
 
 # --- resource paths ---
@@ -158,24 +158,24 @@ _KINDS_WITH_SPEC: Final = frozenset(
 )
 
 
-def path_of_kind(info: ServedKind, version: str) -> str:
+def kind_path(info: ServedKind, version: str) -> str:
     """Return the URL path of all objects of a kind, in one API version."""
-    return f"{root_of(info.group, version)}/{info.plural}"
+    return f"{api_version_path(info.group, version)}/{info.plural}"
 
 
-def root_of(group: str, version: str) -> str:
+def api_version_path(group: str, version: str) -> str:
     """Return the URL path of an API group's version, such as /apis/batch/v1."""
     return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
-def path_of(info: ServedKind, version: str, namespace: str, name: str = "", subresource: str = "") -> str:
+def object_path(info: ServedKind, version: str, namespace: str, name: str = "", subresource: str = "") -> str:
     """Return the URL path of an object or its subresource; without a name, of all objects in the namespace."""
     namespace_path = f"/namespaces/{quote(namespace)}" if info.namespaced else ""
-    path = f"{root_of(info.group, version)}{namespace_path}/{info.plural}"
+    path = f"{api_version_path(info.group, version)}{namespace_path}/{info.plural}"
     return "/".join([path, *[quote(segment) for segment in (name, subresource) if segment]])
 
 
-def received(info: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
+def to_storage_version(info: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
     """Convert a received object to its storage version; `version` is that of the request.
 
     Items of lists may lack apiVersion and kind. A JobSet gets its defaults, and Kueue's kinds get a `spec`: another
@@ -187,10 +187,10 @@ def received(info: ServedKind, version: str, received_object: Mapping[str, Any])
     stored = conversion.to_storage(obj)
     if info.constant == scheme.JOB_SET:
         return jobset_defaults(stored)
-    return with_spec(stored) if info.constant in _KINDS_WITH_SPEC else stored
+    return with_default_spec(stored) if info.constant in _KINDS_WITH_SPEC else stored
 
 
-def key_in(info: ServedKind, obj: Obj) -> Key:
+def received_key(info: ServedKind, obj: Obj) -> Key:
     """Return the key of a received object of this kind."""
     metadata = obj["metadata"]
     return Key(info.constant, metadata.get("namespace") or "", metadata["name"])
@@ -243,39 +243,39 @@ def name_of(write: Write) -> str:
     return name
 
 
-def as_sent(obj: Obj, info: ServedKind) -> dict[str, Any]:
+def to_wire_format(obj: Obj, info: ServedKind) -> dict[str, Any]:
     """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients write them."""
-    return in_whole_seconds(dict(obj), times_of(info, info.storage_version))
+    return cut_times_to_seconds(dict(obj), time_locations(info, info.storage_version))
 
 
 def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
     """Return the HTTP request of a write: POST, PUT or DELETE."""
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
-        return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_delete_options(write)))
-    body = _encode(conversion.from_storage(as_sent(write.obj, info), info.api_version_for(version)))
+        return HttpRequest("DELETE", object_path(info, version, namespace, name), _encode(_delete_options(write)))
+    body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
     match write:
         case Create():
-            return HttpRequest("POST", path_of(info, version, namespace), body)
+            return HttpRequest("POST", object_path(info, version, namespace), body)
         case UpdateStatus():
-            return HttpRequest("PUT", path_of(info, version, namespace, name, "status"), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), body)
         case Update():
-            return HttpRequest("PUT", path_of(info, version, namespace, name), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name), body)
 
 
-def read_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
+def list_one_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
     """Return a request that reads the written object by a list of one, which needs only the `list` permission."""
     selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
-    return HttpRequest("GET", f"{path_of(info, version, namespace_of(write))}?{selector}")
+    return HttpRequest("GET", f"{object_path(info, version, namespace_of(write))}?{selector}")
 
 
 def object_in_list(answer: HttpAnswer) -> Mapping[str, Any]:
     """Return the object in the response to a `read_request`; an empty mapping if it does not exist."""
-    items = decoded(answer.body).get("items") or () if answer.code == 200 else ()
+    items = decode_object(answer.body).get("items") or () if answer.code == 200 else ()
     return items[0] if items else {}
 
 
-def may_try_again(write: Write, answer: HttpAnswer) -> bool:
+def is_retriable(write: Write, answer: HttpAnswer) -> bool:
     """Report whether a write may be retried: it may succeed, and is harmless if the server processed the first try.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
@@ -287,7 +287,7 @@ def may_try_again(write: Write, answer: HttpAnswer) -> bool:
     return not answer.was_sent or not isinstance(write, Create) or bool(name_of(write))
 
 
-def was_maybe_done(answer: HttpAnswer) -> bool:
+def may_have_succeeded(answer: HttpAnswer) -> bool:
     """Report whether the server may have processed a request although its response was lost."""
     return answer.code in _LOST_CODES and answer.was_sent
 
@@ -305,13 +305,17 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
     if answer.code == 409:
         return Conflict(message)
     if answer.code == 403:  # rights change, and no watch reports it
-        return NamespaceTerminating(message) if _has_cause(status, "NamespaceTerminating") else RefusedForNow(message)
+        return (
+            NamespaceTerminating(message)
+            if _has_cause(status, "NamespaceTerminating")
+            else TemporarilyForbidden(message)
+        )
     if answer.code == 422:
         return InvalidObject(
             [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
             or [FieldError("", message)]
         )
-    return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
+    return NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
 
 
 def failure_reason(answer: HttpAnswer) -> str:
@@ -319,7 +323,10 @@ def failure_reason(answer: HttpAnswer) -> str:
     if answer.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(answer.body) or 'empty body'}"
     reason = (
-        decoded(answer.body).get("message") or answer.trouble or _body_excerpt(answer.body) or "no reason was given"
+        decode_object(answer.body).get("message")
+        or answer.trouble
+        or _body_excerpt(answer.body)
+        or "no reason was given"
     )
     if not answer.code:
         return f"no answer: {reason}"
@@ -328,7 +335,7 @@ def failure_reason(answer: HttpAnswer) -> str:
     return f"{answer.code}: {reason}"
 
 
-def is_ahead(answer: HttpAnswer) -> bool:
+def is_revision_too_new(answer: HttpAnswer) -> bool:
     """Report whether the requested revision is newer than the server's: the server was restored from a backup.
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
@@ -336,7 +343,7 @@ def is_ahead(answer: HttpAnswer) -> bool:
     return answer.code == _TIMEOUT and _REVISION_TOO_LARGE in failure_reason(answer)
 
 
-def decoded(body: bytes) -> Mapping[str, Any]:
+def decode_object(body: bytes) -> Mapping[str, Any]:
     """Decode a body as a JSON object; return an empty mapping if it is not one."""
     try:
         value = msgspec.json.decode(body)
@@ -345,12 +352,12 @@ def decoded(body: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
+def list_of_answer(answer: HttpAnswer) -> Mapping[str, Any] | None:
     """Return the decoded list of objects in a response; None if it is an error or not a list.
 
     A proxy may answer 200 too, for example with a login page. That must not look like the deletion of all objects.
     """
-    page = decoded(answer.body)
+    page = decode_object(answer.body)
     is_list = answer.code == 200 and "items" in page and isinstance(page.get("metadata"), dict)
     items = page.get("items") or ()
     return page if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
@@ -361,15 +368,17 @@ def is_object(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
-def holds(stored: Any, sent: Any) -> bool:
+def contains_fields(stored: Any, sent: Any) -> bool:
     """Report whether a stored object contains all sent fields with equal values; ignore fields that the server sets."""
     if isinstance(sent, Mapping):
         return isinstance(stored, Mapping) and all(
-            holds(stored.get(field), value) for field, value in sent.items() if field not in _SERVER_OWNED_FIELDS
+            contains_fields(stored.get(field), value)
+            for field, value in sent.items()
+            if field not in _SERVER_OWNED_FIELDS
         )
     if isinstance(sent, list | tuple):
         has_same_length = isinstance(stored, list) and len(stored) == len(sent)
-        return has_same_length and all(map(holds, stored, sent))
+        return has_same_length and all(map(contains_fields, stored, sent))
     return bool(stored == sent)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from batchyard.api import conversion, scheme
-from batchyard.api.errors import ApiError, Conflict, NotFound, RefusedForNow
+from batchyard.api.errors import ApiError, Conflict, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Instant
@@ -22,21 +22,21 @@ from batchyard.client.transport import (
     HttpRequest,
     RateLimit,
     Transport,
-    as_sent,
-    decoded,
+    contains_fields,
+    decode_object,
     error_of,
-    holds,
+    is_retriable,
     jittered_backoff,
     kind_of,
-    may_try_again,
+    list_one_request,
+    may_have_succeeded,
     name_of,
     namespace_of,
     object_in_list,
-    path_of,
-    read_request,
-    received,
+    object_path,
     request_of,
-    was_maybe_done,
+    to_storage_version,
+    to_wire_format,
 )
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Kernel
@@ -52,15 +52,15 @@ from batchyard.interfaces.controller import Kernel
 
 
 #: A generator that yields the requests of one write in order, and is sent the object that the server returned for each.
-Requests: TypeAlias = Generator[HttpRequest, Mapping[str, Any], None]
+RequestSteps: TypeAlias = Generator[HttpRequest, Mapping[str, Any], None]
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-ADMISSION: Final = "kueue-admission"
-RECLAIMABLE: Final = "kueue-reclaimable-pods"
-PODS_READY: Final = "kueue-job-controller-PodsReady"
+ADMISSION_MANAGER: Final = "kueue-admission"
+RECLAIMABLE_PODS_MANAGER: Final = "kueue-reclaimable-pods"
+PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 #: The field managers above, which both Kueue and this client use.
-SHARED_MANAGERS: Final = frozenset({ADMISSION, RECLAIMABLE, PODS_READY})
+SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
 _RECLAIMABLE_FIELD: Final = "reclaimablePods"
 #: The conditions that Kueue applies as `kueue-admission`.
 _ADMISSION_CONDITIONS: Final = frozenset(
@@ -86,7 +86,7 @@ class _AppliedStatus(NamedTuple):
     status: Mapping[str, Any]
 
 
-def requests_of(write: Write, base: Obj | None, info: ServedKind, version: str) -> Requests:
+def write_requests(write: Write, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
     """Yield the HTTP requests of a write; `base` is the object that the write is based on, if known."""
     if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, info, version)
@@ -134,7 +134,7 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
     return _patch_request(write, info, version, patch, "status" if is_status_update else "")
 
 
-def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> Requests:
+def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
     """Yield requests that apply a Workload's status by field manager, then remove values that another manager kept."""
     sent = _convert_to_version(write.obj, info, version)
     before = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
@@ -160,7 +160,7 @@ def _split_by_manager(before: Mapping[str, Any], status: Mapping[str, Any]) -> S
     if changed == ["conditions"] and _changed_conditions(before, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
-            [_AppliedStatus(PODS_READY, {"conditions": ready_conditions})]
+            [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
             if ready_conditions
             else [_admission_part(status)]
         )
@@ -168,7 +168,7 @@ def _split_by_manager(before: Mapping[str, Any], status: Mapping[str, Any]) -> S
         parts.append(_admission_part(status))
     if _RECLAIMABLE_FIELD in changed:
         pods = status.get(_RECLAIMABLE_FIELD)
-        parts.append(_AppliedStatus(RECLAIMABLE, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+        parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
     return parts
 
 
@@ -179,7 +179,7 @@ def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
         part["conditions"] = [
             condition for condition in part["conditions"] if condition["type"] in _ADMISSION_CONDITIONS
         ]
-    return _AppliedStatus(ADMISSION, part)
+    return _AppliedStatus(ADMISSION_MANAGER, part)
 
 
 def _changed_conditions(before: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
@@ -203,7 +203,7 @@ def _removal_patch(before: Mapping[str, Any], status: Mapping[str, Any], stored:
 
 def _convert_to_version(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
     """Convert an object to the API version in which it is sent to the server."""
-    return conversion.from_storage(as_sent(obj, info), info.api_version_for(version))
+    return conversion.from_storage(to_wire_format(obj, info), info.api_version_for(version))
 
 
 def _patch_request(
@@ -214,7 +214,7 @@ def _patch_request(
     subresource: str,
     content_type: str = MERGE_PATCH,
 ) -> HttpRequest:
-    path = path_of(info, version, namespace_of(write), name_of(write), subresource)
+    path = object_path(info, version, namespace_of(write), name_of(write), subresource)
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
@@ -223,7 +223,7 @@ def _revision_in(stored: Mapping[str, Any]) -> str:
     return revision
 
 
-TRIES_MAX: Final = 8
+ATTEMPTS_MAX: Final = 8
 _REJECTED_MAX: Final = 4096
 
 
@@ -251,7 +251,7 @@ class Submission:
         #: The object that each write is based on, if known.
         self.bases = bases or [None] * len(writes)
         #: The requests of the current write, and the outstanding request.
-        self.requests: Requests | None = None
+        self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
         #: Called when all requests of the submission have responses.
         self.done = done
@@ -324,7 +324,7 @@ class WriteQueue:
         write = submission.writes[position]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            submission.requests = requests_of(
+            submission.requests = write_requests(
                 write, submission.bases[position], kind_info(kind), self._version_of(kind)
             )
             submission.request = next(submission.requests)
@@ -340,14 +340,14 @@ class WriteQueue:
 
     def _process_response(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
         submission.tries += 1
-        if may_try_again(write, answer) and submission.tries < TRIES_MAX:
-            submission.is_repeat = submission.is_repeat or was_maybe_done(answer)
+        if is_retriable(write, answer) and submission.tries < ATTEMPTS_MAX:
+            submission.is_repeat = submission.is_repeat or may_have_succeeded(answer)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
             wait = max(answer.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now))
             self._run_at(now + wait, lambda: self._send(submission))
             return
-        body = decoded(answer.body)
+        body = decode_object(answer.body)
         error = error_of(answer, write, body)
         self._report_rejection(write, answer.code, error)
         if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
@@ -370,7 +370,7 @@ class WriteQueue:
             return
         if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
             return
-        is_forbidden = isinstance(error, RefusedForNow)
+        is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key
         times = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
         if len(self._rejection_counts) > _REJECTED_MAX:
@@ -390,22 +390,24 @@ class WriteQueue:
         if not isinstance(write, Create) or not isinstance(error, Conflict):
             return False
         kind = kind_of(write)
-        request = read_request(write, kind_info(kind), self._version_of(kind))
+        request = list_one_request(write, kind_info(kind), self._version_of(kind))
         self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
         return True
 
     def _compare_existing(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
         """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
         response = self._response_from_body(write, object_in_list(answer), None)
-        sent = as_sent(write.obj, kind_info(kind_of(write)))
+        sent = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected = {field: value for field, value in sent.items() if field != "status"}
-        self._complete_write(submission, response if holds(response.body, expected) else response._replace(error=error))
+        self._complete_write(
+            submission, response if contains_fields(response.body, expected) else response._replace(error=error)
+        )
 
     def _response_from_body(self, write: Write, body: Obj, error: ApiError | None) -> WriteResponse:
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
             return WriteResponse(write, body, error)
         kind = kind_of(write)
-        return WriteResponse(write, received(kind_info(kind), self._version_of(kind), body), None)
+        return WriteResponse(write, to_storage_version(kind_info(kind), self._version_of(kind), body), None)
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
         """Record the response to a write; continue with the next write, or complete the submission."""
@@ -418,7 +420,7 @@ class WriteQueue:
             submission.done(submission)
 
 
-def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
+def _next_request(requests: RequestSteps, stored: Obj) -> HttpRequest | None:
     """Return the next request of a write, given the object returned for the last one; None after the last."""
     try:
         return requests.send(stored)

@@ -17,7 +17,7 @@ from batchyard.api.meta import (
     without_finalizer,
 )
 from batchyard.api.times import format_time, parse_time
-from batchyard.base import triangular
+from batchyard.base import draw_triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog.instances import (
@@ -189,7 +189,7 @@ class _Machine:
             return 0
         catalog = catalog_of(self.cluster)
         spread = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
-        return triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
+        return draw_triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
 
 
 def _earlier(first: Instant | None, second: Instant | None) -> Instant | None:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, cut_message, key_of
+from batchyard.api.meta import Key, Obj, key_of, truncate_message
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.base.memory import LruCache
@@ -120,7 +120,7 @@ class EventSeries:
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": reference,
             "reason": reason,
-            "message": cut_message(record.message, _NOTE_BYTES_MAX),
+            "message": truncate_message(record.message, _NOTE_BYTES_MAX),
             "type": record.type,
             "eventTime": format_micro_time(now),
             "action": _ACTIONS.get((component, reason)) or _ACTIONS.get((component, "")) or reason,

@@ -16,7 +16,7 @@ from typing import Final, NoReturn, Protocol
 
 from batchyard.base import invariant
 from batchyard.base.instant import Instant
-from batchyard.base.memory import rare_collections
+from batchyard.base.memory import rare_garbage_collection
 from batchyard.interfaces.controller import (
     Kernel,
     ReconcileThrottle,
@@ -121,7 +121,7 @@ class VirtualEventLoop:
 
         The clock stays at the last work that ran; it does not move to `until`.
         """
-        with rare_collections():
+        with rare_garbage_collection():
             return self._run_exclusively(until, steps_max)
 
     def validate(self) -> None:

@@ -40,11 +40,11 @@ from batchyard.api.errors import (
     InvalidObject,
     NamespaceTerminating,
     NotFound,
-    RefusedForNow,
+    TemporarilyForbidden,
 )
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
-from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, backoff
+from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.controller_runtime.kernel import Pacer, ReconcileTimer
 from batchyard.interfaces.client import (
     Delete,
@@ -226,7 +226,7 @@ class WorkQueue:
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 """Records an event of a controller, given the instant, the controller's name and the event record."""
-Defects: TypeAlias = Callable[[Exception], None]
+DefectReporter: TypeAlias = Callable[[Exception], None]
 """Reports an unexpected exception of a controller; it may raise the exception to stop the event loop."""
 
 RETRIES_AT_ONCE_MAX: Final = 10
@@ -244,7 +244,7 @@ def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
     """Discard an event record."""
 
 
-def stop_at_defect(error: Exception) -> None:
+def raise_defect(error: Exception) -> None:
     """Raise an unexpected exception of a controller, which stops the event loop."""
     raise error
 
@@ -273,7 +273,7 @@ class Runner:
         controllers: Sequence[Controller],
         sink: EventSink = ignore_event,
         throttle: ReconcileThrottle | None = None,
-        defects: Defects = stop_at_defect,
+        defects: DefectReporter = raise_defect,
     ) -> None:
         names = [controller.name for controller in controllers]
         invariant(len(set(names)) == len(names), f"each controller has a unique name; the names are {names}")
@@ -481,7 +481,7 @@ class Runner:
         failures = queue.failures[key] = queue.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             queue.add(key)
-        elif isinstance(error, RefusedForNow | InvalidObject):
+        elif isinstance(error, TemporarilyForbidden | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
             backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
             self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failures), backoff_max))
@@ -531,7 +531,7 @@ class _OutstandingWrites:
     def submit_writes(self, writer: ObjectWriter) -> None:
         """Submit the writes to the client: independent writes separately, others together."""
         outcome = self.outcome
-        if outcome.of_writes:
+        if outcome.events_by_write:
             for position, write in enumerate(outcome.writes):
                 writer.submit([write], partial(self.process_independent_result, position))
         elif outcome.independent:
@@ -544,15 +544,15 @@ class _OutstandingWrites:
         """Return the events to record: all, or after a rejection those of successful writes and of the rejection."""
         if self.error is None:
             return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
-        if self.rejected_write is not None and self.outcome.if_refused is not None:
-            refusal = self.outcome.if_refused(self.rejected_write, self.error)
+        if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
+            refusal = self.outcome.event_if_rejected(self.rejected_write, self.error)
             return self.succeeded if refusal is None else [*self.succeeded, refusal]
         return self.succeeded
 
     def process_independent_result(self, position: int, result: WriteResult) -> None:
         """Process the result of an independent write, by its position among the writes."""
         if result.error is None:
-            self.succeeded += self.outcome.of_writes.get(position, ())
+            self.succeeded += self.outcome.events_by_write.get(position, ())
         self.process_result(result)
 
     def process_result(self, result: WriteResult) -> None:
@@ -567,9 +567,13 @@ class _OutstandingWrites:
 def _refusal_events(queue: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
     error, rejected_write = outstanding.error, outstanding.rejected_write
-    if rejected_write is None or outstanding.outcome.if_refused is not None or not queue.failures.get(outstanding.key):
+    if (
+        rejected_write is None
+        or outstanding.outcome.event_if_rejected is not None
+        or not queue.failures.get(outstanding.key)
+    ):
         return ()
-    if not isinstance(error, RefusedForNow | InvalidObject) or isinstance(error, NamespaceTerminating):
+    if not isinstance(error, TemporarilyForbidden | InvalidObject) or isinstance(error, NamespaceTerminating):
         return ()
     written = rejected_write.key if isinstance(rejected_write, Delete) else key_of(rejected_write.obj)
     regarding = written if outstanding.outcome.independent else outstanding.key
@@ -580,12 +584,12 @@ def _refusal_events(queue: ControllerQueue, outstanding: _OutstandingWrites) -> 
 
 def _is_permanent(error: ApiError) -> bool:
     """Report whether a retry is useless until an object changes, because the write is forbidden."""
-    return isinstance(error, Forbidden) and not isinstance(error, RefusedForNow)
+    return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 
 def refused_backoff(failures: int) -> Duration:
     """Return the backoff after this many consecutive rejections: it doubles from 1 s up to 1 min."""
-    return backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
+    return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
 
 
 def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
@@ -596,4 +600,4 @@ def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Excepti
 
 def retry_backoff(failures: int) -> Duration:
     """Return the backoff after this many consecutive failures: it doubles from 1 ms up to 30 s."""
-    return backoff(BACKOFF_MIN, BACKOFF_MAX, failures)
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, failures)

@@ -24,7 +24,7 @@ _BYTE_RESOURCES: Final = ("memory", "ephemeral-storage")
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def in_words(resource: str, amount: int) -> str:
+def format_resource_amount(resource: str, amount: int) -> str:
     """Format an amount of a resource: `12.5` cores, `96 GiB`, `8` GPUs; `∞` if unlimited."""
     if is_unlimited(amount):
         return "∞"
@@ -35,7 +35,7 @@ def in_words(resource: str, amount: int) -> str:
     return f"{amount:,}" if abs(amount) < 1_000_000_000 else format_amount(resource, amount)
 
 
-def share(amount: int, total: int) -> float:
+def usage_fraction(amount: int, total: int) -> float:
     """Return part/whole as a number from 0 to 1, rounded to thousandths, the resolution of usage bars."""
     return round(min(1.0, max(0.0, amount / total)), 3) if total > 0 else 0.0
 
@@ -59,7 +59,7 @@ STATES: Final = (PENDING, "QuotaReserved", "Admitted", "Running", "Evicted", "Fi
 _FAILURE_REASONS: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
 
 
-def state_of(view: WorkloadView, obj: Obj) -> str:
+def workload_state(view: WorkloadView, obj: Obj) -> str:
     """Return the state of a Workload, one of STATES."""
     if view.finished:
         reason = (find_condition(obj, "Finished") or {}).get("reason")
@@ -73,7 +73,7 @@ def state_of(view: WorkloadView, obj: Obj) -> str:
     return PENDING if view.active else "Inactive"
 
 
-def owner_of(obj: Obj) -> dict[str, str] | None:
+def first_owner(obj: Obj) -> dict[str, str] | None:
     """Return the kind and name of a Workload's first owner; None without an owner."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return {"kind": owners[0]["kind"], "name": owners[0]["name"]} if owners else None
@@ -96,17 +96,17 @@ class WorkloadListEntry:
         self.obj = obj
         self.view: WorkloadView = workload_view(obj)
         self.namespace = self.view.namespace
-        self.state = state_of(self.view, obj)
+        self.state = workload_state(self.view, obj)
         #: The sort key: creation time, then key; the latest Workload has the largest.
         self.order = self.view.created, self.view.key
-        owner = owner_of(obj)
+        owner = first_owner(obj)
         #: The search text: the Workload's key and its owner's name.
         self.search_text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
     def read(self, obj: Obj) -> None:
         """Update the entry to a new revision of its Workload; name and creation time do not change."""
         self.obj, self.view = obj, workload_view(obj)
-        self.state = state_of(self.view, obj)
+        self.state = workload_state(self.view, obj)
 
 
 class WorkloadListCache:
@@ -267,7 +267,7 @@ class PageWindow(NamedTuple):
     limit: int
 
 
-def window_of(source: ViewInputs, query: Query) -> PageWindow:
+def requested_page(source: ViewInputs, query: Query) -> PageWindow:
     """Return the page that a query requests; invalid numbers select the defaults."""
     if source.is_complete:
         return PageWindow(0, UNPAGINATED)

@@ -16,7 +16,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
 
 # --- comparison ---
@@ -51,7 +51,7 @@ class ShadowComparison:
         self.agreed = agreed
         self.parted = parted
         #: The recent divergences, the latest first.
-        self.partings: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)
+        self.recent_divergences: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)
 
 
 class HistoryLimits(NamedTuple):
@@ -235,7 +235,7 @@ class PlatformHistory:
         if reason != "Preempted" or preempted is None:
             self._mark(history, WorkloadMark(now, EVICTED, reason, message))
             return
-        preemptor_uid = preemptor_uid_of(preempted["message"])
+        preemptor_uid = parse_preemptor_uid(preempted["message"])
         self._mark(history, WorkloadMark(now, PREEMPTED, preempted["reason"], preempted["message"], preemptor_uid))
 
     @staticmethod

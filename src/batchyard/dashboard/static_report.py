@@ -83,7 +83,7 @@ class Asset(NamedTuple):
 
 
 @cache
-def asset(name: str) -> Asset | None:
+def read_asset(name: str) -> Asset | None:
     """Return a static file by name, None if it does not exist; the empty name is the index page."""
     name = name or INDEX
     if name not in _STATIC_FILES:
@@ -181,13 +181,13 @@ _EXPORT_KEYWORD: Final = re.compile(r"^export ", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 
-def report(views: DashboardViews) -> str:
+def render_static_report(views: DashboardViews) -> str:
     """Return the HTML report with the models of all views."""
     models_json = _encode({**views.time(), "models": _all_models(views)}).decode()
     embedded = models_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style = f"<style>\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded}</script>'
-    script = f'<script type="module">\n{script_of_all()}</script>'
+    script = f'<script type="module">\n{bundled_script()}</script>'
     page = _PRELOAD_LINE.sub("", _read_text(INDEX))
     for old, replacement in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
@@ -200,13 +200,13 @@ def report(views: DashboardViews) -> str:
     return page
 
 
-def script_of_all() -> str:
+def bundled_script() -> str:
     """Return all scripts joined into one, without imports; top-level names are unique across the scripts."""
     return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 
 def _read_text(name: str) -> str:
-    static_file = asset(name)
+    static_file = read_asset(name)
     assert static_file is not None, f"the package lacks the static file {name}: reinstall batchyard"
     return static_file.content.decode()
 

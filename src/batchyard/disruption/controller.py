@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
+from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, selector, with_status
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import (
-    BY_KUBELET,
+    DISRUPTION_BY_KUBELET,
     DISRUPTION_TARGET,
     PENDING,
     is_ready,
@@ -68,7 +68,7 @@ class EvictionRefusal(NamedTuple):
     retry_after: int = 0
 
 
-class EvictionVerdict(NamedTuple):
+class EvictionDecision(NamedTuple):
     """The decision about an eviction: a refusal, or the budget with one disruption less."""
 
     refusal: EvictionRefusal | None = None
@@ -181,20 +181,20 @@ def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: I
 # --- evictions ---
 
 
-def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionVerdict:
+def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionDecision:
     """Decide about the eviction of a pod, given the budgets of its Namespace."""
     matching_budgets = [budget for budget in budgets if selects_pod(budget, pod)] if is_subject_to_budgets(pod) else []
     if not matching_budgets:
-        return EvictionVerdict()
+        return EvictionDecision()
     if len(matching_budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        return EvictionVerdict(EvictionRefusal(500, "", message))
+        return EvictionDecision(EvictionRefusal(500, "", message))
     budget = matching_budgets[0]
     if not is_ready(pod) and _allows_unready(budget):
-        return EvictionVerdict()
+        return EvictionDecision()
     refusal = _refusal(budget)
     return (
-        EvictionVerdict(refusal) if refusal is not None else EvictionVerdict(spent=_record_eviction(budget, pod, now))
+        EvictionDecision(refusal) if refusal is not None else EvictionDecision(spent=_record_eviction(budget, pod, now))
     )
 
 
@@ -383,7 +383,7 @@ def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[st
             raise _UnknownScaleError(f"{_resource(info.plural, group)} does not implement the scale subresource")
         return info.constant, ("spec", "replicas")
     for definition in reader.list(DEFINITION):
-        info = kind_of(definition)
+        info = kind_from_definition(definition)
         if is_served(definition) and (info.group, info.kind) == (group, owner["kind"]) and version in info.versions:
             version_spec = next(each for each in definition["spec"]["versions"] if each["name"] == version)
             scale = (version_spec.get("subresources") or {}).get("scale")
@@ -422,7 +422,7 @@ def _expression(expression: Mapping[str, Any]) -> str:
 def _disrupted_since(pod: Obj) -> Instant | None:
     """Return when a pod got DisruptionTarget; None without it, if the pod is ending, or if its kubelet set it."""
     condition = find_condition(pod, DISRUPTION_TARGET)
-    if condition is None or condition["status"] != "True" or condition.get("reason") == BY_KUBELET.reason:
+    if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None
     if is_terminating(pod) or is_terminal(pod):
         return None

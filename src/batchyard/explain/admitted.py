@@ -16,7 +16,7 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
-from batchyard.explain.document import Binding, ExplanationReader, Part, nonempty_fields, pods_of
+from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
 from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, merge_patch, minimum_between
 from batchyard.interfaces.client import Reader
 from batchyard.placement.controller import PlacementController
@@ -85,7 +85,9 @@ class NodeCapacityView:
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit that an autoscaler message refers to, and the node pool; '' for an unknown pool."""
         if message.startswith(_SCALE_UP_TRIGGERED):
-            return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
+            return BOOTING, next(
+                (machine.group.pool for machine in self._index.machines.upcoming_machines.values()), ""
+            )
         if IN_BACKOFF in message:
             backoffs = self._backoffs(now)
             codes = {each.code for _, each in backoffs}
@@ -96,7 +98,7 @@ class NodeCapacityView:
     def waits_for(self, now: Instant) -> list[str]:
         """Return texts about the machines that boot and the node groups in backoff, which the autoscaler waits for."""
         created_by_zone: dict[str, list[Instant]] = {}
-        for machine in self._index.machines.coming.values():
+        for machine in self._index.machines.upcoming_machines.values():
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
         texts = [
             f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
@@ -124,7 +126,7 @@ _OCCUPANTS_CHECKED_MAX: Final = 16
 
 
 def propose_node_changes(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationReader
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
     """Yield the changes that would give nodes to `pods`, which have no node yet."""
     yield from _machine_proposals(pods, capacity)
@@ -169,7 +171,7 @@ def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iter
 
 
 def _end_proposals(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationReader
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
     """Propose the Workloads to end so that the pods fit: a minimal set, chosen from the largest occupants."""
 
@@ -222,10 +224,10 @@ class AdmittedExplainer:
         self._reader = reader
         self._capacity = capacity
 
-    def explain(self, workload: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document about a Workload with a quota reservation."""
         admission = (workload.get("status") or {}).get("admission") or {}
-        part: Part = nonempty_fields(
+        part: DocumentPart = nonempty_fields(
             clusterQueue=admission.get("clusterQueue", ""), admission=_assignment_parts(admission)
         )
         view = workload_view(workload)
@@ -243,7 +245,7 @@ class AdmittedExplainer:
 
     # --- admission checks ---
 
-    def _explain_checks(self, workload: Obj) -> Part:
+    def _explain_checks(self, workload: Obj) -> DocumentPart:
         checks = [
             nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)
         ]
@@ -258,7 +260,11 @@ class AdmittedExplainer:
         first = waiting_checks[0]
         detail = f": {first['message']}" if first.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){detail}"
-        return {**part, "summary": text, "binding": Binding(CHECK, text, "AdmissionCheck", first["name"]).document()}
+        return {
+            **part,
+            "summary": text,
+            "binding": BindingLimit(CHECK, text, "AdmissionCheck", first["name"]).document(),
+        }
 
     def _requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
@@ -267,22 +273,24 @@ class AdmittedExplainer:
 
     # --- pods and nodes ---
 
-    def _explain_pods(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, user: ExplanationReader) -> Part:
+    def _explain_pods(
+        self, workload: Obj, admitted: Mapping[str, Any], now: Instant, user: ExplanationUser
+    ) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
         since = admitted["lastTransitionTime"]
         if not job_pods:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
                 return {"state": RUNNING, "summary": f"it runs since {since}"}
             return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not created yet, or have ended"}
-        if self._capacity is not None and not all(map(pods.node_of, job_pods)):
+        if self._capacity is not None and not all(map(pods.bound_node, job_pods)):
             return self._explain_unplaced_pods(workload, job_pods, now, user)
         starting = [pod for pod in job_pods if not pods.is_ready(pod)]
-        nodes = sorted({node: None for pod in job_pods if (node := pods.node_of(pod))})
+        nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
         if starting:
             reason = _container_text(starting[0]) or "its containers start"
             text = f"{len(starting)} of {len(job_pods)} pods are not ready{location_suffix}: {reason}"
-            binding = Binding(STARTING, text, "Pod", _name_of(starting[0]))
+            binding = BindingLimit(STARTING, text, "Pod", _name_of(starting[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding.document()}
         expected = sum(holding.pods for holding in workload_view(workload).holdings)
         expected_suffix = f" of {expected}" if expected > len(job_pods) else ""
@@ -292,9 +300,9 @@ class AdmittedExplainer:
         }
 
     def _explain_unplaced_pods(
-        self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationReader
-    ) -> Part:
-        unplaced = [pod for pod in job_pods if not pods.node_of(pod)]
+        self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
+    ) -> DocumentPart:
+        unplaced = [pod for pod in job_pods if not pods.bound_node(pod)]
         scheduler_texts, autoscaler_texts = (
             _count_texts(map(_scheduler_text, unplaced)),
             _count_texts(map(self._autoscaler_text, unplaced)),
@@ -313,7 +321,7 @@ class AdmittedExplainer:
         nodes = nonempty_fields(unplaced=len(unplaced), pods=len(job_pods), text=texts, waitsFor=waits_for)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
-        binding = Binding(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
+        binding = BindingLimit(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
         result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
         holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
         holder_parts = [each._replace(flavor=flavor).document(user) for each in holders[:_SHOWN_MAX]]
@@ -354,7 +362,7 @@ class AdmittedExplainer:
         return "; ".join(parts) or "by none at present"
 
 
-def explain_finished(workload: Obj) -> Part:
+def explain_finished(workload: Obj) -> DocumentPart:
     """Return the parts of the Explanation document about a finished Workload."""
     finished = find_condition(workload, "Finished")
     assert finished is not None
@@ -362,7 +370,7 @@ def explain_finished(workload: Obj) -> Part:
     return {"state": FINISHED, "summary": summary.rstrip(": ")}
 
 
-def _assignment_parts(admission: Mapping[str, Any]) -> list[Part]:
+def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
     return [
         nonempty_fields(
             name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage")
@@ -389,12 +397,12 @@ def _container_text(pod: Obj) -> str:
     return ""
 
 
-def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> Part:
+def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> DocumentPart:
     """Return the part of the Explanation document about a pod: phase, node, gates, and why it does not run."""
     message = "" if capacity is None else capacity.last_message_for(pod["metadata"].get("uid", ""))
     return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
-        node=pods.node_of(pod),
+        node=pods.bound_node(pod),
         gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
         scheduler=_scheduler_text(pod),
         autoscaler=message,

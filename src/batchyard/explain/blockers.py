@@ -11,18 +11,18 @@ from batchyard.api.views.pods import PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.explain.document import (
-    Binding,
-    ExplanationReader,
+    BindingLimit,
+    DocumentPart,
+    ExplanationUser,
+    FlavorOutcome,
     FlavorResourceRequest,
-    FlavorVerdict,
-    Part,
-    PodSetVerdicts,
+    PodSetFlavorOutcomes,
     nonempty_fields,
     workload_of,
 )
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
-from batchyard.scheduling.cluster_queue import TAINT, ClusterQueue, rule_of
+from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, ClusterQueue, mismatch_rule
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, StayPending
 from batchyard.scheduling.queue_manager import is_held_back
@@ -49,19 +49,19 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
     return workload_queues._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
-def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> Binding | None:
+def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> BindingLimit | None:
     """Return the obstacle in the state of a Workload or of its queues; None if the scheduler considers the Workload."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
-        return Binding(STOPPED, _describe_deactivation(workload), "Workload", name)
+        return BindingLimit(STOPPED, _describe_deactivation(workload), "Workload", name)
     if lifecycle.is_on_hold(workload):
-        return Binding(GATED, "it is on hold", "Workload", name)
+        return BindingLimit(GATED, "it is on hold", "Workload", name)
     pending = pending_reason.reason_for_pending(workload, queues)
     if pending is None or pending.reason == messages.PENDING_EVALUATION:
         return None
     limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending.reason, GATED)
     kind, object_name = _object_to_fix(workload, queues, limit)
-    return Binding(limit, pending.message + _inactivity_suffix(queues, kind, index), kind, object_name)
+    return BindingLimit(limit, pending.message + _inactivity_suffix(queues, kind, index), kind, object_name)
 
 
 def _describe_deactivation(workload: Obj) -> str:
@@ -91,7 +91,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, index: 
     return ""
 
 
-def requeue_binding(view: WorkloadView, now: Instant) -> Binding | None:
+def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
     """Return the requeue backoff or the Requeued condition that keeps a Workload out of the queue; None without."""
     if not is_held_back(view, now):
         return None
@@ -99,28 +99,28 @@ def requeue_binding(view: WorkloadView, now: Instant) -> Binding | None:
         text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
     else:
         text = "its condition Requeued is False: the scheduler skips it until that changes"
-    return Binding(BACKOFF, text, "Workload", view.name)
+    return BindingLimit(BACKOFF, text, "Workload", view.name)
 
 
-def failed_check_binding(workload: Obj) -> Binding | None:
+def failed_check_binding(workload: Obj) -> BindingLimit | None:
     """Return the AdmissionCheck of a Workload in state Rejected or Retry; None without one."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.in_state(workload, state)
         if checks:
-            return Binding(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
+            return BindingLimit(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
     return None
 
 
-def blocked_entry_binding(index: SchedulerCache, user: ExplanationReader) -> Binding | None:
+def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
     """Return the Workload that waits until all admitted pods are ready: it is admitted before all pending Workloads."""
     waiting_views = [
-        view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible
+        view for view in index.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible
     ]
     if not waiting_views:
         return None
     name = user.name_of(waiting_views[0].key)
     text = f"it would fit, and {name} is admitted before it, once all admitted workloads are ready"
-    return Binding(PODS_READY, text, "Workload", name)
+    return BindingLimit(PODS_READY, text, "Workload", name)
 
 
 def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
@@ -128,7 +128,7 @@ def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, pol
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def binding_of_refusal(decision: Decision, index: SchedulerCache) -> Binding | None:
+def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimit | None:
     """Return the obstacle if the scheduler rejects the Workload before it searches for flavors; None otherwise."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
@@ -136,16 +136,16 @@ def binding_of_refusal(decision: Decision, index: SchedulerCache) -> Binding | N
     if stay_reason.reason == messages.MISCONFIGURED:
         is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
         kind, name = ("Workload", decision.head.workload.name) if is_workload_fault else ("ClusterQueue", queue)
-        return Binding(MISCONFIGURED, stay_reason.message, kind, name)
+        return BindingLimit(MISCONFIGURED, stay_reason.message, kind, name)
     if (
         stay_reason.reason == messages.SUSPENDED
         and (cluster_queue := index.snapshot.queues.get(queue)) is not None
-        and cluster_queue.in_cycle
+        and cluster_queue.is_in_cohort_cycle
     ):
         text = f"{stay_reason.message}: the parents of Cohort {cluster_queue.view.cohort} lead into a cycle"
-        return Binding(MISCONFIGURED, text, "Cohort", cluster_queue.view.cohort)
+        return BindingLimit(MISCONFIGURED, text, "Cohort", cluster_queue.view.cohort)
     if stay_reason.reason == messages.SUSPENDED:
-        return Binding(STOPPED, stay_reason.message, "ClusterQueue", queue)
+        return BindingLimit(STOPPED, stay_reason.message, "ClusterQueue", queue)
     return None
 
 
@@ -166,7 +166,7 @@ class NodeOccupant(NamedTuple):
     pods: Sequence[str] = ()
     flavor: str = ""
 
-    def document(self, user: ExplanationReader) -> Part:
+    def document(self, user: ExplanationUser) -> DocumentPart:
         """Return the occupant as a part of the Explanation document."""
         held_amounts = [
             {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
@@ -319,25 +319,25 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
 UNCOVERED_RESOURCE: Final = "misconfigured"
 
 
-class Shortage(NamedTuple):
+class QuotaShortage(NamedTuple):
     """The reason why a pod set does not fit, and the flavor nearest to fitting."""
 
     pod_set: str
     #: The rule that excludes the flavor, or the limit that binds.
     limit: str
-    outcome: FlavorVerdict | None
+    outcome: FlavorOutcome | None
     request: FlavorResourceRequest | None
     limiting_node: LimitingNode | None
     #: A resource that the ClusterQueue does not cover.
     unavailable: str = ""
 
 
-def shortage_of(outcomes: Sequence[PodSetVerdicts], queue: ClusterQueue) -> Shortage | None:
+def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
     """Return the shortage that keeps a Workload pending; None if the Workload fits."""
-    ranked_shortages: list[tuple[tuple[int, float], Shortage]] = []
+    ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.unavailable:
-            return Shortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.unavailable)
+            return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.unavailable)
         for group in pod_set.groups():
             nearest_outcome = min(group, key=_fit_distance)
             if not nearest_outcome.fits:
@@ -347,7 +347,7 @@ def shortage_of(outcomes: Sequence[PodSetVerdicts], queue: ClusterQueue) -> Shor
     return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 
-def _fit_distance(outcome: FlavorVerdict) -> tuple[int, float]:
+def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
     missing_fraction = max(
         (request.missing / request.total for request in outcome.requests if request.total),
@@ -356,7 +356,7 @@ def _fit_distance(outcome: FlavorVerdict) -> tuple[int, float]:
     if outcome.fits:
         return 0, 0.0
     if outcome.obstacle:
-        return 4 if rule_of(outcome.obstacle) == TAINT else 5, missing_fraction
+        return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, missing_fraction
     if outcome.exceeds:
         return 3, missing_fraction
     return 1 if outcome.possibility in {
@@ -365,10 +365,10 @@ def _fit_distance(outcome: FlavorVerdict) -> tuple[int, float]:
     } else 2, missing_fraction
 
 
-def _shortage_in_flavor(pod_set: str, outcome: FlavorVerdict, queue: ClusterQueue) -> Shortage:
+def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueue) -> QuotaShortage:
     if outcome.obstacle:
-        return Shortage(pod_set, rule_of(outcome.obstacle), outcome, None, None)
+        return QuotaShortage(pod_set, mismatch_rule(outcome.obstacle), outcome, None, None)
     unmet_requests = [request for request in outcome.requests if request.missing]
     request = max(unmet_requests, key=lambda each: (each.total > each.potential, each.missing / each.total))
     limiting_node = find_limiting_node(queue.node, request.fr, request.total)
-    return Shortage(pod_set, limiting_node.limit, outcome, request, limiting_node)
+    return QuotaShortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

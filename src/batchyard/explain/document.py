@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, controller_of, format_amount, label, owning_jobs
+from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, label
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
-from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, rule_of
+from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, mismatch_rule
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
@@ -59,7 +59,7 @@ class FlavorResourceRequest(NamedTuple):
         return max(0, self.total - self.free) if self.total else 0
 
 
-class FlavorVerdict(NamedTuple):
+class FlavorOutcome(NamedTuple):
     """The outcome of one flavor for a pod set: excluded, too small, possible after preemption, or fitting."""
 
     flavor: str
@@ -82,26 +82,26 @@ class FlavorVerdict(NamedTuple):
         return any(request.total > request.potential for request in self.requests)
 
 
-class PodSetVerdicts(NamedTuple):
+class PodSetFlavorOutcomes(NamedTuple):
     """The outcomes of all flavors for one pod set."""
 
     name: str
     pods: int
-    outcomes: tuple[FlavorVerdict, ...]
+    outcomes: tuple[FlavorOutcome, ...]
     #: A resource that no group of the ClusterQueue covers; '' if all are covered.
     unavailable: str
 
-    def groups(self) -> list[list[FlavorVerdict]]:
+    def groups(self) -> list[list[FlavorOutcome]]:
         """Return the outcomes of the flavors, grouped by resource group."""
-        outcomes_by_group: dict[int, list[FlavorVerdict]] = {}
+        outcomes_by_group: dict[int, list[FlavorOutcome]] = {}
         for outcome in self.outcomes:
             outcomes_by_group.setdefault(outcome.group, []).append(outcome)
         return list(outcomes_by_group.values())
 
 
-def flavor_verdicts(
+def assess_flavors(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
-) -> tuple[PodSetVerdicts, ...]:
+) -> tuple[PodSetFlavorOutcomes, ...]:
     """Return the outcome of each flavor for each pod set, given the flavors assigned to earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
     preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
@@ -115,12 +115,14 @@ def flavor_verdicts(
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
         outcomes = [outcome for group in plan.groups for outcome in _group_outcomes(assigner, group, assumed_usage)]
-        pod_set_outcomes.append(PodSetVerdicts(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable))
+        pod_set_outcomes.append(
+            PodSetFlavorOutcomes(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable)
+        )
         assumed_usage = _add_usage(assumed_usage, usage_by_pod_set.get(pod_set.name, ()))
     return tuple(pod_set_outcomes)
 
 
-def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: Usage) -> list[FlavorVerdict]:
+def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: Usage) -> list[FlavorOutcome]:
     qualities = assigner.weighed(plan, assumed_usage)
     return [
         _flavor_outcome(assigner, plan, index, quality, dict(assumed_usage)) for index, quality in enumerate(qualities)
@@ -133,7 +135,7 @@ def _flavor_outcome(
     index: int,
     qualities: Sequence[GranularMode],
     assumed_usage: dict[int, int],
-) -> FlavorVerdict:
+) -> FlavorOutcome:
     node = assigner.queue.node
     resource_qualities = qualities if not plan.obstacles[index] else [NO_FIT] * len(plan.resources)
     asks = tuple(
@@ -153,7 +155,7 @@ def _flavor_outcome(
         ]
     )
     possibility = possibility_of(worst(qualities, assigner.queue.view.fungibility))
-    return FlavorVerdict(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
+    return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
 
 
 def _add_usage(usage: Usage, added: Usage) -> Usage:
@@ -166,7 +168,7 @@ def _add_usage(usage: Usage, added: Usage) -> Usage:
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 KIND: Final = "Explanation"
 
-Part: TypeAlias = dict[str, Any]
+DocumentPart: TypeAlias = dict[str, Any]
 
 _VERDICT_BY_POSSIBILITY: Final = {
     PreemptionPossibility.NO_FIT: "short",
@@ -177,7 +179,7 @@ _VERDICT_BY_POSSIBILITY: Final = {
 }
 
 
-class Binding(NamedTuple):
+class BindingLimit(NamedTuple):
     """The limit that keeps the explained object pending, with the object that defines the limit."""
 
     limit: str
@@ -188,7 +190,7 @@ class Binding(NamedTuple):
     resource: str = ""
     missing: str = ""
 
-    def document(self) -> Part:
+    def document(self) -> DocumentPart:
         """Return the binding limit as a part of the document."""
         limiting_object = {"kind": self.kind, "name": self.name} if self.kind else None
         return nonempty_fields(
@@ -201,7 +203,7 @@ class Binding(NamedTuple):
         )
 
 
-class ExplanationReader(NamedTuple):
+class ExplanationUser(NamedTuple):
     """The user who reads an explanation; hides the names of Workloads in namespaces that this user may not read."""
 
     may_read: Callable[[str], bool]
@@ -211,12 +213,12 @@ class ExplanationReader(NamedTuple):
         return key if self.may_read(key.partition("/")[0]) else "a Workload of another namespace"
 
 
-def nonempty_fields(**fields: Any) -> Part:
+def nonempty_fields(**fields: Any) -> DocumentPart:
     """Return a document part with the given fields, without empty ones."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
-def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSetVerdicts]) -> list[Part]:
+def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSetFlavorOutcomes]) -> list[DocumentPart]:
     """Return the outcome of each flavor for each pod set, with the quota at each level of the cohort tree."""
     return [
         nonempty_fields(
@@ -229,15 +231,15 @@ def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSet
     ]
 
 
-def _flavor_part(snapshot: Snapshot, node: QuotaNode, outcome: FlavorVerdict) -> Part:
-    verdict = rule_of(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
+def _flavor_part(snapshot: Snapshot, node: QuotaNode, outcome: FlavorOutcome) -> DocumentPart:
+    verdict = mismatch_rule(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
     if not outcome.obstacle and outcome.exceeds:
         verdict = "exceedsMaximum"
     resources = [_resource_part(snapshot, node, request) for request in outcome.requests]
     return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resources)
 
 
-def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> Part:
+def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
     levels = [_level_part(snapshot, step, request) for step in reversed(node.path)]
     missing = format_amount(request.resource, request.missing) if request.missing else ""
     return nonempty_fields(
@@ -248,7 +250,7 @@ def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceR
     )
 
 
-def _level_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> Part:
+def _level_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
     def formatted(amount: int | None) -> str | None:
         return None if amount is None else format_amount(request.resource, amount)
 
@@ -270,8 +272,8 @@ def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
 
 
 def holder_part(
-    snapshot: Snapshot, holder: MissingQuotaHolder, user: ExplanationReader, preemption_fields: Mapping[str, Any]
-) -> Part:
+    snapshot: Snapshot, holder: MissingQuotaHolder, user: ExplanationUser, preemption_fields: Mapping[str, Any]
+) -> DocumentPart:
     """Return a part about a Workload that holds quota; `preemption_fields` has the fields about its preemption."""
     workload = holder.workload
     held_amounts = [
@@ -290,7 +292,7 @@ def holder_part(
     }
 
 
-def explanation(kind: str, namespace: str, name: str, now: Instant) -> Part:
+def explanation_header(kind: str, namespace: str, name: str, now: Instant) -> DocumentPart:
     """Return the header of an Explanation document: its version, its subject and its time."""
     subject = nonempty_fields(kind=kind, namespace=namespace, name=name)
     return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}
@@ -337,7 +339,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
     """Return the outermost Job or JobSet that owns an object; the object if it is a job without an owner."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
-    for owning_job in owning_jobs(obj, reader.get):
+    for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job
     return job
 

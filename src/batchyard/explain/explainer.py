@@ -11,15 +11,22 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant, format_age
 from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, explain_finished, pod_part
 from batchyard.explain.blockers import STOPPED
-from batchyard.explain.document import Binding, ExplanationReader, Part, explanation, nonempty_fields, workload_of
+from batchyard.explain.document import (
+    BindingLimit,
+    DocumentPart,
+    ExplanationUser,
+    explanation_header,
+    nonempty_fields,
+    workload_of,
+)
 from batchyard.explain.pending import PendingExplainer
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.messages import WRITE_REFUSED, PreemptionReason, preemptor_uid_of
-from batchyard.scheduling.preemption.alternatives import holders_of, protection_reason
+from batchyard.scheduling.messages import WRITE_REFUSED, PreemptionReason, parse_preemptor_uid
+from batchyard.scheduling.preemption.alternatives import protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
-from batchyard.scheduling.quota import available, share_of
+from batchyard.scheduling.quota import available, dominant_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
@@ -33,8 +40,8 @@ _HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationReader, *, fair_sharing: bool
-) -> Part:
+    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
+) -> DocumentPart:
     """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
@@ -44,7 +51,7 @@ def eviction_part(
         text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
         return {"preemption": nonempty_fields(rule=evicted["reason"], at=at, text=text)}
     rule = str(preempted["reason"])
-    uid = preemptor_uid_of(str(evicted["message"]))
+    uid = parse_preemptor_uid(str(evicted["message"]))
     preemptor = _view_of(uid, index)
     name = _former_preemptor_name(uid, reader, user) if preemptor is None else user.name_of(preemptor.key)
     rule_text = PreemptionReason.WORDS.get(rule, rule)
@@ -67,10 +74,10 @@ def eviction_summary(part: Mapping[str, Any]) -> str:
 
 def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
     """Return the view of the unfinished Workload with a uid; None if there is none."""
-    return next((view for view in index.book.views() if view.uid == uid), None)
+    return next((view for view in index.workload_cache.views() if view.uid == uid), None)
 
 
-def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationReader) -> str:
+def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
     """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
     finished = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished is None:
@@ -82,7 +89,7 @@ def _spared_holders(
     preemptor: WorkloadView,
     victim: WorkloadView,
     index: SchedulerCache,
-    user: ExplanationReader,
+    user: ExplanationUser,
     *,
     fair_sharing: bool,
 ) -> list[str]:
@@ -101,7 +108,7 @@ def _spared_holders(
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
     texts = []
-    for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
+    for holder in ranked_quota_holders(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
         holder_workload = holder.workload
         if holder_workload.key in {preemptor.key, victim.key}:
             continue
@@ -166,7 +173,7 @@ class QueueExplainer:
         self._index = index
         self._pending = pending
 
-    def explain(self, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document about a ClusterQueue."""
         name = obj["metadata"]["name"]
         queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
@@ -179,14 +186,14 @@ class QueueExplainer:
         part["line"] = nonempty_fields(
             of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        share = share_of(queue.node, self._index.snapshot.names)
+        share = dominant_share(queue.node, self._index.snapshot.names)
         part["facts"] = nonempty_fields(
             waiting=f"{len(waiting)} Workloads",
             holding=f"{holder_count} Workloads",
             share=_format_share(share.rounded, share.weight),
         )
         if not readiness.active:
-            binding = Binding(STOPPED, readiness.message, "ClusterQueue", name)
+            binding = BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
         head_views = waiting.front(1)
         if not head_views:
@@ -206,7 +213,7 @@ class QueueExplainer:
             "summary": f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}",
         }
 
-    def _quota_parts(self, queue: ClusterQueue) -> list[Part]:
+    def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quotas = queue.node, []
         for fr in node.declared:
@@ -254,7 +261,7 @@ class Explainer:
         self._admitted = AdmittedExplainer(index, reader, capacity)
         self._queues = QueueExplainer(index, self._pending)
 
-    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> Part | None:
+    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document about an object; None if the object does not exist.
 
         `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
@@ -263,21 +270,21 @@ class Explainer:
         if obj is None:
             return None
         part = {
-            **explanation(obj["kind"], key.namespace, key.name, now),
-            **self._explain_object(key, obj, now, ExplanationReader(may_read)),
+            **explanation_header(obj["kind"], key.namespace, key.name, now),
+            **self._explain_object(key, obj, now, ExplanationUser(may_read)),
         }
         if refusal := last_rejected_write(obj, self._reader, now):
             part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
         return part
 
-    def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if key.kind == scheme.CLUSTER_QUEUE:
             return self._queues.explain(obj, now, user)
         if key.kind == scheme.WORKLOAD:
             return self._explain_workload(obj, now, user)
         return self._explain_job_or_pod(obj, now, user)
 
-    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts about the Workload of a job or pod, and about the pod."""
         lookup, pod_parts = workload_of(obj, self._reader), self._explain_pod(obj)
         if lookup.workload is None:
@@ -292,12 +299,12 @@ class Explainer:
         facts = {"workload": key_of(lookup.workload).name, **part.pop("facts", {})}
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
-    def _explain_pod(self, obj: Obj) -> Part:
+    def _explain_pod(self, obj: Obj) -> DocumentPart:
         """Return the part about the pod; empty for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)
-        pod_parts: Part = {"pod": part}
+        pod_parts: DocumentPart = {"pod": part}
         if is_terminal(obj):
             pod_parts["summary"] = (
                 f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
@@ -311,7 +318,7 @@ class Explainer:
             pod_parts["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
         return pod_parts
 
-    def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if lifecycle.is_finished(workload):
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):

@@ -14,8 +14,8 @@ from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
-from batchyard.scheduling.quota import detach
-from batchyard.scheduling.scheduler_cache import SchedulerCache, admitted_of
+from batchyard.scheduling.quota import detach_node
+from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- copies ---
@@ -51,9 +51,9 @@ def dismantle(snapshot: Snapshot) -> None:
     for queue in snapshot.queues.values():
         queue.workloads.clear()
         queue.forget_ranks()
-        detach(queue.node)
+        detach_node(queue.node)
     for node in snapshot.cohorts.values():
-        detach(node)
+        detach_node(node)
 
 
 def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> AdmittedWorkload:
@@ -130,7 +130,7 @@ class Fork:
         self.omitted_ahead = self.omitted_elsewhere = 0
         self._waiting = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
-        self._views = {key: view for key in self._holder_keys() if (view := index.book.view(key)) is not None}
+        self._views = {key: view for key in self._holder_keys() if (view := index.workload_cache.view(key)) is not None}
         self._number = 0
         self._decided = 0
         self._decided_max = PURPOSE_MAX
@@ -209,7 +209,7 @@ class Fork:
         snapshot.settle()
         if snapshot.rebuilds > rebuilds:
             for node in before:
-                detach(node)
+                detach_node(node)
 
 
 class _Trial:
@@ -233,7 +233,7 @@ class _Trial:
             for view in fork._waiting.get(name, ()):
                 waiting.put_in_line(self._target if view.key == self._target.key else view)
             if len(waiting):
-                self._queue_manager.show_new(name)
+                self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
         """Run scheduling cycles until the Workload is admitted or nothing changes, then undo everything."""
@@ -280,7 +280,7 @@ class _Trial:
     def _admit(self, decision: Admit) -> None:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
-        self._snapshot.hold(admitted_of(decision, self._fork._now, admitted=True))
+        self._snapshot.hold(holder_from_admission(decision, self._fork._now, admitted=True))
         self._admitted[view.key] = view
         self._outcome.is_admitted |= view.key == self._target.key
 
@@ -296,7 +296,7 @@ class _Trial:
         self._queue_manager.wake(name)
         if view is not None:
             self._queue_manager.pending[name].put_in_line(view)
-            self._queue_manager.show_new(name)
+            self._queue_manager.record_new_workload(name)
 
     def _release(self, key: str) -> None:
         quota_holder = self._snapshot.release(key)

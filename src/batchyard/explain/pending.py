@@ -17,14 +17,14 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
-from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, Shortage, shortage_of, unlent_quota
+from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of, unlent_quota
 from batchyard.explain.document import (
-    Binding,
-    ExplanationReader,
-    FlavorVerdict,
-    Part,
-    PodSetVerdicts,
-    flavor_verdicts,
+    BindingLimit,
+    DocumentPart,
+    ExplanationUser,
+    FlavorOutcome,
+    PodSetFlavorOutcomes,
+    assess_flavors,
     holder_part,
     kind_of,
     nonempty_fields,
@@ -49,9 +49,9 @@ from batchyard.scheduling.cluster_queue import PODS, ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption import alternatives
-from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, holders_of, protection_reason
+from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
-from batchyard.scheduling.quota import QuotaNode, share_of
+from batchyard.scheduling.quota import QuotaNode, dominant_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
@@ -132,7 +132,7 @@ def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
 
 def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
     """Yield the combinations of one usable flavor for each resource group, smallest shortage first."""
-    groups: dict[int, dict[str, list[FlavorVerdict]]] = {}
+    groups: dict[int, dict[str, list[FlavorOutcome]]] = {}
     for pod_set in case.outcomes:
         for outcome in pod_set.outcomes:
             groups.setdefault(outcome.group, {}).setdefault(outcome.flavor, []).append(outcome)
@@ -147,7 +147,7 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
         yield merged
 
 
-def _amounts_in_flavor(outcomes: Sequence[FlavorVerdict]) -> RequestedAmounts:
+def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
     """Return the amounts that all pod sets together request of one flavor, each with the missing amount."""
     requested: dict[tuple[str, str], int] = {}
     available: dict[tuple[str, str], int] = {}
@@ -258,8 +258,8 @@ class PendingSituation:
     view: WorkloadView
     queue: ClusterQueue
     decision: Decision
-    outcomes: Sequence[PodSetVerdicts]
-    shortage: Shortage | None
+    outcomes: Sequence[PodSetFlavorOutcomes]
+    shortage: QuotaShortage | None
     holders: Sequence[MissingQuotaHolder]
     preemption_context: PreemptionContext
 
@@ -272,7 +272,7 @@ class PendingExplainer:
         self._policy = policy
         self._reader = reader
 
-    def explain(self, workload: Obj, now: Instant, user: ExplanationReader) -> Part:
+    def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document that say why a Workload is pending."""
         queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, queues, self._index)
@@ -282,10 +282,10 @@ class PendingExplainer:
         view = self._view(workload, queues.cluster_queue_name)
         if queue is None:
             message = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
-            return {"binding": Binding(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
+            return {"binding": BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
         return self._explain_in_queue(workload, view, queue, now, user)
 
-    def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationReader) -> Binding | None:
+    def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
         """Return the shortage of a pending Workload, regardless of queue order; None if it fits."""
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
@@ -299,14 +299,14 @@ class PendingExplainer:
         view = workload_view(workload)
         pending_queue = self._index.queue_manager.pending.get(queue)
         pending_info = None if pending_queue is None else pending_queue.get(view.key)
-        return self._index.imagined(workload, view) if pending_info is None else pending_info.view
+        return self._index.hypothetical_view(workload, view) if pending_info is None else pending_info.view
 
     def _explain_in_queue(
-        self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationReader
-    ) -> Part:
+        self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
+    ) -> DocumentPart:
         self._index.snapshot.settle()
         situation = self._situation(workload, view, queue)
-        part: Part = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
+        part: DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
         part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, situation.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
@@ -323,13 +323,13 @@ class PendingExplainer:
         finally:
             fork.close()
 
-    def _simulate(self, situation: PendingSituation, fork: Fork, user: ExplanationReader) -> Part:
+    def _simulate(self, situation: PendingSituation, fork: Fork, user: ExplanationUser) -> DocumentPart:
         """Return the binding limit, the quota holders and the changes that admit the Workload, simulated in a fork."""
         baseline = _baseline_outcome(fork)
         binding = self._head_of_line_binding(situation, user) or self._preemption_binding(situation, baseline, user)
         binding = binding or self._shortage_binding(situation, user)
         binding = binding or self._queue_order_binding(situation, baseline, user)
-        part: Part = {"binding": binding.document(), **self._holders_part(situation, binding, user)}
+        part: DocumentPart = {"binding": binding.document(), **self._holders_part(situation, binding, user)}
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             part |= self._changes_part(situation, fork, user)
         return part
@@ -337,7 +337,7 @@ class PendingExplainer:
     def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingSituation:
         index = self._index
         decision = blockers.simulate_decision(view, queue.name, index, self._policy)
-        outcomes = flavor_verdicts(index.snapshot, queue, view, self._policy)
+        outcomes = assess_flavors(index.snapshot, queue, view, self._policy)
         shortage = shortage_of(outcomes, queue)
         preemption_context = PreemptionContext(view, queue, index.snapshot, (), ())
         holders: Sequence[MissingQuotaHolder] = ()
@@ -347,18 +347,18 @@ class PendingExplainer:
             requested = tuple([(request.fr, request.total) for request in missing_requests])
             preemption_context = preemption_context._replace(usage=requested, contested=contested)
             scope = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
-            holders = holders_of(index.snapshot, scope, queue, contested)
+            holders = ranked_quota_holders(index.snapshot, scope, queue, contested)
         return PendingSituation(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
 
     # --- binding limits ---
 
-    def _pods_ready_binding(self, workload: Obj) -> Binding | None:
+    def _pods_ready_binding(self, workload: Obj) -> BindingLimit | None:
         quota_reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
         if quota_reserved is None or quota_reserved["reason"] != lifecycle.WAITING_FOR_PODS_READY:
             return None
-        return Binding(blockers.PODS_READY, str(quota_reserved.get("message", "")))
+        return BindingLimit(blockers.PODS_READY, str(quota_reserved.get("message", "")))
 
-    def _head_of_line_binding(self, situation: PendingSituation, user: ExplanationReader) -> Binding | None:
+    def _head_of_line_binding(self, situation: PendingSituation, user: ExplanationUser) -> BindingLimit | None:
         """Return the Workload at the head that blocks a StrictFIFO queue, with the reason why the head is pending."""
         queue, pending_queue = situation.queue, self._index.queue_manager.pending[situation.queue.name]
         if pending_queue.get(situation.view.key) is None:
@@ -373,35 +373,35 @@ class PendingExplainer:
         head_binding = self.binding_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
-        return Binding(HEAD_OF_LINE, text, "Workload", name)
+        return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _preemptor_binding(
-        self, situation: PendingSituation, preemptor: str, user: ExplanationReader
-    ) -> Binding | None:
+        self, situation: PendingSituation, preemptor: str, user: ExplanationUser
+    ) -> BindingLimit | None:
         """Return the preempting Workload at the head of the queue that keeps a fitting Workload pending."""
         if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
             return None
         name = user.name_of(preemptor)
         text = f"{name} stays at the head of ClusterQueue {situation.queue.name} until its victims release their quota"
-        return Binding(HEAD_OF_LINE, text, "Workload", name)
+        return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _queue_order_binding(
-        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationReader
-    ) -> Binding:
+        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationUser
+    ) -> BindingLimit:
         """Return the binding limit of a Workload that fits the quota: the queue order keeps it pending, if anything."""
         queue = situation.queue.name
         if baseline.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._index, user)
-            return blocked_binding or Binding(TURN, "it fits and is admitted next", "ClusterQueue", queue)
+            return blocked_binding or BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending = self._index.queue_manager.pending
         head_keys = [view.key for each in self._queues_of_tree(situation) for view in pending[each.name].front(1)]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != situation.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
-        return Binding(TURN, text, "ClusterQueue", queue)
+        return BindingLimit(TURN, text, "ClusterQueue", queue)
 
     def _preemption_binding(
-        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationReader
-    ) -> Binding | None:
+        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationUser
+    ) -> BindingLimit | None:
         """Return a binding limit if the Workload is admitted as soon as preempted Workloads release their quota."""
         decision = situation.decision
         holders = [holder for queue in self._queues_of_tree(situation) for holder in queue.workloads.values()]
@@ -414,28 +414,30 @@ class PendingExplainer:
         shown_names = ", ".join(names[:HOLDERS_SHOWN])
         suffix = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
         text = f"it waits for {shown_names}{suffix} to release quota"
-        return Binding(PREEMPTION, text, "ClusterQueue", situation.queue.name)
+        return BindingLimit(PREEMPTION, text, "ClusterQueue", situation.queue.name)
 
     def _queues_of_tree(self, situation: PendingSituation) -> list[ClusterQueue]:
         return self._index.snapshot.queues_below(situation.queue.node.path[0])
 
-    def _shortage_binding(self, situation: PendingSituation, user: ExplanationReader) -> Binding | None:
+    def _shortage_binding(self, situation: PendingSituation, user: ExplanationUser) -> BindingLimit | None:
         """Return the quota shortage of the Workload as a binding limit; None if its requests fit."""
         shortage, queue = situation.shortage, situation.queue
         if shortage is None:
             return None
         if shortage.unavailable:
             text = f"resource {shortage.unavailable} is in no resource group of ClusterQueue {queue.name}"
-            return Binding(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.unavailable)
+            return BindingLimit(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.unavailable)
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
-            return Binding(shortage.limit, _join_obstacles(situation), "ResourceFlavor", outcome.flavor, outcome.flavor)
+            return BindingLimit(
+                shortage.limit, _join_obstacles(situation), "ResourceFlavor", outcome.flavor, outcome.flavor
+            )
         limit = self._limit_or_priority(situation, limiting_node.limit)
         node, missing = limiting_node.node, format_amount(request.resource, limiting_node.missing)
         kind = kind_of(self._index.snapshot, node)
         text = _describe_shortage(situation, limit, f"{kind} {node.name}", missing)
-        return Binding(limit, text, kind, node.name, outcome.flavor, request.resource, missing)
+        return BindingLimit(limit, text, kind, node.name, outcome.flavor, request.resource, missing)
 
     def _limit_or_priority(self, situation: PendingSituation, limit: str) -> str:
         """Return `priority` if priority alone protects some quota holders from preemption, else the given limit."""
@@ -452,7 +454,7 @@ class PendingExplainer:
 
     # --- holders, queue position, changes ---
 
-    def _holders_part(self, situation: PendingSituation, binding: Binding, user: ExplanationReader) -> Part:
+    def _holders_part(self, situation: PendingSituation, binding: BindingLimit, user: ExplanationUser) -> DocumentPart:
         if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
             return {}
         decision = situation.decision
@@ -468,7 +470,7 @@ class PendingExplainer:
             parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
         return nonempty_fields(holders=parts, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
 
-    def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationReader) -> Part:
+    def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
         pending_queue = self._index.queue_manager.pending[queue.name]
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
@@ -478,22 +480,22 @@ class PendingExplainer:
         strategy = _queueing_strategy(queue)
         return nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
-    def _fair_shares_part(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[Part]:
+    def _fair_shares_part(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[DocumentPart]:
         """Return the fair-sharing shares of the Workload's ClusterQueue and of the quota holders' ClusterQueues."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = share_of(each.node, self._index.snapshot.names)
+            share = dominant_share(each.node, self._index.snapshot.names)
             values = {"weight": share.weight, "share": share.rounded, "resource": share.resource}
             parts.append(nonempty_fields(clusterQueue=each.name, **values))
         return parts
 
-    def _changes_part(self, situation: PendingSituation, fork: Fork, user: ExplanationReader) -> Part:
+    def _changes_part(self, situation: PendingSituation, fork: Fork, user: ExplanationUser) -> DocumentPart:
         """Return the changes that would admit the Workload, each simulated in the fork."""
         owner, shortage = self._owner_job(situation.workload), situation.shortage
         limit = shortage.limit if shortage is not None else ""
         case = ProposalCase(situation.workload, situation.view, situation.outcomes, fork, owner, limit)
-        build_view = self._index.imagined
+        build_view = self._index.hypothetical_view
         classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in classes}
         searches: list[Callable[[], Iterator[Proposal]]] = [
@@ -504,7 +506,7 @@ class PendingExplainer:
             lambda: propose_size(case, build_view),
             lambda: propose_ends(case, situation.holders, user.name_of),
         ]
-        change_parts: list[Part] = []
+        change_parts: list[DocumentPart] = []
         is_limit_reached = False
         for search in searches:
             fork.begin_search()
@@ -516,7 +518,7 @@ class PendingExplainer:
             changes=change_parts, changesEnd="the limit of simulated decisions was reached" if is_limit_reached else ""
         )
 
-    def _fixes_part(self, workload: Obj, name: str) -> Part:
+    def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
         """Return the changes that make the scheduler consider the Workload and admit it."""
         queue = self._index.snapshot.queues.get(name)
         if queue is None:
@@ -535,7 +537,7 @@ class PendingExplainer:
         return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
 
 
-def _proposal_part(proposal: Proposal, fork: Fork) -> Part:
+def _proposal_part(proposal: Proposal, fork: Fork) -> DocumentPart:
     assumptions = (
         [f"once the {fork.omitted_ahead} Workloads ahead of it in the queue have started"] if fork.omitted_ahead else []
     )

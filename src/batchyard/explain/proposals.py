@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, selector, with_path
 from batchyard.api.views.workload import ClusterQueueView, FlavorView, WorkloadView
-from batchyard.explain.document import PodSetVerdicts
+from batchyard.explain.document import PodSetFlavorOutcomes
 from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -49,7 +49,7 @@ class ProposalCase(NamedTuple):
 
     workload: Obj
     view: WorkloadView
-    outcomes: Sequence[PodSetVerdicts]
+    outcomes: Sequence[PodSetFlavorOutcomes]
     fork: Fork
     #: The job that the Workload was created for; None if there is none.
     owner: Obj | None
@@ -161,12 +161,12 @@ def propose_fixes(
 def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
     """Yield the fix of each error that a field can correct; nothing if other errors exist."""
     started_view, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
-    if not index.readiness_with(started_view).active or queue.in_cycle or labels is None:
+    if not index.readiness_with(started_view).active or queue.is_in_cohort_cycle or labels is None:
         return
     if not lifecycle.is_active(workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Fix("set spec.active of the Workload to true", patch, started_view)
-    local_queue = index.book.local_queues.get(view.queue)
+    local_queue = index.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)

@@ -27,10 +27,10 @@ from batchyard.api.custom_kinds import (
     TERMINATING,
     accepted_names,
     built_in_kind,
-    is_leaving,
+    is_definition_deleted,
     is_served,
-    kind_of,
-    taken_resources,
+    kind_from_definition,
+    resource_names,
 )
 from batchyard.api.custom_kinds import FINALIZER as CRD_FINALIZER
 from batchyard.api.meta import (
@@ -140,7 +140,7 @@ class Namespaces:
 
 def _kinds(reader: Reader) -> Sequence[ServedKind]:
     """Return the namespaced kinds, including custom ones."""
-    defined = [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
+    defined = [kind_from_definition(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
     return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
 
 
@@ -469,13 +469,13 @@ class CustomResourceDefinitions:
         if key.kind != DEFINITION:
             terminating = self._terminating.get(key.kind)
             return () if terminating is None or event.type is not EventType.DELETED else (terminating,)
-        info = kind_of(event.obj)
+        info = kind_from_definition(event.obj)
         if event.type is EventType.DELETED:
             self._definitions.pop(key, None)
             self._terminating.pop(info.constant, None)
             return [other_object for other_object, (group, _) in self._definitions.items() if group == info.group]
         self._definitions[key] = info.group, info.constant
-        if is_leaving(event.obj):
+        if is_definition_deleted(event.obj):
             self._terminating[info.constant] = key
         return (key,)
 
@@ -484,7 +484,7 @@ class CustomResourceDefinitions:
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
-        if is_leaving(definition):
+        if is_definition_deleted(definition):
             return _delete_objects(definition, reader, now)
         with_crd_finalizer = with_finalizer(definition, CRD_FINALIZER)
         if with_crd_finalizer is not definition:
@@ -500,7 +500,7 @@ def _delete_objects(definition: Obj, reader: Reader, now: Instant) -> ReconcileR
     if CRD_FINALIZER not in finalizers_of(definition):
         return ReconcileResult()
     has_objects = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
-    remaining = reader.list(kind_of(definition).constant) if has_objects else ()
+    remaining = reader.list(kind_from_definition(definition).constant) if has_objects else ()
     if not remaining:
         return ReconcileResult([Update(without_finalizer(definition, CRD_FINALIZER))])
     status = definition.get("status") or {}
@@ -515,7 +515,7 @@ def _delete_objects(definition: Obj, reader: Reader, now: Instant) -> ReconcileR
     writes: list[Write] = []
     if conditions is not status.get("conditions"):
         writes.append(UpdateStatus(with_status(definition, {**status, "conditions": conditions})))
-    writes += [Delete(key_of(obj)) for obj in remaining if not is_leaving(obj)]
+    writes += [Delete(key_of(obj)) for obj in remaining if not is_definition_deleted(obj)]
     return ReconcileResult(writes)
 
 
@@ -527,7 +527,7 @@ def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
     accepted = {field: current.get(field) if field in conflicts else requested.get(field) for field in _NAME_FIELDS}
     accepted["categories"] = requested.get("categories")
     stored = old.get("storedVersions") or []
-    storage = kind_of(definition).storage_version
+    storage = kind_from_definition(definition).storage_version
     return {
         **old,
         "conditions": _conditions(definition, conflicts, now),
@@ -593,6 +593,6 @@ def _find_names_in_use(definition: Obj, reader: Reader) -> _NamesInUse:
     for other_object in reader.list(DEFINITION):
         if other_object["spec"]["group"] == spec["group"] and key_of(other_object) != key_of(definition):
             names = accepted_names(other_object)
-            resources += taken_resources(names)
+            resources += resource_names(names)
             kinds += [names[field] for field in ("kind", "listKind") if names.get(field)]
     return _NamesInUse(resources, kinds)

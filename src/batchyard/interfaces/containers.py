@@ -7,7 +7,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Listener, Write
 
-Usage: TypeAlias = Mapping[str, int]
+ResourceUsage: TypeAlias = Mapping[str, int]
 """CPU usage in thousandths of a core and memory usage in bytes, by resource name."""
 
 
@@ -15,7 +15,7 @@ class MeasuredUsage(NamedTuple):
     """The measured current usage of a pod's containers or of a node."""
 
     #: CPU and memory usage by container; by '' for a node.
-    usage: Mapping[str, Usage]
+    usage: Mapping[str, ResourceUsage]
     #: The interval of the CPU measurement in microseconds; 0 if the usage is known exactly.
     window: int = 0
 
@@ -32,7 +32,7 @@ class LogLine(NamedTuple):
 class ContainerLog(Protocol):
     """A reader of the retained log of one container run."""
 
-    on_news: Callable[[], None]
+    on_new_data: Callable[[], None]
     """Called when lines are available or the log ends."""
 
     @property
@@ -127,14 +127,14 @@ class Containers(Protocol):
         """
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
     ) -> ProcessSession:
         """Start another process in a container, and send its output to a client."""
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
         """Attach a client to the main process of a container."""
 
-    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
         """Connect a client to a port of the pod."""
 
 
@@ -152,7 +152,7 @@ class Containers(Protocol):
 
 RUN: Final = "Run.node.batchyard.dev"
 SANDBOX: Final = "sandbox"
-IMAGES: Final = "images"
+IMAGE_PULLS: Final = "images"
 
 
 class ContainerRuntime(Protocol):

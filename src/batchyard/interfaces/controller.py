@@ -36,13 +36,13 @@ class ReconcileResult:
     requeue_at: Instant | None = None
     independent: bool = False
     #: For independent writes: the Events to record if a write succeeds, by its index.
-    of_writes: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
+    events_by_write: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.
-    if_refused: Callable[[Write, ApiError], EventRecord | None] | None = None
+    event_if_rejected: Callable[[Write, ApiError], EventRecord | None] | None = None
 
     def add(self, write: Write, records: Sequence[EventRecord]) -> None:
         """Add an independent write, with the Events to record if the write succeeds."""
-        self.of_writes[len(self.writes)] = records
+        self.events_by_write[len(self.writes)] = records
         self.writes.append(write)
 
 

@@ -15,10 +15,10 @@ from batchyard.api.meta import (
     Key,
     Obj,
     Selector,
-    ancestry,
     annotation,
     controller_of,
     find_condition,
+    find_managed_ancestor,
     key_of,
     label,
     owner_key,
@@ -203,7 +203,7 @@ class JobReconciler:
             return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
-        job_ancestry = ancestry(job, reader.get)
+        job_ancestry = find_managed_ancestor(job, reader.get)
         if job_ancestry.managed is not None:
             return self._sync_with_ancestor(key, job, _unfinished_workloads(job_ancestry.managed, reader))
         if job_ancestry.missing is not None or not label(job, well_known.QUEUE_NAME):

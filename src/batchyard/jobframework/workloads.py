@@ -8,20 +8,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import (
-    LAYERS_MAX,
+    SLICE_LAYERS_MAX,
     Key,
     Obj,
     annotation,
-    boolean,
     controller_of,
     controller_reference,
     label,
-    layers,
-    whole_number,
+    parse_boolean,
+    parse_integer,
+    parse_slice_layers,
     with_metadata,
     with_path,
 )
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,
@@ -222,7 +222,7 @@ def are_pod_sets_equivalent(
 def _are_equivalent(first: Mapping[str, Any], second: Mapping[str, Any], ignore_tolerations: bool) -> bool:
     if (first["count"], first.get("minCount")) != (second["count"], second.get("minCount")):
         return False
-    return meaning_of(scheme.JOB).is_same(
+    return semantic_equality(scheme.JOB).is_same(
         "PodSpec", _compared_fields(first, ignore_tolerations), _compared_fields(second, ignore_tolerations)
     )
 
@@ -270,17 +270,17 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if PREFERRED_TOPOLOGY in annotations:
         return {"preferred": annotations[PREFERRED_TOPOLOGY]}
     if UNCONSTRAINED_TOPOLOGY in annotations:
-        unconstrained = boolean(annotations[UNCONSTRAINED_TOPOLOGY])
+        unconstrained = parse_boolean(annotations[UNCONSTRAINED_TOPOLOGY])
         return {} if unconstrained is None else {"unconstrained": unconstrained}
     return {}
 
 
 def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
-    slice_layers = (layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
-    if 1 <= len(slice_layers) <= LAYERS_MAX:
+    slice_layers = (parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
+    if 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
         constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
-    size = whole_number(annotations.get(SLICE_SIZE, ""), bits=32)
+    size = parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
     if SLICE_TOPOLOGY in annotations and size is not None:
         return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": size}
     return {}
@@ -366,7 +366,7 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
 
 def execution_seconds_max(job: Obj) -> int | None:
     """Return the maximum execution time of a job in seconds, from its label; None if missing or invalid."""
-    limit = whole_number(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
+    limit = parse_integer(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return limit if limit is not None and limit > 0 else None
 
 

@@ -195,7 +195,7 @@ def _node_as_machine(manifest: Manifest) -> MachineGroup:
 
 
 #: The kinds that describe machines.
-KINDS = (scheme.CLUSTER, scheme.NODE_POOL, scheme.NODE)
+MACHINE_KINDS = (scheme.CLUSTER, scheme.NODE_POOL, scheme.NODE)
 
 
 # --- node mismatches ---
@@ -538,7 +538,7 @@ class Configuration:
         """Return whether an AdmissionCheck of a ClusterQueue requests capacity for a flavor before admission."""
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
-        return any(check and check.obj["spec"].get("controllerName") == PROVISIONING for check in checks)
+        return any(check and check.obj["spec"].get("controllerName") == PROVISIONING_CONTROLLER for check in checks)
 
 
 def _has_taint_per_label(flavor: FlavorView) -> bool:
@@ -548,4 +548,4 @@ def _has_taint_per_label(flavor: FlavorView) -> bool:
 
 
 #: The controllerName of AdmissionChecks that create ProvisioningRequests.
-PROVISIONING = "kueue.x-k8s.io/provisioning-request"
+PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"

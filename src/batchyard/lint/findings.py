@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.lint.configuration import Configuration
 
 #: The document that describes all lint rules.
-DOCUMENT: Final = "docs/lint.md"
+RULES_DOCUMENT: Final = "docs/lint.md"
 
 
 class Severity(StrEnum):
@@ -41,7 +41,7 @@ class RuleResult:
     severity: Severity | None = None
 
 
-Check = Callable[[Configuration], Iterator[RuleResult]]
+RuleCheck = Callable[[Configuration], Iterator[RuleResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LintRule:
     severity: Severity
     #: A short description of the reported problem.
     summary: str
-    check: Check | None = None
+    check: RuleCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class LintFinding:
     @property
     def link(self) -> str:
         """The link to the description of the finding's rule."""
-        return f"{DOCUMENT}#{self.rule}"
+        return f"{RULES_DOCUMENT}#{self.rule}"
 
 
 def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:

@@ -5,8 +5,8 @@ from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
-from batchyard.api.schema.violations import nearest
-from batchyard.api.views.node import Taint, pods_at_once
+from batchyard.api.schema.violations import find_nearest_name
+from batchyard.api.views.node import Taint, pods_running_at_once
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.prices import chips_in
@@ -280,7 +280,7 @@ def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
         for path, keys in _labels_and_annotations(work):
             for key in keys:
                 if key.startswith(_KUEUE_PREFIX) and key.removeprefix(_KUEUE_PREFIX) not in _KUEUE_KEYS:
-                    similar_key = nearest(key.removeprefix(_KUEUE_PREFIX), _KUEUE_KEYS)
+                    similar_key = find_nearest_name(key.removeprefix(_KUEUE_PREFIX), _KUEUE_KEYS)
                     fix = f"did you mean {_KUEUE_PREFIX}{similar_key}?" if similar_key else f"remove {key}"
                     yield RuleResult(
                         work.manifest,
@@ -382,7 +382,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             topology, per_pod = _tpu_topology_and_chips(work, index)
             if not topology or not per_pod:
                 continue
-            chips, pods = chips_in(topology), pods_at_once(job)
+            chips, pods = chips_in(topology), pods_running_at_once(job)
             if per_pod < chips and pods * per_pod == chips:
                 continue
             if per_pod == chips:  # each pod uses a complete slice: any number of pods is valid

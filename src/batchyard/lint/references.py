@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
-from batchyard.api.meta import annotation, group_kind, key_of, label, whole_number
-from batchyard.api.schema.violations import nearest
+from batchyard.api.meta import annotation, group_kind, key_of, label, parse_integer
+from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.views.node import GRACE_DEFAULT
 from batchyard.api.views.workload import FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.instant import SECOND, parse_duration
-from batchyard.lint.configuration import PROVISIONING, Configuration
+from batchyard.lint.configuration import PROVISIONING_CONTROLLER, Configuration
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedPodSet, LintedWork
 from batchyard.placement.node_filters import selects
@@ -87,7 +87,7 @@ def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
     """Report each AdmissionCheck without its ProvisioningRequestConfig, and each unknown provisioning class."""
     for manifest in config.all_versions(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
-        if spec.get("controllerName") == PROVISIONING:
+        if spec.get("controllerName") == PROVISIONING_CONTROLLER:
             name = (spec.get("parameters") or {}).get("name") or ""
             consequence = "the AdmissionCheck and every ClusterQueue that uses it are inactive"
             kind = scheme.PROVISIONING_REQUEST_CONFIG
@@ -97,7 +97,7 @@ def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
     for manifest in config.all_versions(scheme.PROVISIONING_REQUEST_CONFIG):
         name = manifest.obj["spec"].get("provisioningClassName") or ""
         if name not in _PROVISIONING_CLASSES:
-            suggestion = nearest(name, _PROVISIONING_CLASSES) or " or ".join(_PROVISIONING_CLASSES)
+            suggestion = find_nearest_name(name, _PROVISIONING_CLASSES) or " or ".join(_PROVISIONING_CLASSES)
             problem = (
                 f"no known autoscaler serves the provisioning class {name!r}: ProvisioningRequests are never processed"
             )
@@ -143,7 +143,7 @@ def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
         name = labels.get(well_known.NODE_POOL)
         if name and name not in pools:
             problem = f"node pool {name} does not exist: no node has this label, so the pods stay Pending"
-            similar_name = nearest(name, pools)
+            similar_name = find_nearest_name(name, pools)
             fix = f"did you mean {similar_name}?" if similar_name else f"use one of {', '.join(pools)}"
             yield RuleResult(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
 
@@ -206,7 +206,7 @@ def _existing_names(config: Configuration, reference: ObjectReference) -> Sequen
 
 
 def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequence[str]) -> str:
-    similar_name = nearest(reference.name, existing_names)
+    similar_name = find_nearest_name(reference.name, existing_names)
     if similar_name:
         return f"did you mean {similar_name}?"
     return (
@@ -290,7 +290,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
     for work in config.work_items:
         if not _requests_gke_capacity(config, work):
             continue
-        requested = whole_number(annotation(work.obj, _MAX_RUN_ANNOTATION) or "")
+        requested = parse_integer(annotation(work.obj, _MAX_RUN_ANNOTATION) or "")
         limit = MAX_RUN_SECONDS if requested is None else requested
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
         if requested is not None and requested > MAX_RUN_SECONDS:
@@ -401,7 +401,7 @@ def _managed_resources(config: Configuration, check: str) -> list[str]:
 
 def _declared_run_times(work: LintedWork) -> Iterator[tuple[str, int]]:
     """Yield the run times that a job declares, as pairs of field path and seconds."""
-    limit = whole_number(label(work.obj, well_known.MAX_EXEC_TIME) or "")
+    limit = parse_integer(label(work.obj, well_known.MAX_EXEC_TIME) or "")
     if limit:
         yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", limit
     if work.obj["kind"] == "Job" and work.obj["spec"].get("activeDeadlineSeconds"):

@@ -9,7 +9,7 @@ from batchyard.apiserver.server import AuditedRequest
 from batchyard.controller_runtime.runner import Runner
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import MetricGroup
-from batchyard.metrics.registry import Labels, text_of
+from batchyard.metrics.registry import Labels, gauge_text
 
 _RECONCILE_TIME: Final = "controller_runtime_reconcile_time_seconds"
 _WORK_DURATION: Final = "workqueue_work_duration_seconds"
@@ -41,24 +41,24 @@ class ControllerMetrics:
             ("workqueue_adds_total", "adds"),
             ("workqueue_retries_total", "retries"),
         ):
-            yield text_of(metric(name), (((load.name, load.name), getattr(load, field)) for load in loads))
+            yield gauge_text(metric(name), (((load.name, load.name), getattr(load, field)) for load in loads))
         results = {"success": "succeeded", "requeue_after": "delayed", "error": "errors"}
-        yield text_of(
+        yield gauge_text(
             metric("controller_runtime_reconcile_total"),
             (((load.name, result), getattr(load, field)) for load in loads for result, field in results.items()),
         )
         errors = metric("controller_runtime_reconcile_errors_total")
-        yield text_of(errors, (((load.name,), load.errors) for load in loads))
+        yield gauge_text(errors, (((load.name,), load.errors) for load in loads))
         for name in ("workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"):
-            yield text_of(metric(name), (((load.name, load.name), 0) for load in loads))
+            yield gauge_text(metric(name), (((load.name, load.name), 0) for load in loads))
         for name, value in _CONSTANT_GAUGES:
-            yield text_of(metric(name), (((load.name,), value) for load in loads))
+            yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
         failing: dict[str, int] = {}
         for controller, _, _ in runner.failing():
             failing[controller] = failing.get(controller, 0) + 1
         samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
-        yield text_of(metric("batchyard_failing_keys"), samples)
+        yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 
 # --- API requests ---
@@ -114,7 +114,7 @@ class RequestMetrics:
 
 def _request_labels(audited: AuditedRequest) -> Labels:
     """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
-    request, path = audited.acting, audited.path
+    request, path = audited.effective_request, audited.path
     verb = verb_of(request, path)
     verb_label = _VERB_LABELS.get(verb, "OTHER")
     if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:

@@ -11,31 +11,31 @@ from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: The path of the endpoint, and the query parameter that selects groups.
-PATH: Final = "/metrics"
-CHOICE: Final = "collect[]"
+METRICS_PATH: Final = "/metrics"
+GROUPS_PARAMETER: Final = "collect[]"
 #: The number of characters that are buffered before a chunk is sent.
 _CHUNK_CHARACTERS: Final = 128 * 1024
 
-Texts: TypeAlias = Callable[[], Iterator[str]]
+TextSource: TypeAlias = Callable[[], Iterator[str]]
 """Yields the text of complete families; an empty string marks a point where the server may do other work."""
 
 
 class Exposition:
     """The metric groups in output order, each with the function that yields its text."""
 
-    def __init__(self, sources: Sequence[tuple[str, Texts]]) -> None:
+    def __init__(self, sources: Sequence[tuple[str, TextSource]]) -> None:
         self._sources = sources
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
         """Yield the text of the selected groups (default: all) in chunks; ValueError for an unknown group."""
         unknown = [group for group in groups if group not in GROUPS]
         if unknown:
-            raise ValueError(f"{CHOICE} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
+            raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
         sources = [texts for group, texts in self._sources if not groups or group in groups]
         return _join_chunks(sources)
 
 
-def _join_chunks(sources: Sequence[Texts]) -> Iterator[str]:
+def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
     buffered: list[str] = []
     size = 0
     for source in sources:
@@ -59,7 +59,7 @@ class Scrape:
 
     def __init__(self, chunks: Iterator[str], schedule: Callable[[Callable[[], None]], object]) -> None:
         self.is_over = False
-        self.on_news: Callable[[], None] = _do_nothing
+        self.on_new_data: Callable[[], None] = _do_nothing
         self._chunks = chunks
         self._schedule = schedule
         self._is_scheduled = False
@@ -85,12 +85,14 @@ class Scrape:
 
     def _resume(self) -> None:
         self._is_scheduled = False
-        self.on_news()
+        self.on_new_data()
 
 
-def groups_in(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
+def selected_groups(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return the metric groups that the query parameter `collect[]` selects."""
-    return [value for name, value in pairs if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
+    return [value for name, value in pairs if name == GROUPS_PARAMETER] or (
+        [query[GROUPS_PARAMETER]] if GROUPS_PARAMETER in query else []
+    )
 
 
 def _do_nothing() -> None:

@@ -5,15 +5,15 @@ from typing import Final, TypeVar
 
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import MetricGroup
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.registry import gauge_text
 from batchyard.shadow.findings import ComparisonCounts, DivergenceType
 
 #: The results of a query: answered, rejected, failed in the fork, or not accepted because too many were waiting.
 ANSWERED: Final = "answered"
-REFUSED: Final = "refused"
+REJECTED: Final = "refused"
 FAILED: Final = "failed"
-TURNED_AWAY: Final = "turnedaway"
-RESULTS: Final = (ANSWERED, REFUSED, FAILED, TURNED_AWAY)
+NOT_ACCEPTED: Final = "turnedaway"
+RESULTS: Final = (ANSWERED, REJECTED, FAILED, NOT_ACCEPTED)
 _QUESTIONS_TOTAL: Final = "batchyard_fork_questions_total"
 _FORK_DURATION: Final = "batchyard_fork_duration_seconds"
 _FORK_CPU: Final = "batchyard_fork_cpu_seconds_total"
@@ -35,7 +35,7 @@ class ForkMetrics:
 
     def turn_away(self) -> None:
         """Count a query that is not accepted because too many queries wait for a fork."""
-        self._group.add(_QUESTIONS_TOTAL, (TURNED_AWAY,))
+        self._group.add(_QUESTIONS_TOTAL, (NOT_ACCEPTED,))
 
     def begin(self) -> None:
         """Record the start time of a fork."""
@@ -51,8 +51,8 @@ class ForkMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of query forks."""
         yield from self._group.texts()
-        yield text_of(metric("batchyard_fork_waiting"), [((), self._waiting())])
-        yield text_of(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
+        yield gauge_text(metric("batchyard_fork_waiting"), [((), self._waiting())])
+        yield gauge_text(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
 
 # --- shadow mode ---
@@ -81,13 +81,13 @@ class ShadowMetrics:
             for kind in DivergenceType
             if kind is not DivergenceType.LATE
         ]
-        yield text_of(metric("batchyard_shadow_decisions_total"), agreed)
-        yield text_of(metric("batchyard_shadow_divergences_total"), parted)
-        yield text_of(metric("batchyard_shadow_late_total"), [((), counts.late)])
-        yield text_of(metric("batchyard_shadow_alike_total"), [((), counts.alike)])
-        yield text_of(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
-        yield text_of(metric("batchyard_shadow_unseen_total"), [((), counts.unseen)])
-        yield text_of(metric("batchyard_shadow_waiting"), [((), self._waiting())])
+        yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed)
+        yield gauge_text(metric("batchyard_shadow_divergences_total"), parted)
+        yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late)])
+        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike)])
+        yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
+        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), counts.unseen)])
+        yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
 
 
 # --- webhooks ---

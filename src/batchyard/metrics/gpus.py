@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj, label
 from batchyard.api.times import parse_time
-from batchyard.api.views.pods import RUNNING, is_terminal, node_of, phase
-from batchyard.base import draw
+from batchyard.api.views.pods import RUNNING, bound_node, is_terminal, phase
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.registry import Labels, text_of
+from batchyard.metrics.registry import Labels, gauge_text
 
 # --- simulated load ---
 #
@@ -27,8 +27,8 @@ from batchyard.metrics.registry import Labels, text_of
 
 
 #: How long a value stays constant, and how long a pod loads its data. Both in time of the platform's clock.
-STEP: Final[Duration] = 15 * SECOND
-LOADING: Final[Duration] = 30 * SECOND
+LOAD_STEP: Final[Duration] = 15 * SECOND
+LOADING_TIME: Final[Duration] = 30 * SECOND
 _SEED: Final = 0
 #: Ranges of the utilization in percent, bounds included: while loading, the pod's fixed level, and in a pause.
 _LOADING_PERCENT: Final = (5, 29)
@@ -56,12 +56,12 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
     """Return the simulated load of a GPU whose pod has run for `elapsed`; `uid` is the pod's uid."""
     elapsed = max(0, elapsed)
     memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
-    step_names = (uid, str(gpu), str(elapsed // STEP))
-    if elapsed < LOADING:
+    step_names = (uid, str(gpu), str(elapsed // LOAD_STEP))
+    if elapsed < LOADING_TIME:
         return SimulatedLoad(
-            _draw_between(_LOADING_PERCENT, "loading", *step_names), memory_percent * elapsed // LOADING
+            _draw_between(_LOADING_PERCENT, "loading", *step_names), memory_percent * elapsed // LOADING_TIME
         )
-    if draw(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
+    if draw_integer(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
         return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_names), memory_percent)
     return SimulatedLoad(
         _draw_between(_LEVEL_PERCENT, uid, "level") + _draw_between(_DEVIATION_PERCENT, "spread", *step_names),
@@ -72,7 +72,7 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
 def _draw_between(bounds: tuple[int, int], *names: str) -> int:
     """Draw an integer between two bounds (included) with equal probability; the names determine the result."""
     low, high = bounds
-    return low + draw(_SEED, *names) % (high - low + 1)
+    return low + draw_integer(_SEED, *names) % (high - low + 1)
 
 
 MEASURED: Final = "nvml"
@@ -135,7 +135,7 @@ def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
     """Yield the exposition text of each GPU metric."""
     for name, field in _FAMILIES.items():
         samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
-        yield text_of(metric(name), samples)
+        yield gauge_text(metric(name), samples)
 
 
 class SimulatedGpus:
@@ -149,8 +149,8 @@ class SimulatedGpus:
         """Return the state of all simulated GPUs at `now`, and update their allocation to pods."""
         pods_by_node: dict[str, dict[str, Obj]] = {}
         for pod in pods:
-            if node_of(pod) and not is_terminal(pod) and _requested_gpus(pod):
-                pods_by_node.setdefault(node_of(pod), {})[pod["metadata"]["uid"]] = pod
+            if bound_node(pod) and not is_terminal(pod) and _requested_gpus(pod):
+                pods_by_node.setdefault(bound_node(pod), {})[pod["metadata"]["uid"]] = pod
         counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
         self._holders = {
             name: self._assign_gpus(name, count, pods_by_node.get(name, {}))

@@ -6,7 +6,7 @@ Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/j
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
-from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE, CostTotals
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE_MACHINE, CostTotals
 from batchyard.accounting.budgets import amount_of, is_in_dollars
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true, label
@@ -16,10 +16,10 @@ from batchyard.base.instant import HOUR, SECOND, Instant
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.queues import units
-from batchyard.metrics.registry import Counters, Labels, text_of
+from batchyard.metrics.queues import to_metric_unit
+from batchyard.metrics.registry import Counters, Labels, gauge_text
 
-Rows: TypeAlias = Iterable[tuple[Labels, float]]
+ObjectSamples: TypeAlias = Iterable[tuple[Labels, float]]
 
 #: The number of objects that are formatted before the server may do other work.
 _OBJECTS_PER_PAUSE: Final = 200
@@ -72,15 +72,17 @@ class ObjectMetrics:
                     yield metric(name).head() + "".join(texts)
 
 
-def _format_samples(name: str, samples: Rows) -> str:
+def _format_samples(name: str, samples: ObjectSamples) -> str:
     definition = metric(name)
     return "".join([definition.sample(labels, value) for labels, value in samples])
 
 
-def _single_sample(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
+def _single_sample(
+    value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]
+) -> Callable[[Obj], ObjectSamples]:
     """Return a function that maps an object to its only sample, or to none if its value is None."""
 
-    def samples(obj: Obj) -> Rows:
+    def samples(obj: Obj) -> ObjectSamples:
         sample_value = value(obj)
         return () if sample_value is None else ((labels(obj), sample_value),)
 
@@ -94,7 +96,7 @@ def _node_labels(obj: Obj) -> Labels:
     return (obj["metadata"]["name"],)
 
 
-def _node_info(obj: Obj) -> Rows:
+def _node_info(obj: Obj) -> ObjectSamples:
     status, spec = obj.get("status") or _EMPTY, obj.get("spec") or _EMPTY
     info = status.get("nodeInfo") or _EMPTY
     fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
@@ -108,19 +110,19 @@ def _node_info(obj: Obj) -> Rows:
     yield (*_node_labels(obj), *(info.get(field, "") for field in fields), *other_labels), 1
 
 
-def _node_taints(obj: Obj) -> Rows:
+def _node_taints(obj: Obj) -> ObjectSamples:
     for taint in (obj.get("spec") or _EMPTY).get("taints") or ():
         yield (*_node_labels(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
 
 
-def _node_conditions(obj: Obj) -> Rows:
+def _node_conditions(obj: Obj) -> ObjectSamples:
     for condition in (obj.get("status") or _EMPTY).get("conditions") or ():
         for status in _STATUSES:
             yield (*_node_labels(obj), condition["type"], status), float(condition["status"].lower() == status)
 
 
-def _node_resources(field: str) -> Callable[[Obj], Rows]:
-    def samples(obj: Obj) -> Rows:
+def _node_resources(field: str) -> Callable[[Obj], ObjectSamples]:
+    def samples(obj: Obj) -> ObjectSamples:
         for labels, value in _resource_samples((obj.get("status") or _EMPTY).get(field)):
             yield (*_node_labels(obj), *labels), value
 
@@ -135,7 +137,7 @@ def _pod_labels(obj: Obj) -> Labels:
     return metadata["namespace"], metadata["name"], metadata.get("uid", "")
 
 
-def _pod_info(obj: Obj) -> Rows:
+def _pod_info(obj: Obj) -> ObjectSamples:
     status, spec, owner = obj.get("status") or _EMPTY, obj["spec"], controller_of(obj) or _EMPTY
     address_labels = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
     owner_labels = owner.get("kind", ""), owner.get("name", "")
@@ -143,13 +145,13 @@ def _pod_info(obj: Obj) -> Rows:
     yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), network), 1
 
 
-def _pod_phases(obj: Obj) -> Rows:
+def _pod_phases(obj: Obj) -> ObjectSamples:
     phase = (obj.get("status") or _EMPTY).get("phase") or "Pending"
     return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _PHASES)
 
 
-def _container_resources(field: str) -> Callable[[Obj], Rows]:
-    def samples(obj: Obj) -> Rows:
+def _container_resources(field: str) -> Callable[[Obj], ObjectSamples]:
+    def samples(obj: Obj) -> ObjectSamples:
         node = obj["spec"].get("nodeName", "")
         for container in obj["spec"].get("containers") or ():
             for labels, value in _resource_samples((container.get("resources") or _EMPTY).get(field)):
@@ -165,15 +167,15 @@ def _job_labels(obj: Obj) -> Labels:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
-def _job_count(field: str) -> Callable[[Obj], Rows]:
+def _job_count(field: str) -> Callable[[Obj], ObjectSamples]:
     return _single_sample(lambda obj: (obj.get("status") or _EMPTY).get(field) or 0, _job_labels)
 
 
-def _job_time(field: str) -> Callable[[Obj], Rows]:
+def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
     return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _EMPTY).get(field)), _job_labels)
 
 
-def _job_failed(obj: Obj) -> Rows:
+def _job_failed(obj: Obj) -> ObjectSamples:
     """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
     failed = (obj.get("status") or _EMPTY).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
@@ -188,8 +190,8 @@ def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A0
     return [c for c in (obj.get("status") or _EMPTY).get("conditions") or () if c["type"] == type]
 
 
-def _job_condition(type: str) -> Callable[[Obj], Rows]:  # noqa: A002 - the field's name
-    def samples(obj: Obj) -> Rows:
+def _job_condition(type: str) -> Callable[[Obj], ObjectSamples]:  # noqa: A002 - the field's name
+    def samples(obj: Obj) -> ObjectSamples:
         for condition in _job_conditions(obj, type):
             for status in _STATUSES:
                 yield (*_job_labels(obj), status), float(condition["status"].lower() == status)
@@ -197,19 +199,19 @@ def _job_condition(type: str) -> Callable[[Obj], Rows]:  # noqa: A002 - the fiel
     return samples
 
 
-def _job_suspended(obj: Obj) -> Rows:
+def _job_suspended(obj: Obj) -> ObjectSamples:
     return ((_job_labels(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
 
 
 # --- shared helpers ---
 
 
-def _resource_samples(amounts: Mapping[str, Any] | None) -> Rows:
+def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
     """Yield quantities with the labels resource and unit; other characters in resource names become underscores."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)
-        yield (label_value, unit), units(name, meta.amount(name, value))
+        yield (label_value, unit), to_metric_unit(name, meta.amount(name, value))
 
 
 def _epoch_seconds(text: str | None) -> float | None:
@@ -217,7 +219,7 @@ def _epoch_seconds(text: str | None) -> float | None:
 
 
 #: By kind and metric name, the function that returns the samples of an object.
-_FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
+_FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,
         "kube_node_created": _single_sample(
@@ -286,7 +288,7 @@ class MachineMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of machines and unschedulable pods."""
         for name in ("batchyard_nodes", "batchyard_instances", _UNSCHEDULABLE_PODS):
-            yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
+            yield gauge_text(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
 
     def _count(self, event: WatchEvent) -> None:
@@ -330,8 +332,8 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
 # Whether its work was completed or lost is counted when its pod ends.
 
 
-_COST_UNITS_PER_DOLLAR: Final = 1_000_000 * HOUR * WHOLE
-_TIME_UNITS_PER_SECOND: Final = SECOND * WHOLE
+_COST_UNITS_PER_DOLLAR: Final = 1_000_000 * HOUR * WHOLE_MACHINE
+_TIME_UNITS_PER_SECOND: Final = SECOND * WHOLE_MACHINE
 
 
 class CostSource(Protocol):
@@ -365,7 +367,7 @@ class CostMetrics:
                 if field in status:
                     samples[field].append((labels, float(status[field])))
         for name, budget_samples in samples.items():
-            yield text_of(metric(f"batchyard_budget_{name}"), budget_samples)
+            yield gauge_text(metric(f"batchyard_budget_{name}"), budget_samples)
 
     def _count(self, totals: CostTotals) -> None:
         sums: dict[tuple[str, Labels], float] = {}

@@ -13,14 +13,14 @@ from batchyard.api.meta import find_condition
 from batchyard.api.views.workload import LocalQueueView, Shape, WorkloadView
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.registry import Labels, texts_of
+from batchyard.metrics.registry import Labels, gauge_text_chunks
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.queue_manager import PendingQueue
-from batchyard.scheduling.quota import QuotaNode, share_of
+from batchyard.scheduling.quota import QuotaNode, dominant_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
-Rows: TypeAlias = Iterator[tuple[Labels, float]]
+QueueSamples: TypeAlias = Iterator[tuple[Labels, float]]
 
 _STATUSES: Final = ("pending", "active", "terminating")
 _CONDITION_STATUSES: Final = ("True", "False", "Unknown")
@@ -135,8 +135,8 @@ class QueueMetrics:
         yield from self._local_queue_texts(pending_workloads)
         yield from self._cohort_texts()
 
-    def _format_gauge(self, name: str, samples: Rows) -> Iterator[str]:
-        return texts_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
+    def _format_gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
+        return gauge_text_chunks(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         counts = (
@@ -152,23 +152,23 @@ class QueueMetrics:
         yield from self._format_gauge("unadmitted_workloads", self._unadmitted())
         yield from self._format_gauge("finished_workloads", self._finished())
 
-    def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Rows:
+    def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
             quotas = () if queue is None else queue.node.nominal
             for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
-                yield (name, resource), units(resource, amount)
+                yield (name, resource), to_metric_unit(resource, amount)
 
-    def _unadmitted(self) -> Rows:
+    def _unadmitted(self) -> QueueSamples:
         total: dict[Labels, int] = {}
         for (local, reason, cause), count in self._workloads.unadmitted.items():
             labels = self._cluster_queue_of(local), reason, cause
             total[labels] = total.get(labels, 0) + count
         yield from total.items()
 
-    def _finished(self) -> Rows:
+    def _finished(self) -> QueueSamples:
         total = dict.fromkeys(self._index.snapshot.queues, 0)
         for local, count in self._workloads.finished.items():
             name = self._cluster_queue_of(local)
@@ -177,11 +177,11 @@ class QueueMetrics:
         return (((name,), count) for name, count in total.items())
 
     def _cluster_queue_of(self, local: str) -> str:
-        local_queue = self._index.book.local_queues.get(local)
+        local_queue = self._index.workload_cache.local_queues.get(local)
         return "" if local_queue is None else local_queue.cluster_queue
 
     def _cluster_queue_texts(self) -> Iterator[str]:
-        queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
+        queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
         yield from self._format_gauge(
             "reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues)
         )
@@ -205,7 +205,7 @@ class QueueMetrics:
 
     def _usage_texts(self) -> Iterator[str]:
         """Yield the gauges of quota, limits and usage of ClusterQueues, by flavor and resource."""
-        queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
+        queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
         used = {q.name: tally.get(q.name) for q in queues}
         tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
@@ -217,14 +217,17 @@ class QueueMetrics:
         names = self._index.snapshot.names
         for name, table in tables:
             samples = (
-                ((queue.view.cohort, queue.name, *names[fr]), units(names[fr][1], amounts.get(fr, default)))
+                ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
                 for queue, amounts, default in table
                 for fr in queue.node.nominal
             )
             yield from self._format_gauge(name, samples)
 
     def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        local_queues, tally = list(self._index.book.local_queues.values()), self._index.book.local_tally
+        local_queues, tally = (
+            list(self._index.workload_cache.local_queues.values()),
+            self._index.workload_cache.local_queue_counters,
+        )
         labelled_queues = [(_local_queue_labels(view.key), view) for view in local_queues]
         yield from self._format_gauge(
             "local_queue_pending_workloads", _local_queue_pending(labelled_queues, pending_workloads)
@@ -247,19 +250,19 @@ class QueueMetrics:
             "local_queue_resource_usage", self._local_queue_usage((k, v, c.admitted_usage) for k, v, c in counts)
         )
 
-    def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
+    def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
         """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
         names, queues = self._index.snapshot.names, self._index.snapshot.queues
         for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
             for fr in () if queue is None else queue.node.nominal:
-                yield (*key, *names[fr]), units(names[fr][1], amounts.get(fr, 0))
+                yield (*key, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, 0))
 
-    def _unadmitted_by_local_queue(self) -> Rows:
+    def _unadmitted_by_local_queue(self) -> QueueSamples:
         for (local, reason, cause), count in self._workloads.unadmitted.items():
             yield (*_local_queue_labels(local), self._cluster_queue_of(local), reason, cause), count
 
-    def _local_statuses(self) -> Rows:
+    def _local_statuses(self) -> QueueSamples:
         for obj in self._objects.list(scheme.LOCAL_QUEUE):
             condition = find_condition(obj, "Active")
             for status_value in _CONDITION_STATUSES if condition is not None else ():
@@ -285,7 +288,7 @@ class QueueMetrics:
             )
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = share_of(node, self._index.snapshot.names).weighted
+        share = dominant_share(node, self._index.snapshot.names).weighted
         return math.nan if math.isinf(share) else share
 
 
@@ -302,7 +305,7 @@ class _CohortSums:
             return self._cached[node]
         queue = self._index.snapshot.queue_of.get(node)
         if queue is not None:
-            count = self._index.book.queue_tally.get(queue.name)
+            count = self._index.workload_cache.cluster_queue_counters.get(queue.name)
             subtree_sums: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
         else:
             admitted, reserved = 0, dict[int, int]()
@@ -316,12 +319,12 @@ class _CohortSums:
         return subtree_sums
 
 
-def units(resource: str, amount: float) -> float:
+def to_metric_unit(resource: str, amount: float) -> float:
     """Convert a quantity to the unit of metrics: millicores to cores; other resources are unchanged."""
     return amount / 1000 if resource == "cpu" else amount
 
 
-def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> Rows:
+def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
     """Yield two samples per ClusterQueue: the active and the inadmissible count."""
     for name, active, inadmissible in samples:
         yield (name, _ACTIVE), active
@@ -330,7 +333,7 @@ def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> Rows:
 
 def _local_queue_pending(
     labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
-) -> Rows:
+) -> QueueSamples:
     """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
     for key, view in labelled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
@@ -339,12 +342,14 @@ def _local_queue_pending(
         yield (*key, _INADMISSIBLE), count - active
 
 
-def _cohort_amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
+def _cohort_amounts(
+    nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]
+) -> QueueSamples:
     """Yield the quantities of Cohorts by flavor and resource; zeros are omitted."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
             if amount > 0:
-                yield (node.name, *names[fr]), units(names[fr][1], amount)
+                yield (node.name, *names[fr]), to_metric_unit(names[fr][1], amount)
 
 
 def _cohort_labels(node: QuotaNode) -> Labels:

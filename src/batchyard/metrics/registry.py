@@ -37,16 +37,16 @@ class Metric(NamedTuple):
 
     def sample(self, values: Iterable[str], value: float) -> str:
         """Format a sample line of a gauge or counter; `values` are the label values, in the order of the labels."""
-        return f"{self.name}{labelled(self.labels, values)} {number(value)}\n"
+        return f"{self.name}{format_labels(self.labels, values)} {format_value(value)}\n"
 
 
-def labelled(names: Iterable[str], values: Iterable[str]) -> str:
+def format_labels(names: Iterable[str], values: Iterable[str]) -> str:
     """Format labels as in a sample: `{name="value",...}`. Values for the last names may be omitted."""
     pairs = [f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=False)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
-def number(value: float) -> str:
+def format_value(value: float) -> str:
     """Format the numeric value of a sample, with `NaN`, `+Inf` and `-Inf` as Prometheus writes them."""
     if isinstance(value, float):
         if math.isnan(value):
@@ -58,13 +58,13 @@ def number(value: float) -> str:
     return repr(value)
 
 
-def text_of(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
+def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
     """Return the exposition text of a gauge; an empty string if it has no samples."""
     lines = [metric.sample(labels, value) for labels, value in samples]
     return metric.head() + "".join(lines) if lines else ""
 
 
-def texts_of(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
     """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
     sample_list = list(samples)
     if sample_list:
@@ -137,7 +137,7 @@ class Histograms:
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
         self._constant = constant
-        self._bounds = [number(bound) for bound in metric.buckets] + ["+Inf"]
+        self._bounds = [format_value(bound) for bound in metric.buckets] + ["+Inf"]
         self._series: dict[Labels, _HistogramSeries] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
@@ -164,13 +164,13 @@ class Histograms:
 
     def _format_histogram(self, labels: Labels, histogram: _HistogramSeries) -> str:
         name = self.metric.name
-        label_text = labelled(self.metric.labels, (*labels, *self._constant))
+        label_text = format_labels(self.metric.labels, (*labels, *self._constant))
         bucket_prefix = f"{label_text[:-1]}," if label_text else "{"
         lines, total = [], 0
         for bound, count in zip(self._bounds, histogram.counts, strict=True):
             total += count
             lines.append(f'{name}_bucket{bucket_prefix}le="{bound}"}} {total}\n')
-        lines.append(f"{name}_sum{label_text} {number(histogram.sum)}\n{name}_count{label_text} {total}\n")
+        lines.append(f"{name}_sum{label_text} {format_value(histogram.sum)}\n{name}_count{label_text} {total}\n")
         return "".join(lines)
 
 

@@ -344,7 +344,7 @@ class CycleMetrics:
         for decision in decisions:
             if isinstance(decision, Preempt):
                 self._count_preemptions(decision)
-            if decision.head.workload.key in cycle.looked_again:
+            if decision.head.workload.key in cycle.renominated:
                 labels = (decision.head.queue, _search_result(decision))
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 

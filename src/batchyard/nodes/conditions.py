@@ -206,7 +206,7 @@ class DrainOptions(NamedTuple):
     delete_emptydir_data: bool = False
 
 
-def cordoned(node: Obj, unschedulable: bool = True) -> Obj:
+def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
     """Return the node with `unschedulable` set or removed."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node

@@ -178,7 +178,7 @@ def _node_record(node: Obj) -> _NodeRecord:
 
 LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_SECONDS: Final = 40
-BEAT: Final = LEASE_SECONDS * SECOND // 4
+HEARTBEAT_INTERVAL: Final = LEASE_SECONDS * SECOND // 4
 MONITOR_GRACE: Final = 50 * SECOND
 STARTUP_GRACE: Final = 60 * SECOND
 
@@ -206,19 +206,19 @@ def is_lease_of(lease: Obj, node: Obj) -> bool:
     return any(owner["uid"] == node["metadata"]["uid"] for owner in owners)
 
 
-def is_beating(lease: Obj) -> bool:
+def has_heartbeats(lease: Obj) -> bool:
     """Report whether the heartbeats of a Lease's node continue."""
     return "renewTime" not in lease["spec"]
 
 
-def stopped(lease: Obj, at: Instant) -> Obj:
+def stop_lease(lease: Obj, at: Instant) -> Obj:
     """Return the Lease of a machine lost at `at`, with the time of its last heartbeat."""
     first = parse_time(lease["spec"]["acquireTime"])
-    last = first + max(0, at - first) // BEAT * BEAT
+    last = first + max(0, at - first) // HEARTBEAT_INTERVAL * HEARTBEAT_INTERVAL
     return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
 
 
-def resumed(lease: Obj, now: Instant) -> Obj:
+def resume_lease(lease: Obj, now: Instant) -> Obj:
     """Return the Lease of a machine whose heartbeats have resumed."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
@@ -228,7 +228,7 @@ def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
     """Return when a node counts as lost; None while its heartbeats continue."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
-    if lease is None or is_beating(lease) or not is_lease_of(lease, node):
+    if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
         return None
     return parse_time(lease["spec"]["renewTime"]) + MONITOR_GRACE
 
@@ -302,7 +302,7 @@ class NodeHealth:
         for key in self._pods.on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
-                outcome.writes.append(UpdateStatus(pods.not_ready(pod, now)))
+                outcome.writes.append(UpdateStatus(pods.with_ready_false(pod, now)))
                 outcome.events.append(EventRecord(key, "Warning", "NodeNotReady", "Node is not ready"))
 
 
@@ -336,7 +336,7 @@ class TaintEviction:
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            return (key,) if new is not None and pods.node_of(new) in self._taints else ()
+            return (key,) if new is not None and pods.bound_node(new) in self._taints else ()
         before = self._taints.pop(key.name, ())
         after = () if new is None else execution_taints(new)
         if after:
@@ -346,13 +346,13 @@ class TaintEviction:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete a pod whose toleration has ended, or requeue at that time."""
         pod = reader.get(key)
-        taints = () if pod is None else self._taints.get(pods.node_of(pod), ())
+        taints = () if pod is None else self._taints.get(pods.bound_node(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):
             return ReconcileResult()
-        due_at = pods.driven_out_at(pod, taints)
+        due_at = pods.taint_eviction_time(pod, taints)
         if due_at is None or due_at > now:
             return ReconcileResult(requeue_at=due_at)
-        marked_pod = pods.disrupted(pod, pods.BY_TAINT, now)
+        marked_pod = pods.with_disruption(pod, pods.DISRUPTION_BY_TAINT, now)
         if marked_pod is not pod:
             return ReconcileResult([UpdateStatus(marked_pod)])
         event = EventRecord(key, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {key}")

@@ -12,7 +12,7 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views import pods
-from batchyard.api.views.pods import node_of
+from batchyard.api.views.pods import bound_node
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
@@ -31,8 +31,8 @@ class PodsByNode:
         """Process a change of a pod; `old` is None for a new pod, `new` is None for a deleted pod."""
         if old is not None and new is not None and new["spec"] is old["spec"]:
             return
-        before = "" if old is None else node_of(old)
-        after = "" if new is None else node_of(new)
+        before = "" if old is None else bound_node(old)
+        after = "" if new is None else bound_node(new)
         if before == after:
             return
         if before:
@@ -95,21 +95,25 @@ class PodGarbageCollector:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a pod to Failed and delete it if no kubelet can end it; delete a surplus ended pod."""
         pod = reader.get(key)
-        if pod is None or pods.is_gone_but_for_finalizers(pod):
+        if pod is None or pods.has_only_finalizers_left(pod):
             return ReconcileResult()
         if self._ended.is_surplus(key):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
-        name = pods.node_of(pod)
+        name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
             due_at = self._missing_since.get(name, now) + QUARANTINE
-            return _remove_pod(pod, pods.BY_POD_GC, now) if due_at <= now else ReconcileResult(requeue_at=due_at)
+            return (
+                _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
+                if due_at <= now
+                else ReconcileResult(requeue_at=due_at)
+            )
         is_unreachable = node is None or _is_out_of_service(node)
         return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
         """Report whether possibly no kubelet can end a pod; record since when its node is missing."""
-        name = pods.node_of(pod)
+        name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
         self._missing_since.setdefault(name, now)
@@ -152,7 +156,7 @@ def _is_out_of_service(node: Obj) -> bool:
 
 def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> ReconcileResult:
     """Return the next write that removes a pod: set it to Failed, then delete it."""
-    failed_pod = pods.failed(pod, disruption, now)
+    failed_pod = pods.with_failed_phase(pod, disruption, now)
     if failed_pod is not pod:
         return ReconcileResult([UpdateStatus(failed_pod)])
     metadata = pod["metadata"]

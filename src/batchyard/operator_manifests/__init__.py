@@ -7,25 +7,32 @@ parts(InstallSettings(...))        the same objects, by kustomization file
 from collections.abc import Mapping, Sequence
 
 from batchyard.api.meta import Obj
-from batchyard.operator_manifests.deployment import InstallSettings, Scraping, deployment, labelled, network, webhooks
-from batchyard.operator_manifests.rights import definitions, rights
+from batchyard.operator_manifests.deployment import (
+    InstallSettings,
+    Scraping,
+    deployment_objects,
+    network_objects,
+    webhooks,
+    with_labels,
+)
+from batchyard.operator_manifests.rights import crd_objects, rbac_objects
 
 __all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
 
 
 def manifests(settings: InstallSettings) -> list[Obj]:
     """Return all objects of the installation, in the order in which they are applied."""
-    return [obj for objects in parts(settings).values() for obj in objects]
+    return [obj for objects in manifests_by_file(settings).values() for obj in objects]
 
 
-def parts(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
+def manifests_by_file(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
     """Return the objects of the installation by kustomization file; files without objects are omitted."""
     objects_by_file = {
-        "namespace": [labelled({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
-        "definitions": definitions(settings),
-        "rights": rights(settings),
-        "network": network(settings),
-        "deployment": deployment(settings),
+        "namespace": [with_labels({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
+        "definitions": crd_objects(settings),
+        "rights": rbac_objects(settings),
+        "network": network_objects(settings),
+        "deployment": deployment_objects(settings),
         "webhooks": webhooks(settings),
     }
     return {name: objects for name, objects in objects_by_file.items() if objects}

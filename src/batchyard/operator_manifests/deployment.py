@@ -8,8 +8,15 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.controller_groups import ON_KUBERNETES
-from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
+from batchyard.controller_groups import KUBERNETES_GROUPS
+from batchyard.webhooks.hooks import (
+    JOB_SET_POD_LABEL,
+    MUTATE_PATH,
+    SYSTEM_NAMESPACE,
+    VALIDATE_PATH,
+    OperatorWebhook,
+    operator_webhooks,
+)
 
 # --- settings ---
 
@@ -37,7 +44,7 @@ class InstallSettings:
     #: The name of the installed objects, or their prefix.
     name: str = "batchyard-operator"
     replicas: int = 2
-    controllers: Sequence[str] = ON_KUBERNETES
+    controllers: Sequence[str] = KUBERNETES_GROUPS
     #: Whether webhooks are installed: defaulting, validation, and conversion of Kueue's v1beta1.
     webhooks: bool = True
     #: Whether the CRDs are installed.
@@ -78,14 +85,14 @@ class InstallSettings:
 # --- labels ---
 
 
-def labels(settings: InstallSettings) -> Mapping[str, str]:
+def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
     """Return the selector labels of the operator's pods."""
     return {"app.kubernetes.io/name": "batchyard", "app.kubernetes.io/instance": settings.name}
 
 
-def labelled(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
+def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
     """Return an object with the installation's labels, and with the given name or else the installation's name."""
-    metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(labels(settings))}
+    metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
     identity = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
@@ -109,19 +116,19 @@ _ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
-def deployment(settings: InstallSettings) -> Sequence[Obj]:
+def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the Deployment, its PodDisruptionBudget, its ConfigMap, and the ResourceQuota its priority requires."""
     return [
         *_critical_pod_quota(settings),
         *_config_map(settings),
-        labelled(_deployment_spec(settings), settings, namespace=settings.namespace),
+        with_labels(_deployment_spec(settings), settings, namespace=settings.namespace),
         *_disruption_budget(settings),
     ]
 
 
 def has_webhooks(settings: InstallSettings) -> bool:
     """Return whether the installation has webhooks."""
-    return settings.webhooks and bool(hooks(settings.controllers))
+    return settings.webhooks and bool(operator_webhooks(settings.controllers))
 
 
 def arguments(settings: InstallSettings) -> list[str]:
@@ -150,16 +157,20 @@ def _config_map(settings: InstallSettings) -> Iterator[Obj]:
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
-        yield labelled(obj, settings, settings.config_map, namespace=settings.namespace)
+        yield with_labels(obj, settings, settings.config_map, namespace=settings.namespace)
 
 
 def _deployment_spec(settings: InstallSettings) -> Obj:
-    metadata: dict[str, Any] = {"labels": dict(labels(settings))}
+    metadata: dict[str, Any] = {"labels": dict(selector_labels(settings))}
     if settings.configuration:  # the operator reads it at startup: a changed digest replaces the pods
         metadata["annotations"] = {_DIGEST_ANNOTATION: sha256(settings.configuration.encode()).hexdigest()}
     template = {"metadata": metadata, "spec": _pod_spec(settings)}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    spec = {"replicas": settings.replicas, "selector": {"matchLabels": dict(labels(settings))}, "strategy": strategy}
+    spec = {
+        "replicas": settings.replicas,
+        "selector": {"matchLabels": dict(selector_labels(settings))},
+        "strategy": strategy,
+    }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
 
 
@@ -192,7 +203,7 @@ def _pod_spec(settings: InstallSettings) -> Obj:
 
 def _spread_constraint(settings: InstallSettings, key: str) -> Obj:
     """Return the constraint that spreads the pods over domains but schedules them even if there is only one."""
-    selector = {"matchLabels": dict(labels(settings))}
+    selector = {"matchLabels": dict(selector_labels(settings))}
     return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
 
@@ -228,9 +239,9 @@ def _probe(path: str, period: int) -> Obj:
 
 def _disruption_budget(settings: InstallSettings) -> Iterator[Obj]:
     if settings.replicas > 1:
-        spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels(settings))}}
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(selector_labels(settings))}}
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
-        yield labelled(budget, settings, namespace=settings.namespace)
+        yield with_labels(budget, settings, namespace=settings.namespace)
 
 
 def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
@@ -240,7 +251,7 @@ def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
         hard = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
         spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
-        yield labelled(quota, settings, namespace=settings.namespace)
+        yield with_labels(quota, settings, namespace=settings.namespace)
 
 
 # --- network objects ---
@@ -255,7 +266,7 @@ _DNS_PORT: Final = 53
 _SCRAPE_INTERVAL: Final = "15s"
 
 
-def network(settings: InstallSettings) -> Sequence[Obj]:
+def network_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the Services, the NetworkPolicy and the scrape configuration."""
     return [*_services(settings), _network_policy(settings), *_scrape_configuration(settings)]
 
@@ -271,8 +282,8 @@ def _services(settings: InstallSettings) -> Iterator[Obj]:
 
 
 def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
-    spec = {"selector": dict(labels(settings)), "ports": [{**port, "protocol": "TCP"}]}
-    return labelled({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
+    spec = {"selector": dict(selector_labels(settings)), "ports": [{**port, "protocol": "TCP"}]}
+    return with_labels({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
 
 
 def _network_policy(settings: InstallSettings) -> Obj:
@@ -283,17 +294,17 @@ def _network_policy(settings: InstallSettings) -> Obj:
         {"ports": [{"protocol": "UDP", "port": _DNS_PORT}, {"protocol": "TCP", "port": _DNS_PORT}]},
     ]
     spec = {
-        "podSelector": {"matchLabels": dict(labels(settings))},
+        "podSelector": {"matchLabels": dict(selector_labels(settings))},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in ports]}],
         "egress": egress,
     }
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
-    return labelled(policy, settings, namespace=settings.namespace)
+    return with_labels(policy, settings, namespace=settings.namespace)
 
 
 def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
-    selector = {"matchLabels": dict(labels(settings))}
+    selector = {"matchLabels": dict(selector_labels(settings))}
     if settings.scraping is Scraping.POD_MONITORING:
         endpoint = {"port": "health", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
         kind = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "PodMonitoring"}
@@ -303,7 +314,7 @@ def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
     else:
         return
     spec = {"selector": selector, "endpoints": [endpoint]}
-    yield labelled({**kind, "spec": spec}, settings, namespace=settings.namespace)
+    yield with_labels({**kind, "spec": spec}, settings, namespace=settings.namespace)
 
 
 # --- webhooks ---
@@ -320,21 +331,21 @@ def webhooks(settings: InstallSettings) -> Sequence[Obj]:
     """Return the mutating and the validating webhook configuration; none if webhooks are disabled."""
     if not has_webhooks(settings):
         return []
-    all_hooks = hooks(settings.controllers)
+    all_hooks = operator_webhooks(settings.controllers)
     return [
         _webhook_configuration("Mutating", [hook for hook in all_hooks if hook.mutates], settings),
         _webhook_configuration("Validating", [hook for hook in all_hooks if not hook.mutates], settings),
     ]
 
 
-def _webhook_configuration(phase: str, phase_hooks: Iterable[Hook], settings: InstallSettings) -> Obj:
+def _webhook_configuration(phase: str, phase_hooks: Iterable[OperatorWebhook], settings: InstallSettings) -> Obj:
     configuration = {"apiVersion": _WEBHOOK_API_VERSION, "kind": f"{phase}WebhookConfiguration"}
     entries = [_webhook_entry(hook, settings) for hook in phase_hooks]
-    return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)
+    return with_labels({**configuration, "webhooks": entries}, settings, settings.webhook_service)
 
 
-def _webhook_entry(hook: Hook, settings: InstallSettings) -> Obj:
-    path = MUTATE if hook.mutates else VALIDATE
+def _webhook_entry(hook: OperatorWebhook, settings: InstallSettings) -> Obj:
+    path = MUTATE_PATH if hook.mutates else VALIDATE_PATH
     service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     rule = {
         "apiGroups": [hook.info.group],
@@ -351,13 +362,13 @@ def _webhook_entry(hook: Hook, settings: InstallSettings) -> Obj:
         "sideEffects": "None",
         "timeoutSeconds": _WEBHOOK_TIMEOUT,
     }
-    if hook.is_of_work:
+    if hook.handles_jobs_or_pods:
         outside_operator = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
-            "values": [SYSTEM, settings.namespace],
+            "values": [SYSTEM_NAMESPACE, settings.namespace],
         }
         entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
-        entry["objectSelector"] = {"matchExpressions": [{"key": POD_LABEL, "operator": "Exists"}]}
+        entry["objectSelector"] = {"matchExpressions": [{"key": JOB_SET_POD_LABEL, "operator": "Exists"}]}
     return entry

@@ -9,10 +9,18 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
-from batchyard.apiserver.openapi_definitions import Conversion, definition_of
-from batchyard.controller_groups import ALSO_UPSTREAM, CREATE, FINALIZERS, PATCH, STATUS, kinds_seen, kinds_written
-from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, labelled
-from batchyard.webhooks.hooks import CONVERT
+from batchyard.apiserver.openapi_definitions import ConversionService, definition_of
+from batchyard.controller_groups import (
+    ALSO_UPSTREAM,
+    CREATE,
+    FINALIZERS,
+    PATCH,
+    STATUS,
+    kinds_read,
+    verbs_by_written_kind,
+)
+from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, with_labels
+from batchyard.webhooks.hooks import CONVERT_PATH
 
 # --- definitions ---
 
@@ -23,26 +31,30 @@ _KUBERNETES_GROUP_SUFFIX: Final = ".k8s.io"
 _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 
 
-def definitions(settings: InstallSettings) -> Sequence[Obj]:
+def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the CRDs: in all versions if webhooks can convert them, otherwise in the stored version only."""
     if not settings.definitions:
         return []
-    conversion = Conversion(settings.webhook_service, settings.namespace, CONVERT) if settings.webhooks else None
-    return [definition_of(info, conversion if is_converted(info) else None) for info in _installed_kinds(settings)]
+    conversion = (
+        ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH) if settings.webhooks else None
+    )
+    return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
-def definition_names(settings: InstallSettings, *, converted: bool) -> list[str]:
+def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
     """Return the names of the CRDs; with `converted`, only those with a conversion webhook."""
-    return [f"{info.plural}.{info.group}" for info in _installed_kinds(settings) if is_converted(info) or not converted]
+    return [
+        f"{info.plural}.{info.group}" for info in _installed_kinds(settings) if needs_conversion(info) or not converted
+    ]
 
 
-def is_converted(info: ServedKind) -> bool:
+def needs_conversion(info: ServedKind) -> bool:
     """Return whether the versions of a kind differ in their fields, so that a webhook must convert them."""
     return len(info.versions) > 1 and info.group != _AUTOSCALER_GROUP
 
 
 def _installed_kinds(settings: InstallSettings) -> Iterator[ServedKind]:
-    for kind in kinds_seen(settings.controllers):
+    for kind in kinds_read(settings.controllers):
         info = kind_info(kind)
         if "." in info.group and not info.group.endswith(_KUBERNETES_GROUP_SUFFIX) and info.group != _AUTOSCALER_GROUP:
             yield info
@@ -55,18 +67,18 @@ _REGISTRATION_GROUP: Final = "admissionregistration.k8s.io"
 _UPDATE_VERBS: Final = ("get", "update")
 
 
-def rights(settings: InstallSettings) -> Sequence[Obj]:
+def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the ServiceAccount, its roles and bindings, and the roles for users."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
     objects = [
-        labelled(account, settings, namespace=namespace),
-        labelled(cluster_role, settings),
-        labelled(_binding(settings, "ClusterRole"), settings),
-        labelled(role, settings, namespace=namespace),
-        labelled(_binding(settings, "Role"), settings, namespace=namespace),
+        with_labels(account, settings, namespace=namespace),
+        with_labels(cluster_role, settings),
+        with_labels(_binding(settings, "ClusterRole"), settings),
+        with_labels(role, settings, namespace=namespace),
+        with_labels(_binding(settings, "Role"), settings, namespace=namespace),
     ]
     return [*objects, *(_user_roles() if settings.user_roles else ())]
 
@@ -79,10 +91,10 @@ def cluster_rules(settings: InstallSettings) -> list[Obj]:
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
     """Return the RBAC rules that controller groups need; resources with the same verbs share a rule."""
     verbs: dict[tuple[str, str], dict[str, None]] = {("", "events"): {CREATE: None, PATCH: None}}
-    for kind in kinds_seen(groups):
+    for kind in kinds_read(groups):
         info = kind_info(kind)
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
-    for kind, written_verbs in kinds_written(groups).items():
+    for kind, written_verbs in verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [
             verb for verb in written_verbs if verb != FINALIZERS and (verb != STATUS or not info.has_status)
@@ -111,7 +123,7 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
         return
     configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
     yield _rule(_REGISTRATION_GROUP, configurations, _UPDATE_VERBS, [settings.webhook_service])
-    if names := definition_names(settings, converted=True):
+    if names := crd_names(settings, converted=True):
         yield _rule(_EXTENSIONS_GROUP, ["customresourcedefinitions"], _UPDATE_VERBS, names)
 
 

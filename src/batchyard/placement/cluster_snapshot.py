@@ -298,8 +298,8 @@ class ClusterSnapshot:
         self.permanent_changes = NodeGenerations()
         #: Only changes of the existence, labels and taints of nodes.
         self.property_changes = NodeGenerations()
-        self.neighbours = PodAffinityIndex()
-        self.shortlists = CandidateNodesCache(self._nodes, self.changes, self.property_changes)
+        self.placed_pods = PodAffinityIndex()
+        self.candidate_cache = CandidateNodesCache(self._nodes, self.changes, self.property_changes)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -319,7 +319,7 @@ class ClusterSnapshot:
 
     def pod(self, uid: str) -> PodView | None:
         """Return the pod with this uid that was added to a node; None if there is none."""
-        return self.neighbours.get(uid)
+        return self.placed_pods.get(uid)
 
     def what_if(self) -> "SnapshotTrial":
         """Return a context manager that undoes all changes of the snapshot made inside."""
@@ -370,7 +370,7 @@ class ClusterSnapshot:
             self._pods_of_missing_nodes.setdefault(node_name, {})[pod.uid] = pod
         else:
             node.take(pod, devices)
-        self.neighbours.add(pod, node_name)
+        self.placed_pods.add(pod, node_name)
         self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
         if pod.deleting:
             self.stopping[pod.uid] = None
@@ -391,7 +391,7 @@ class ClusterSnapshot:
         else:
             pod = node.pods[uid]
             devices = node.release(uid)
-        self.neighbours.remove(pod, node_name)
+        self.placed_pods.remove(pod, node_name)
         self.stopping.pop(uid, None)
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
@@ -408,7 +408,7 @@ class ClusterSnapshot:
         """Replace a pod that was added before by a revision with the same requests and labels."""
         node_name = self._node_names[pod.uid]
         node = self._nodes.get(node_name)
-        before = self.neighbours.update(pod)
+        before = self.placed_pods.update(pod)
         (self._pods_of_missing_nodes[node_name] if node is None else node.pods)[pod.uid] = pod
         if pod.deleting:
             self.stopping[pod.uid] = None

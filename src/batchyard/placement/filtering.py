@@ -93,11 +93,11 @@ _MISSING_TOPOLOGY_LABEL: Final = FilterFailure(
 class TopologySpreadFilter:
     """Filter for a pod's hard topology spread constraints: matching pods per domain, and the global minimum."""
 
-    def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex) -> None:
+    def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
         self._own_counts = [_selects_itself(rule, pod) for rule in self._rules]
         self._domains: list[Counts] = [{} for _ in self._rules]
-        counts = [_count_selected_pods(rule, pod, neighbours) for rule in self._rules]
+        counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
         for node in nodes:
             if _has_all_keys(node, self._rules):
                 for index, rule in enumerate(self._rules):
@@ -124,14 +124,14 @@ class TopologySpreadFilter:
 
 
 def topology_skew(
-    pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex
+    pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
     """Return each feasible node's skew by the soft spread constraints; nodes without the topology keys are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored = [node for node in feasible if _has_all_keys(node, rules)]
     skews = dict.fromkeys([node.name for node in scored], 0.0)
     for rule in rules:
-        key, counts_by_node = rule.topology_key, _count_selected_pods(rule, pod, neighbours)
+        key, counts_by_node = rule.topology_key, _count_selected_pods(rule, pod, placed_pods)
         domains = {node.view.labels[key]: 0 for node in scored}
         if key != well_known.HOSTNAME:
             counted = [
@@ -146,12 +146,12 @@ def topology_skew(
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 
 
-def _count_selected_pods(rule: SpreadRule, pod: PodView, neighbours: PodAffinityIndex) -> Counts:
+def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> Counts:
     """Return how many pods of the pod's namespace a constraint selects, by node, without terminating pods."""
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
-    for other, node_name in neighbours.selected(rule.selector):
+    for other, node_name in placed_pods.selected(rule.selector):
         if other.namespace == pod.namespace and not other.deleting:
             counts[node_name] = counts.get(node_name, 0) + 1
     return counts
@@ -211,7 +211,7 @@ def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
     return f"0/{total} nodes are available: {reasons}."
 
 
-def why_not(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> tuple[str, ...]:
+def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a node; empty if it fits."""
     obstacle = find_obstacle(pod, node, nodes)
     return () if obstacle is None else obstacle.reasons
@@ -223,7 +223,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> Filte
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
     if needs_only_resources([pod, *competing_pods], nodes):
-        reach = nodes.shortlists.reach(pod.shape.rules)
+        reach = nodes.candidate_cache.reach(pod.shape.rules)
         return reach.obstacles[node.name] or find_shortage(pod.shape, node, subtract_requests(NOTHING, competing_pods))
     with nodes.what_if():
         for nominated in competing_pods:
@@ -234,17 +234,17 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> Filte
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
     """Report whether only resource sums decide if these pods fit a node that passes the static filters."""
-    if nodes.neighbours.anti_affinity_terms:
+    if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
-    return not any(shape.minds_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
+    return not any(shape.depends_on_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
 
 
 def find_node(
     pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED
 ) -> Placement:
     """Return the best node for a pod, or why the pod fits no node."""
-    name = pick_node(pod, nodes, profile)
+    name = choose_node(pod, nodes, profile)
     return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
 
@@ -255,12 +255,12 @@ def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, FilterFail
     return {name: obstacle for name, obstacle in failures.items() if obstacle is not None}
 
 
-def pick_node(pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> str:
+def choose_node(pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> str:
     """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
     nominated = nodes.get(nodes.nomination_of(pod.uid))
     if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
         return nominated.name
-    candidate_nodes = nodes.shortlists.of(pod.shape, profile)
+    candidate_nodes = nodes.candidate_cache.of(pod.shape, profile)
     if not candidate_nodes.scores:
         return ""
     filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
@@ -276,12 +276,12 @@ class PodFilters:
         shape = pod.shape
         self._pod = pod
         self._nodes = nodes
-        self._static_results = nodes.shortlists.reach(shape.rules)
+        self._static_results = nodes.candidate_cache.reach(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread):
-            self._spread = TopologySpreadFilter(pod, nodes, nodes.neighbours)
-        if shape.affinity or shape.anti_affinity or nodes.neighbours.anti_affinity_terms:
+            self._spread = TopologySpreadFilter(pod, nodes, nodes.placed_pods)
+        if shape.affinity or shape.anti_affinity or nodes.placed_pods.anti_affinity_terms:
             affinity = PodAffinityFilter(pod, nodes)
             self._affinity = affinity if affinity.matters else None
 
@@ -319,7 +319,7 @@ class PodPreferences:
         self._pod = pod
         self._nodes = nodes
         self._static_results = candidate_nodes.reach
-        has_affinity = bool(pod.shape.preferred or nodes.neighbours.preferred_terms)
+        has_affinity = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
         self._domain_scores = attraction(pod, nodes) if has_affinity else {}
         self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
         self.is_empty = not (
@@ -339,5 +339,5 @@ class PodPreferences:
             feasible = [node for node in self._nodes if node.name in totals]
             add_pod_affinity(totals, feasible, self._domain_scores)
             if self._has_soft_spread:
-                add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.neighbours))
+                add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.placed_pods))
         return min(totals, key=lambda name: (-totals[name], name))

@@ -13,7 +13,7 @@ from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.filtering import Unschedulable, find_obstacle, find_obstacles, pick_node
+from batchyard.placement.filtering import Unschedulable, choose_node, find_obstacle, find_obstacles
 from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
@@ -44,7 +44,7 @@ def place_gang(
 ) -> GangPlaced | GangUnschedulable:
     """Return nodes for all pods of a gang, or its first pod without a node; the gang may use its own nominations."""
     with nodes.what_if():
-        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
+        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: choose_node(pod, nodes, profile))
         if unplaced_pod is not None:
             return GangUnschedulable(unplaced_pod, Unschedulable(find_obstacles(unplaced_pod, nodes)))
     return GangPlaced(nodes_by_uid)
@@ -60,7 +60,7 @@ def preempt_for_gang(
     failures: dict[str, PreemptionFailure] = {}
 
     def choose(pod: PodView) -> str:
-        name = pick_node(pod, nodes, profile)
+        name = choose_node(pod, nodes, profile)
         if name:
             return name
         preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
@@ -101,8 +101,8 @@ def _kind_may_fit(
     """Report whether these equal pods may fit, possibly after preemption of pods of lower priority."""
     pod, count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
-    obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
-    for name in obstacles if considers_preemption else nodes.shortlists.of(pod.shape, profile).scores:
+    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
+    for name in obstacles if considers_preemption else nodes.candidate_cache.of(pod.shape, profile).scores:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
@@ -184,7 +184,7 @@ def placeholders(leader: Obj, count: int) -> list[PodView]:
 
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
     """Return the nodes that pass a claim's static filters, grouped by topology domain, in order of domain name."""
-    obstacles = nodes.shortlists.reach(claim.leader.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.reach(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
         return [[node] for node in open_nodes]

@@ -18,16 +18,16 @@ from batchyard.api.meta import (
     Obj,
     annotation,
     controller_of,
+    controlling_jobs,
     find_condition,
     group_kind,
     key_of,
     label,
     owner_key,
-    owning_jobs,
 )
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods as lifecycle
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.views.node import pods_running_at_once
 from batchyard.api.views.pods import PodView, checkpoint_interval, is_terminal, is_terminating, lost_work, running_since
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant, format_age
@@ -37,7 +37,7 @@ from batchyard.jobs.jobset.exclusive_placement import is_leader
 from batchyard.nodes import conditions
 from batchyard.nodes.pods import PodsByNode
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.filtering import pick_node
+from batchyard.placement.filtering import choose_node
 from batchyard.placement.gang import (
     PlacementClaim,
     are_free,
@@ -71,7 +71,7 @@ def missing_followers(leader: Obj, reader: Reader) -> int:
     job = None if owner is None else reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
-    expected, completions = pods_at_once(job["spec"]), job["spec"].get("completions")
+    expected, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
     if completions is not None:
         expected = min(expected, completions - (job.get("status") or {}).get("succeeded", 0))
     owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
@@ -287,7 +287,7 @@ class _Search:
         if claim.topology_key:
             nodes_by_uid = first_fit(claim, self._nodes)
         else:
-            name = pick_node(claim.leader, self._nodes, self._profile)
+            name = choose_node(claim.leader, self._nodes, self._profile)
             nodes_by_uid = {claim.leader.uid: name} if name else None
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
@@ -400,7 +400,7 @@ class Hotswap:
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            return (key,) if new is not None and self._may_be_lost(lifecycle.node_of(new)) else ()
+            return (key,) if new is not None and self._may_be_lost(lifecycle.bound_node(new)) else ()
         was_lost = self._lost.pop(key.name, True)
         if new is not None:
             self._lost[key.name] = is_lost(new)
@@ -409,13 +409,13 @@ class Hotswap:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
         pod = reader.get(key)
-        name = "" if pod is None else lifecycle.node_of(pod)
+        name = "" if pod is None else lifecycle.bound_node(pod)
         if pod is None or not name or not _belongs_to_gang(pod):
             return ReconcileResult()
         node = reader.get(Key(scheme.NODE, "", name))
         if (node is not None and not is_lost(node)) or not _needs_removal(pod):
             return ReconcileResult()
-        failed = lifecycle.failed(pod, HOTSWAP_DISRUPTION, now)
+        failed = lifecycle.with_failed_phase(pod, HOTSWAP_DISRUPTION, now)
         if failed is not pod and now < (removable_at := _removable_at(node, pod)):
             return ReconcileResult(requeue_at=removable_at)
         if failed is pod:
@@ -460,7 +460,7 @@ def _needs_removal(pod: Obj) -> bool:
         return True
     target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
     is_failed_by_hotswap = target is not None and target.get("reason") == HOTSWAP_DISRUPTION.reason
-    return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
+    return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.has_only_finalizers_left(pod)
 
 
 # --- freeing nodes for restarted gangs ---
@@ -560,7 +560,7 @@ class HotswapPass:
     def _with_owners(self, pod: Obj) -> Iterable[Obj]:
         """Yield a pod, its Job, and the JobSet that owns it."""
         yield pod
-        yield from owning_jobs(pod, self._reader.get)
+        yield from controlling_jobs(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> Obj | None:
         """Return the Workload that a pod of a gang belongs to; None if there is none."""

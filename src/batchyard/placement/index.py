@@ -27,7 +27,7 @@ _SCHEDULERS: Final[Mapping[str, AutoscalingProfile | None]] = {
 _DELETED: Final = EventType.DELETED
 
 
-class Victim(NamedTuple):
+class RecordedVictim(NamedTuple):
     """A pod or Workload whose eviction was written, with the uid of the preempting pod."""
 
     key: Key
@@ -46,7 +46,7 @@ class PlacementIndex:
         self.stale_conditions: dict[str, PodView] = {}
         #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
-        self._unconfirmed_victims: list[Victim] = []
+        self._unconfirmed_victims: list[RecordedVictim] = []
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
             scheme.POD: self._on_pod,
             scheme.NODE: self._on_node,
@@ -82,7 +82,7 @@ class PlacementIndex:
 
     def record_eviction(self, victim: Key, uid: str, preemptor: PodView) -> None:
         """Record the eviction of a pod or Workload for a preempting pod, which is retried if the eviction fails."""
-        self._unconfirmed_victims.append(Victim(victim, uid, preemptor.uid))
+        self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
     def recover(self, reader: Reader) -> None:
         """Reread the objects of unconfirmed writes and retry their pods; call it after all writes have completed."""

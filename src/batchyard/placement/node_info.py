@@ -18,7 +18,7 @@ from batchyard.base import invariant
 # written with the binding: Alibaba's gpushare scheduler extender.
 
 
-WHOLE: Final = 1000
+WHOLE_GPU: Final = 1000
 """One GPU in thousandths."""
 
 
@@ -28,19 +28,19 @@ class GpuShares:
     __slots__ = ("_shares_by_pod", "left")
 
     def __init__(self, total: int) -> None:
-        self.left = [WHOLE] * (total // WHOLE)
+        self.left = [WHOLE_GPU] * (total // WHOLE_GPU)
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, amount: int) -> bool:
         """Report whether an amount (in thousandths of a GPU) fits the free GPUs."""
-        if amount <= WHOLE:  # fast path for almost all pods that use GPUs
+        if amount <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
             return max(self.left, default=0) >= amount
-        return bool(pick_devices(amount, self.left))
+        return bool(choose_gpus(amount, self.left))
 
     def has_enough(self, amount: int) -> bool:
         """Report whether an amount would fit if all GPUs of the node were free."""
-        return -(-amount // WHOLE) <= len(self.left)
+        return -(-amount // WHOLE_GPU) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
         """Return the indices of the GPUs that a pod has shares of; a partial share comes last."""
@@ -48,9 +48,9 @@ class GpuShares:
 
     def take(self, uid: str, amount: int, chosen: Sequence[int]) -> None:
         """Add a pod with its previously chosen GPUs; if these are invalid, choose free GPUs."""
-        is_right_number = len(chosen) == -(-amount // WHOLE) == len(dict.fromkeys(chosen))
+        is_right_number = len(chosen) == -(-amount // WHOLE_GPU) == len(dict.fromkeys(chosen))
         are_existing = all(0 <= number < len(self.left) for number in chosen)
-        chosen_gpus = tuple(chosen) if chosen and is_right_number and are_existing else pick_devices(amount, self.left)
+        chosen_gpus = tuple(chosen) if chosen and is_right_number and are_existing else choose_gpus(amount, self.left)
         self._shares_by_pod[uid] = amount, chosen_gpus
         self._change_free(amount, chosen_gpus, -1)
 
@@ -69,18 +69,21 @@ class GpuShares:
 
     def _change_free(self, amount: int, chosen_gpus: Sequence[int], sign: int) -> None:
         invariant(
-            not chosen_gpus or len(chosen_gpus) == -(-amount // WHOLE), "a pod must have as many GPUs as it requests"
+            not chosen_gpus or len(chosen_gpus) == -(-amount // WHOLE_GPU),
+            "a pod must have as many GPUs as it requests",
         )
         for number in chosen_gpus:
-            gpu_share = min(amount, WHOLE)
+            gpu_share = min(amount, WHOLE_GPU)
             self.left[number] += sign * gpu_share
             amount -= gpu_share
 
 
-def pick_devices(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
+def choose_gpus(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
     """Choose GPUs for an amount, whole ones first, given the free thousandths of each; empty if it does not fit."""
-    whole_gpus, partial_share = divmod(amount, WHOLE)
-    free_gpus = [number for number, free_share in enumerate(free_shares) if free_share == WHOLE] if whole_gpus else []
+    whole_gpus, partial_share = divmod(amount, WHOLE_GPU)
+    free_gpus = (
+        [number for number, free_share in enumerate(free_shares) if free_share == WHOLE_GPU] if whole_gpus else []
+    )
     if len(free_gpus) < whole_gpus:
         return ()
     chosen_whole = free_gpus[:whole_gpus]

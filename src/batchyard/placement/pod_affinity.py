@@ -129,7 +129,7 @@ class AffinityContext(Protocol):
     """The parts of the cluster snapshot that pod affinity reads."""
 
     @property
-    def neighbours(self) -> PodAffinityIndex:
+    def placed_pods(self) -> PodAffinityIndex:
         """The index of the placed pods."""
 
     @property
@@ -177,7 +177,7 @@ class PodAffinityFilter:
         if not terms:
             return domains_by_term
         namespaces = self._cluster.namespaces
-        for pod, node_name in self._cluster.neighbours.selected(terms[0].selector):
+        for pod, node_name in self._cluster.placed_pods.selected(terms[0].selector):
             if all(term.selects(pod.namespace, pod.labels, namespaces) for term in terms):
                 for term, domains in domains_by_term.items():
                     self._add_domain(domains, term.topology_key, node_name)
@@ -186,7 +186,7 @@ class PodAffinityFilter:
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
         """Return the domains that contain pods which an affinity term selects."""
         domains: dict[str, None] = {}
-        for pod, node_name in self._cluster.neighbours.selected(term.selector):
+        for pod, node_name in self._cluster.placed_pods.selected(term.selector):
             if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
                 self._add_domain(domains, term.topology_key, node_name)
         return domains
@@ -194,7 +194,7 @@ class PodAffinityFilter:
     def _find_repelling_domains(self) -> list[Domain]:
         """Return the domains that contain pods with anti-affinity to this filter's pod."""
         found_domains: dict[Domain, None] = {}
-        for term, by_node in self._cluster.neighbours.anti_affinity_terms.items():
+        for term, by_node in self._cluster.placed_pods.anti_affinity_terms.items():
             if self._selects_pod(term):
                 domains: dict[str, None] = {}
                 for node_name in by_node:
@@ -217,11 +217,11 @@ def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
         by_node: Counts = {}
-        for other, node_name in cluster.neighbours.selected(term.selector):
+        for other, node_name in cluster.placed_pods.selected(term.selector):
             if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
         _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
-    for (term, weight), by_node in cluster.neighbours.preferred_terms.items():
+    for (term, weight), by_node in cluster.placed_pods.preferred_terms.items():
         if term.selects(pod.namespace, pod.labels, cluster.namespaces):
             _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
     return domain_scores

@@ -22,7 +22,7 @@ from batchyard.placement.units import SchedulingUnits, Turn
 
 def may_be_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -> bool:
     """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
-    obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
     for name in changed:
         node = nodes.get(name)
         if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
@@ -114,7 +114,7 @@ class UnschedulablePods:
         for pod in pods:
             kind = _kind(pod)
             counts[kind] = counts.get(kind, 0) + 1
-        is_alone = any(kind[0].minds_pods for kind in counts) or any(map(self._needs_own_class, pods))
+        is_alone = any(kind[0].depends_on_pods for kind in counts) or any(map(self._needs_own_class, pods))
         return EquivalenceKey(tuple(counts.items()), unit if is_alone else "")
 
     def parked_class(self, unit: str) -> EquivalenceKey | None:
@@ -131,7 +131,7 @@ class UnschedulablePods:
             representatives = {_kind(pod): pod for pod in pods}
             self._classes[class_key] = _EquivalenceClass(list(representatives.values()), [])
         insort(self._classes[class_key].queued_units, (turn, unit))
-        pods_with_affinity = [pod for pod in pods if pod.shape.minds_pods]
+        pods_with_affinity = [pod for pod in pods if pod.shape.depends_on_pods]
         if pods_with_affinity:
             self._pods_with_affinity[unit] = pods_with_affinity
         for node_name in nominated_nodes:
@@ -203,7 +203,7 @@ class UnschedulablePods:
         """Report whether a pod is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nomination_of(pod.uid):
             return True
-        terms, namespaces = self._nodes.neighbours.anti_affinity_terms, self._nodes.namespaces
+        terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
         return bool(terms) and any(term.selects(pod.namespace, pod.labels, namespaces) for term in terms)
 
 

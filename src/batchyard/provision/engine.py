@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj
-from batchyard.controller_groups import COSTS, ON_KUBERNETES
-from batchyard.operator_manifests import InstallSettings, Scraping, parts
+from batchyard.controller_groups import COSTS, KUBERNETES_GROUPS
+from batchyard.operator_manifests import InstallSettings, Scraping, manifests_by_file
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import dump_yaml, yaml_text
 from batchyard.scheduling.kueue_configuration import decision_fields, ignored_settings, unsupported_field_errors
-from batchyard.scheduling.preemption.fair import BOTH
+from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES
 
 # --- kueue configuration ---
 #
@@ -64,7 +64,7 @@ _RELEASE_CONFIGURATION: Final[Mapping[str, Any]] = {
     "integrations": {"frameworks": list(_FRAMEWORKS)},
 }
 #: Kueue's default strategies, which the Configuration must list when fair sharing is enabled.
-_FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH)
+_FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH_STRATEGIES)
 
 
 _TYPE_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
@@ -159,7 +159,9 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
             [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
         )
         return {"kustomization.yaml": yaml_text([kustomized]), **manifest_files}
-    operator_files = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+    operator_files = {
+        f"{name}.yaml": yaml_text(objects) for name, objects in manifests_by_file(settings_of(platform)).items()
+    }
     manifest_files = {**operator_files, **manifest_files}
     return {"kustomization.yaml": yaml_text([kustomization(list(manifest_files))]), **manifest_files}
 
@@ -172,7 +174,7 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
         image=image_of(platform),
         namespace=NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
-        controllers=(*ON_KUBERNETES, COSTS) if has_budget else ON_KUBERNETES,
+        controllers=(*KUBERNETES_GROUPS, COSTS) if has_budget else KUBERNETES_GROUPS,
         scraping=_SCRAPING[platform.monitoring.collector],
         fair_sharing=platform.fair_sharing and not platform.kueue,
         configuration=dump_yaml(kueue_settings) if kueue_settings is not None and platform.kueue else "",

@@ -6,16 +6,16 @@ from ipaddress import IPv4Network, ip_network
 from typing import Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.schema.violations import shown
+from batchyard.api.schema.violations import format_value
 from batchyard.cloud.catalog.nodes import PODS
 from batchyard.provision.images import image_recipes
 from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
-from batchyard.provision.system_pods import supplies
+from batchyard.provision.system_pods import machine_supplies
 from batchyard.provision.terraform.files import more_repositories
 from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, reservations
 
 
-def made_on_google(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
+def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
     """Return the names of the Google Cloud resources that the platform uses, by type; empty if not on GKE."""
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
@@ -100,12 +100,14 @@ def platform_accounts(name: str) -> list[str]:
 def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     if google.project and not _PROJECT.fullmatch(google.project):
         remedy = "use the project ID: 6 to 30 lowercase letters, digits and -, a letter first"
-        yield FieldError("spec.google.project", f"{shown(google.project)} is not a valid project ID", remedy)
+        yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
     bucket = google.state_bucket or (f"{google.project}-{platform.name}-state" if google.project else "")
     if bucket and not _BUCKET.fullmatch(bucket):
-        yield FieldError("spec.google.state.bucket", f"{shown(bucket)} is not a valid bucket name", _BUCKET_REMEDY)
+        yield FieldError(
+            "spec.google.state.bucket", f"{format_value(bucket)} is not a valid bucket name", _BUCKET_REMEDY
+        )
     if not _REPOSITORY.fullmatch(google.repository):
-        problem = f"{shown(google.repository)} is not a valid repository name"
+        problem = f"{format_value(google.repository)} is not a valid repository name"
         yield FieldError(
             "spec.google.repository", problem, "use up to 63 lowercase letters, digits and -, a letter first"
         )
@@ -116,11 +118,13 @@ def _label_faults(google: Google) -> Iterator[FieldError]:
         path = f"spec.google.labels[{key}]"
         if not (_is_label(key) and key[0].isalpha()):
             yield FieldError(
-                path, f"{shown(key)} is not a valid label key", "use lowercase letters, digits, - and _, a letter first"
+                path,
+                f"{format_value(key)} is not a valid label key",
+                "use lowercase letters, digits, - and _, a letter first",
             )
         elif not _is_label(value) and value:
             yield FieldError(
-                path, f"{shown(value)} is not a valid label value", "use lowercase letters, digits, - and _"
+                path, f"{format_value(value)} is not a valid label value", "use lowercase letters, digits, - and _"
             )
 
 
@@ -146,25 +150,29 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
         path = f"spec.google.images[{index}]"
         if not _IMAGE.fullmatch(image.name):
             yield FieldError(
-                f"{path}.name", f"{shown(image.name)} is not an image name with a tag", "use the form trainer:v1"
+                f"{path}.name", f"{format_value(image.name)} is not an image name with a tag", "use the form trainer:v1"
             )
         if bool(image.copy_from) == bool(image.build_from):
             problem = f"image {image.name} must have exactly one source"
             yield FieldError(path, problem, "set either copyFrom (an image) or buildFrom (a git repository)")
         elif image.copy_from and not _REFERENCE.fullmatch(image.copy_from):
             yield FieldError(
-                f"{path}.copyFrom", f"{shown(image.copy_from)} is not an image reference", "use the form ghcr.io/a/b:v1"
+                f"{path}.copyFrom",
+                f"{format_value(image.copy_from)} is not an image reference",
+                "use the form ghcr.io/a/b:v1",
             )
         elif image.build_from and not _GIT.fullmatch(image.build_from):
             remedy = "use the form https://host/path.git#REF:FOLDER"
-            yield FieldError(f"{path}.buildFrom", f"{shown(image.build_from)} is not a git repository URL", remedy)
+            yield FieldError(
+                f"{path}.buildFrom", f"{format_value(image.build_from)} is not a git repository URL", remedy
+            )
         if image.repository and not _REPOSITORY.fullmatch(image.repository):
-            problem = f"{shown(image.repository)} is not a valid repository name"
+            problem = f"{format_value(image.repository)} is not a valid repository name"
             yield FieldError(
                 f"{path}.repository", problem, "use up to 63 lowercase letters, digits and -, a letter first"
             )
         if image.location and not (image.repository and _LOCATION.fullmatch(image.location)):
-            problem = f"{shown(image.location)} is not a valid location, or no repository is set"
+            problem = f"{format_value(image.location)} is not a valid location, or no repository is set"
             yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
 
 
@@ -173,7 +181,7 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
     known = future_reservations(cluster)
     for index, name in enumerate(google.submitted):
         if name not in known:
-            problem = f"{shown(name)} is not a future reservation that Terraform creates"
+            problem = f"{format_value(name)} is not a future reservation that Terraform creates"
             remedy = (
                 "name a reservation of spec.cluster.reservations with a start date, an end or duration, and no TPUs"
             )
@@ -190,7 +198,7 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
         path = f"spec.google.network.{field}"
         cidr = cidr_of(text)
         if cidr is None:
-            yield FieldError(path, f"{shown(text)} is not an IPv4 CIDR", "use the form 10.0.0.0/20")
+            yield FieldError(path, f"{format_value(text)} is not an IPv4 CIDR", "use the form 10.0.0.0/20")
             continue
         if field == "controlPlane" and cidr.prefixlen != _CONTROL_PLANE_PREFIX:
             yield FieldError(path, f"{text} must be a /{_CONTROL_PLANE_PREFIX} range", "use the form 172.16.0.0/28")
@@ -205,7 +213,7 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
     for index, (_, text) in enumerate(network.authorized):
         if cidr_of(text) is None:
             path = f"spec.google.network.authorized[{index}].cidr"
-            yield FieldError(path, f"{shown(text)} is not an IPv4 CIDR", "use the form 203.0.113.0/24")
+            yield FieldError(path, f"{format_value(text)} is not an IPv4 CIDR", "use the form 203.0.113.0/24")
         elif network.private_endpoint and ip_network(text).is_global:
             problem = f"{text} is a public range, but the control plane has no public address (privateEndpoint)"
             remedy = "list only private ranges; the DNS endpoint is reachable from anywhere, with permission"
@@ -234,7 +242,7 @@ def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator
     """Report each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
-    for supply in supplies(platform):
+    for supply in machine_supplies(platform):
         nodes += supply.maximum
         pods += supply.maximum * _pod_addresses(max_pods_by_pool.get(supply.name, PODS))
     for field, text, needed in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
@@ -257,7 +265,7 @@ def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]
     path, identity = f"{team.path}.serviceAccount", team.identity
     name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
     if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):
-        problem = f"{shown(name)} is not a valid Google service account ID"
+        problem = f"{format_value(name)} is not a valid Google service account ID"
         remedy = f"use {shortest} to {longest} lowercase letters, digits and -"
         yield FieldError(f"{path}.googleName", problem, remedy)
     if account_owner != team.name:
@@ -268,11 +276,13 @@ def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]
             yield FieldError(f"{path}.roles[{index}]", problem, "list only the roles that the team's Jobs need")
         elif not _ROLE.fullmatch(role):
             yield FieldError(
-                f"{path}.roles[{index}]", f"{shown(role)} is not a valid IAM role", "use the form roles/bigquery.user"
+                f"{path}.roles[{index}]",
+                f"{format_value(role)} is not a valid IAM role",
+                "use the form roles/bigquery.user",
             )
     for index, bucket in enumerate(identity.buckets):
         if not _BUCKET.fullmatch(bucket):
-            problem = f"{shown(bucket)} is not a valid bucket name"
+            problem = f"{format_value(bucket)} is not a valid bucket name"
             yield FieldError(f"{path}.buckets[{index}]", problem, f"use only the bucket name; {_BUCKET_REMEDY}")
     if team.namespace.startswith(_GKE_NAMESPACE_PREFIXES):
         yield FieldError(

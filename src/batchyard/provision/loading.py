@@ -392,7 +392,7 @@ class PlatformFault(NamedTuple):
         return f"{self.source}:{self.line}: {self.error}" if self.line else f"{self.source}: {self.error}"
 
 
-class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
+class InvalidPlatformError(Exception):  # noqa: N818 - named like the API's Invalid
     """Raised if a file is not a valid platform; `faults` lists all errors."""
 
     def __init__(self, faults: Sequence[PlatformFault]) -> None:
@@ -415,11 +415,11 @@ def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
     documents = list(read_documents(source.text))
     if len(documents) != 1:
         problem = "the file is empty" if not documents else f"the file has {len(documents)} documents"
-        raise InvalidPlatform([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
+        raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
     document = documents[0]
     platform, errors = _read(document, project)
     if platform is None or errors:
-        raise InvalidPlatform([_locate_line(source.name, document, error) for error in errors])
+        raise InvalidPlatformError([_locate_line(source.name, document, error) for error in errors])
     return platform
 
 

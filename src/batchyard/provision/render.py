@@ -18,7 +18,7 @@ from batchyard.cloud.catalog.prices import machine_of
 from batchyard.package_data import read_folder
 from batchyard.provision import engine
 from batchyard.provision.engine import NAMESPACES, kustomization, operator_configuration
-from batchyard.provision.manifests import made
+from batchyard.provision.manifests import platform_objects
 from batchyard.provision.manifests.stack import stack_access
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import files as terraform
@@ -228,7 +228,7 @@ def render(platform: PlatformModel) -> Mapping[str, str]:
 
 def _manifests(platform: PlatformModel) -> Mapping[str, str]:
     texts_by_name = {
-        f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in made(platform).items()
+        f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in platform_objects(platform).items()
     }
     resources = list(texts_by_name)
     monitoring_files = files(platform)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.schema.violations import nearest, shown
+from batchyard.api.schema.violations import find_nearest_name, format_value
 from batchyard.provision.engine import NAMESPACES, configuration_faults
 from batchyard.provision.google import google_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
@@ -59,9 +59,9 @@ def _report_unknown(path: str, name: str, what: str, known: Iterable[str]) -> It
     """Yield an error if `name` is not in `known`."""
     names = list(known)
     if name not in names:
-        close = nearest(name, names)
+        close = find_nearest_name(name, names)
         remedy = f"did you mean {close}?" if close else f"defined in this file: {', '.join(names) or 'none'}"
-        yield FieldError(path, f"this file defines no {what} {shown(name)}", remedy)
+        yield FieldError(path, f"this file defines no {what} {format_value(name)}", remedy)
 
 
 def _flavor_faults(platform: PlatformModel) -> Iterator[FieldError]:
@@ -115,11 +115,11 @@ def _resource_faults(spec: Part) -> Iterator[FieldError]:
     for path, row in entries:
         for number, flavor in enumerate(row.get("flavors") or ()):
             for name in flavor.get("resources") or ():
-                close = None if "/" in name or name in _RESOURCES else nearest(name, _RESOURCES)
+                close = None if "/" in name or name in _RESOURCES else find_nearest_name(name, _RESOURCES)
                 if close:
                     remedy = f"did you mean {close}? Device resources have a domain, such as nvidia.com/gpu"
                     field_path = f"{path}.flavors[{number}].resources[{name}]"
-                    yield FieldError(field_path, f"Kubernetes has no resource {shown(name)}", remedy)
+                    yield FieldError(field_path, f"Kubernetes has no resource {format_value(name)}", remedy)
 
 
 def _queue_faults(queue: Queue, platform: PlatformModel) -> Iterator[FieldError]:
@@ -154,12 +154,14 @@ def _duplicate_faults(platform: PlatformModel) -> Iterator[FieldError]:
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
         if queue.name in queues:
-            yield FieldError(queue.path, f"another ClusterQueue is also named {shown(queue.name)}", "use another name")
+            yield FieldError(
+                queue.path, f"another ClusterQueue is also named {format_value(queue.name)}", "use another name"
+            )
         queues.add(queue.name)
         for local in queue.local_queues:
             key = local.namespace, local.name
             if key in local_queue_keys:
-                problem = f"another LocalQueue in namespace {local.namespace} is also named {shown(local.name)}"
+                problem = f"another LocalQueue in namespace {local.namespace} is also named {format_value(local.name)}"
                 yield FieldError(queue.path, problem, "set another localQueue for one of them")
             local_queue_keys.add(key)
     owners: dict[str, str] = {}
@@ -231,12 +233,14 @@ def _engine_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Report invalid engine versions, Kueue settings and image names."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE.fullmatch(version):
-            problem = f"{shown(version)} is not a release version"
+            problem = f"{format_value(version)} is not a release version"
             yield FieldError(f"spec.versions.{field}", problem, "use the form v0.19.2")
     yield from configuration_faults(platform)
     for field, image in _configured_images(platform):
         if any(letter.isspace() for letter in image):
-            yield FieldError(field, f"{shown(image)} is not an image reference", "use the form REGISTRY/NAME:TAG")
+            yield FieldError(
+                field, f"{format_value(image)} is not an image reference", "use the form REGISTRY/NAME:TAG"
+            )
 
 
 def _configured_images(platform: PlatformModel) -> Iterator[tuple[str, str]]:

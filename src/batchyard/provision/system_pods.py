@@ -34,7 +34,7 @@ _RESOURCES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class MachineSupply:
     """The minimum and maximum number of machines of one type and provisioning model, and their price."""
 
     name: str
@@ -58,7 +58,7 @@ class Supply:
         return self.maximum * self.price
 
 
-def supplies(platform: PlatformModel) -> Sequence[Supply]:
+def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
     """Return the machines of each node pool, then the auto-provisioned machines; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
@@ -68,10 +68,10 @@ def supplies(platform: PlatformModel) -> Sequence[Supply]:
     return [*pools, *_auto_provisioned_supplies(platform, catalog)]
 
 
-def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> Supply:
+def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> MachineSupply:
     pool = {"metadata": {"name": row["name"]}, "spec": row}
     minimum, maximum = pool_bounds(pool, cluster)
-    return Supply(
+    return MachineSupply(
         name=row["name"],
         machine=machine_of(pool, catalog),
         provisioning=row.get("provisioning", "standard"),
@@ -97,7 +97,7 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 # --- auto-provisioned ---
 
 
-def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[Supply]:
+def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
     """Yield the machines that auto-provisioning can create, as many as the flavors have quota for."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
@@ -114,7 +114,7 @@ def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Ite
         if machine is not None and machine.accelerator is not None and count:
             maximum = -(-min(count, limits[accelerator]) // machine.accelerator.count)
             price = hourly_price(machine, provisioning)
-            yield Supply(f"{AUTO_PROVISIONED}-{accelerator}", machine, provisioning, False, 0, maximum, price)
+            yield MachineSupply(f"{AUTO_PROVISIONED}-{accelerator}", machine, provisioning, False, 0, maximum, price)
 
 
 def _accelerator_limits(platform: PlatformModel) -> Mapping[str, int]:
@@ -353,7 +353,7 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     if platform.google is None:
         return []
     needed: dict[tuple[str, str], dict[str, int]] = {}
-    for supply in supplies(platform):
+    for supply in machine_supplies(platform):
         if supply.maximum:
             for region, metric, per_machine in _quota_needs(supply, platform):
                 needed.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
@@ -364,7 +364,7 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     return sorted(entries, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
 
 
-def _quota_needs(supply: Supply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
+def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
     """Yield the region, metric and amount of each quota that one machine uses."""
     machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
     accelerator = machine.accelerator

@@ -8,26 +8,26 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import forbidden
 from batchyard.api import scheme
-from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
-from batchyard.api.errors import RefusedForNow
+from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
+from batchyard.api.errors import TemporarilyForbidden
 from batchyard.api.meta import (
     NANO,
     Key,
     Obj,
     QuantityFormat,
     Requirement,
-    canonical,
-    format_of,
-    formatted,
+    canonical_quantity,
+    format_quantity,
     group_kind,
     key_of,
-    parse,
+    parse_quantity,
+    quantity_format,
     with_status,
 )
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import is_extended
-from batchyard.api.views.node import container_limits, container_requests, pod_total
+from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
@@ -92,7 +92,7 @@ def _is_device(name: str) -> bool:
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
-def usage(obj: Obj, kind: str, counted_as: Sequence[str]) -> Usage:
+def object_usage(obj: Obj, kind: str, counted_as: Sequence[str]) -> Usage:
     """Return the usage of an object by resource; kinds other than Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
@@ -110,11 +110,11 @@ def _usage_of_pod(pod: Obj) -> Usage:
         return used
     used["pods"] = NANO
     spec = pod["spec"]
-    requests, limits = pod_total(spec, container_requests), pod_total(spec, container_limits)
+    requests, limits = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
     for name, text in (spec.get("overhead") or {}).items():
-        requests[name] = requests.get(name, 0) + parse(text)
+        requests[name] = requests.get(name, 0) + parse_quantity(text)
         if name in limits:
-            limits[name] += parse(text)
+            limits[name] += parse_quantity(text)
     return used | _usage_of_requests(requests, limits)
 
 
@@ -150,7 +150,7 @@ def quantity_format_of(obj: Obj, name: str) -> QuantityFormat:
         for field in fields:
             text = ((container.get("resources") or {}).get(field) or {}).get(resource)
             if text is not None:
-                return format_of(text)
+                return quantity_format(text)
     return QuantityFormat.DECIMAL
 
 
@@ -269,7 +269,7 @@ class QuotaTally:
 
     def format_used(self, name: str) -> str:
         """Return the used amount of a resource as a Kubernetes quantity."""
-        return formatted(self.used[name], self._formats.get(name, QuantityFormat.DECIMAL))
+        return format_quantity(self.used[name], self._formats.get(name, QuantityFormat.DECIMAL))
 
     def applies_to(self, obj: Obj, kind: str) -> bool:
         """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
@@ -279,7 +279,7 @@ class QuotaTally:
         """Return the usage of an object, restricted to the resources that the quota limits."""
         if not self.applies_to(obj, kind):
             return {}
-        return {name: amount for name, amount in usage(obj, kind, self.kinds[kind]).items() if name in self.used}
+        return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: Key, obj: Obj | None) -> bool:
         """Count a changed or deleted (None) object; return whether the usage changes, now or later."""
@@ -327,7 +327,7 @@ class QuotaTally:
 
 
 def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
-    return [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
+    return [kind_from_definition(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
 
 
 class QuotaLedger:
@@ -434,15 +434,20 @@ class QuotaAdmission:
 def _check_charge(obj: Obj, quota_charge: _QuotaCharge) -> None:
     hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
     exceeded = sorted(
-        name for name, amount in quota_charge.additional_usage.items() if tally.used[name] + amount > parse(hard[name])
+        name
+        for name, amount in quota_charge.additional_usage.items()
+        if tally.used[name] + amount > parse_quantity(hard[name])
     )
     if exceeded:
         requested = _format_amounts(
             exceeded,
-            {name: formatted(quota_charge.additional_usage[name], quantity_format_of(obj, name)) for name in exceeded},
+            {
+                name: format_quantity(quota_charge.additional_usage[name], quantity_format_of(obj, name))
+                for name in exceeded
+            },
         )
         used = _format_amounts(exceeded, {name: tally.format_used(name) for name in exceeded})
-        limited = _format_amounts(exceeded, {name: canonical(hard[name]) for name in exceeded})
+        limited = _format_amounts(exceeded, {name: canonical_quantity(hard[name]) for name in exceeded})
         amounts = f"requested: {requested}, used: {used}, limited: {limited}"
         raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
 
@@ -452,8 +457,8 @@ def _name(quota: Obj) -> str:
     return name
 
 
-def _forbidden_error(obj: Obj, why: str) -> RefusedForNow:
-    return RefusedForNow(f"{forbidden(obj)}: {why}")
+def _forbidden_error(obj: Obj, why: str) -> TemporarilyForbidden:
+    return TemporarilyForbidden(f"{forbidden(obj)}: {why}")
 
 
 def _format_amounts(names: Iterable[str], amounts: Mapping[str, str]) -> str:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api.views.node import PodTemplate, Requests, ordered
-from batchyard.api.views.workload import ClusterQueueView, FlavorView, Fungibility
+from batchyard.api.views.node import PodTemplate, Requests, order_requests
+from batchyard.api.views.workload import ClusterQueueView, FlavorFungibility, FlavorView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.messages import (
     EXCEEDS_MAX_QUOTA,
     NO_MATCHING_FLAVOR,
     WAITING_FOR_QUOTA,
     ExceedsMaxCapacity,
-    Fact,
     InsufficientQuota,
+    RejectionReason,
     most_severe,
 )
 from batchyard.scheduling.quota import (
@@ -41,7 +41,7 @@ from batchyard.scheduling.quota import (
 # Source: Kueue's pkg/scheduler/flavorassigner (checkFlavorForPodSets, flavorSelector).
 
 
-TAINT: Final = "taint"
+TAINT_MISMATCH: Final = "taint"
 # --- flavor requests ---
 #
 # Requests of pods to the resource groups of a ClusterQueue.
@@ -50,8 +50,8 @@ TAINT: Final = "taint"
 # quota. They are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
 
 
-AFFINITY: Final = "affinity"
-NOT_FOUND: Final = "notFound"
+AFFINITY_MISMATCH: Final = "affinity"
+FLAVOR_NOT_FOUND: Final = "notFound"
 _MISMATCH_CACHE_MAX: Final = 4096
 _UNTOLERATED_PREFIX: Final = "untolerated taint "
 _UNSELECTED_SUFFIX: Final = " doesn't match node affinity"
@@ -91,11 +91,11 @@ def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None)
     return "" if _matches_flavor_labels(template, flavor.labels) else f"flavor {name}{_UNSELECTED_SUFFIX}"
 
 
-def rule_of(obstacle: str) -> str:
+def mismatch_rule(obstacle: str) -> str:
     """Classify a message of `flavor_mismatch()`: return TAINT, AFFINITY or NOT_FOUND."""
     if obstacle.startswith(_UNTOLERATED_PREFIX):
-        return TAINT
-    return AFFINITY if obstacle.endswith(_UNSELECTED_SUFFIX) else NOT_FOUND
+        return TAINT_MISMATCH
+    return AFFINITY_MISMATCH if obstacle.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
@@ -266,7 +266,7 @@ class ResourceGroupIndex:
     def _requests(self, template: PodTemplate, count: int) -> Requests:
         """Return the total requests of `count` pods, including `pods` if the queue has quota for it."""
         requests = tuple([(r, n * count) for r, n in template.requests])
-        return ordered({**dict(requests), PODS: count}) if PODS in self.group_of else requests
+        return order_requests({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 
 
 def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ class FlavorAttempt(NamedTuple):
     group: int
     possibility: PreemptionPossibility
     borrow: int
-    facts: tuple[Fact, ...]
+    facts: tuple[RejectionReason, ...]
     no_fit_reason: str
 
 
@@ -312,10 +312,10 @@ class FlavorScan(NamedTuple):
     assumed: Mapping[int, int]
     available: Mapping[int, int]
     potential: Sequence[int]
-    fungibility: Fungibility
+    fungibility: FlavorFungibility
 
     @property
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[RejectionReason]:
         """The reasons why the scanned flavors were rejected; empty if one flavor fits."""
         if self.selected.mode is FlavorAssignmentMode.FIT:
             return []
@@ -340,7 +340,7 @@ class FlavorScan(NamedTuple):
         no_fit_reason = NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
 
-    def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[Fact]:
+    def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[RejectionReason]:
         """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
@@ -363,7 +363,7 @@ class FlavorScan(NamedTuple):
         return InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
 
 
-def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[Fact]) -> str:
+def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[RejectionReason]) -> str:
     """Return the most severe reason of the resources that preemption cannot free; '' if there are none."""
     most_severe_reason = ""
     rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
@@ -422,7 +422,7 @@ class AdmittedWorkload:
 
 
 #: Returns the sort key of a preemption candidate.
-RANK: Final = attrgetter("rank")
+PREEMPTION_RANK: Final = attrgetter("rank")
 
 
 class ClusterQueue:
@@ -433,7 +433,7 @@ class ClusterQueue:
         "active",
         "coverage",
         "generation",
-        "in_cycle",
+        "is_in_cohort_cycle",
         "name",
         "node",
         "view",
@@ -450,7 +450,7 @@ class ClusterQueue:
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
-        self.in_cycle = False
+        self.is_in_cohort_cycle = False
         self._ranked: list[AdmittedWorkload] | None = None
 
     def put(self, workload: AdmittedWorkload) -> None:
@@ -470,7 +470,7 @@ class ClusterQueue:
     def ranked(self) -> list[AdmittedWorkload]:
         """Return the admitted Workloads of this ClusterQueue in preemption order; the list is cached."""
         if self._ranked is None:
-            self._ranked = sorted(self.workloads.values(), key=RANK)
+            self._ranked = sorted(self.workloads.values(), key=PREEMPTION_RANK)
         return self._ranked
 
 
@@ -491,19 +491,21 @@ class AdmissionCheckInfo(NamedTuple):
 
 QueueFault: TypeAlias = tuple[str, str]
 
-PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
-MULTI_KUEUE: Final = "kueue.x-k8s.io/multikueue"
+PROVISIONING_CONTROLLER_NAME: Final = "kueue.x-k8s.io/provisioning-request"
+MULTIKUEUE_CONTROLLER_NAME: Final = "kueue.x-k8s.io/multikueue"
 
-READY: Final = QueueActiveStatus(True, "Ready", "Can admit new workloads")
-TERMINATING: Final = QueueActiveStatus(False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
+ACTIVE_READY: Final = QueueActiveStatus(True, "Ready", "Can admit new workloads")
+INACTIVE_TERMINATING: Final = QueueActiveStatus(
+    False, "Terminating", "Can't admit new workloads; clusterQueue is terminating"
+)
 
 
-def readiness_of(
+def compute_active_status(
     view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, AdmissionCheckInfo]
 ) -> QueueActiveStatus:
     """Return the Active condition of a ClusterQueue, given the existing flavors and AdmissionChecks."""
     if terminating:
-        return TERMINATING
+        return INACTIVE_TERMINATING
     faults: list[QueueFault] = []
     if view.stop_policy != "None":
         faults.append(("Stopped", "is stopped"))
@@ -513,7 +515,7 @@ def readiness_of(
     if view.check_rules:
         faults += _check_faults(view, checks)
     if not faults:
-        return READY
+        return ACTIVE_READY
     return QueueActiveStatus(
         False, faults[0][0], f"Can't admit new workloads: {', '.join(fault_text for _, fault_text in faults)}."
     )
@@ -523,11 +525,11 @@ def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInf
     """Return the reason and text of each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
     rules = sorted(view.check_rules)
     existing = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
-    multikueue_rules = [rule for rule, check in existing if check.controller == MULTI_KUEUE]
+    multikueue_rules = [rule for rule, check in existing if check.controller == MULTIKUEUE_CONTROLLER_NAME]
     restricted_to_flavors = [
         rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)
     ]
-    provisioning_checks = [rule.name for rule, check in existing if check.controller == PROVISIONING]
+    provisioning_checks = [rule.name for rule, check in existing if check.controller == PROVISIONING_CONTROLLER_NAME]
     faults = []
     if missing := [rule.name for rule in rules if rule.name not in checks]:
         faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(missing)}"))

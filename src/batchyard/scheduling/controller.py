@@ -19,7 +19,12 @@ from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEv
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
-from batchyard.scheduling.decision_details import WORDS, admission_details, pending_details, preemption_details
+from batchyard.scheduling.decision_details import (
+    POSSIBILITY_WORDS,
+    admission_details,
+    pending_details,
+    preemption_details,
+)
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
@@ -157,7 +162,9 @@ class BlockedCycle:
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        blocked_views = [view for view in self._cache.book.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        blocked_views = [
+            view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY
+        ]
         current_heads = [self._head_of(view) for view in blocked_views]
         return [head for head in current_heads if head is not None] or heads
 
@@ -190,7 +197,7 @@ class BlockedCycle:
         return [entry for entry in refreshed if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
-        local_queue = self._cache.book.local_queues.get(view.queue)
+        local_queue = self._cache.workload_cache.local_queues.get(view.queue)
         pending_queue = (
             None if local_queue is None else self._cache.queue_manager.pending.get(local_queue.cluster_queue)
         )
@@ -205,7 +212,7 @@ class BlockedCycle:
     def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
         """Return a stored decision with the current objects; None if it is no longer valid."""
         decided, name = entry.head.workload, entry.head.queue
-        queue, view = self._cache.snapshot.queues.get(name), self._cache.book.view(decided.key)
+        queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(decided.key)
         if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(decided):
             return None
         if isinstance(entry, Admit):
@@ -333,17 +340,17 @@ class Scheduler:
         self,
         index: SchedulerCache,
         policy: SchedulingPolicy,
-        on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
+        on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
         *,
-        weighs: bool = False,
+        records_alternatives: bool = False,
     ) -> None:
         self._cache = index
         self._policy = policy
         #: Whether preemption details list the Workloads that were not preempted, with the reasons.
-        self._records_alternatives = weighs
-        self._on_loop = on_loop
+        self._records_alternatives = records_alternatives
+        self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(index, gate)
         self._number = 0
@@ -375,7 +382,7 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run or resume a scheduling cycle; if no Workload is left to decide on, write the due pending reasons."""
-        self._cache.book.drop_unconfirmed()
+        self._cache.workload_cache.drop_unconfirmed()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)
         outcome = ReconcileResult(requeue_at=now, independent=True)
@@ -427,7 +434,7 @@ class Scheduler:
         key = _key_of_view(view)
         self._reports.pop(view.key, None)
         obj = reader.get(key)
-        self._cache.book.dequeue(view.key)
+        self._cache.workload_cache.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
             return  # its change is not processed yet
         admission = {
@@ -436,7 +443,7 @@ class Scheduler:
         }
         checks = required_checks(decision.queue.view, admission)
         admitted = not checks
-        self._cache.book.assume(decision, now, admitted=admitted)
+        self._cache.workload_cache.assume(decision, now, admitted=admitted)
         reserved, *other_events = _admission_events(key, view, decision, now, admitted=admitted)
         events = [reserved._replace(details=partial(admission_details, decision, self._number)), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
@@ -589,7 +596,7 @@ def _format_considered(assignment: Assignment) -> str:
 
 
 def _format_attempt(attempt: FlavorAttempt) -> str:
-    parts = [WORDS[attempt.possibility]]
+    parts = [POSSIBILITY_WORDS[attempt.possibility]]
     if attempt.borrow:
         parts.append(f"borrow={attempt.borrow}")
     parts += sorted(map(str, attempt.facts))

@@ -36,9 +36,17 @@ from batchyard.scheduling.messages import (
     RequeueReason,
 )
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.preemption.fair import BOTH, FairSharingStrategy
+from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import FlavorAssignmentMode, QuotaNode, Share, Usage, compare, has_room, share_of
+from batchyard.scheduling.quota import (
+    FlavorAssignmentMode,
+    QuotaNode,
+    Share,
+    Usage,
+    compare_shares,
+    dominant_share,
+    has_room,
+)
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- ordering ---
@@ -115,7 +123,7 @@ class _Tournament(Generic[EntryT]):
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
-            return tuple(share_of(node, snapshot.names) for node in entry.queue.node.path)
+            return tuple(dominant_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: QuotaNode) -> None:
         """Discard the cached shares of entries whose path shares a node below the root with the winner."""
@@ -150,7 +158,7 @@ class _Tournament(Generic[EntryT]):
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
             return b_borrows
-        relation = compare(a_share, b_share)
+        relation = compare_shares(a_share, b_share)
         return relation < 0 if relation else _tie_break_key(a) < _tie_break_key(b)
 
 
@@ -181,7 +189,7 @@ class SchedulingPolicy:
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
-    strategies: tuple[FairSharingStrategy, ...] = BOTH
+    strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
@@ -220,7 +228,7 @@ class Cycle:
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
     #: Keys of Workloads that were nominated again because other entries had claimed their targets.
-    looked_again: dict[str, None] = field(default_factory=dict)
+    renominated: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
@@ -254,7 +262,7 @@ class Cycle:
             why = InadmissibleReason(PENDING_EVALUATION, text="The workload has failed admission checks")
         elif queue is None:
             why = InadmissibleReason(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
-        elif not queue.active or queue.in_cycle:
+        elif not queue.active or queue.is_in_cohort_cycle:
             why = InadmissibleReason(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
         elif labels is None:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
@@ -341,7 +349,7 @@ class Cycle:
 
         The flavors may not change. If the entry then fits, it must wait until these victims have stopped.
         """
-        self.looked_again[entry.workload.key] = None
+        self.renominated[entry.workload.key] = None
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed_in_tree(entry).values():

@@ -10,7 +10,7 @@ from batchyard.scheduling.decisions import Admit, InadmissibleReason, Preempt
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.preemption.alternatives import (
     Alternatives,
-    PassedOver,
+    SparedWorkload,
 )
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -18,7 +18,7 @@ from batchyard.scheduling.quota import PreemptionPossibility
 #: The maximum number of recorded victims or flavors; their total number is recorded too.
 _RECORDED_MAX: Final = 32
 #: Kueue's wording of the result for a considered flavor.
-WORDS: Final[Mapping[PreemptionPossibility, str]] = {
+POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {
     PreemptionPossibility.NO_FIT: "NoFit",
     PreemptionPossibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
     PreemptionPossibility.PREEMPT: "preemptionMode=Preempt",
@@ -61,7 +61,7 @@ def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
-def _spared_details(passed_over: PassedOver) -> dict[str, Any]:
+def _spared_details(passed_over: SparedWorkload) -> dict[str, Any]:
     holder_workload = passed_over.holder.workload
     named = {
         "workload": holder_workload.key,
@@ -91,5 +91,9 @@ def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
 
 def _attempt_details(attempt: FlavorAttempt) -> dict[str, Any]:
     reasons = sorted(map(str, attempt.facts))
-    result = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
+    result = {
+        "flavor": attempt.flavor,
+        "verdict": POSSIBILITY_WORDS[attempt.possibility],
+        "borrowsFromHeight": attempt.borrow,
+    }
     return {**result, **({"against": reasons} if reasons else {})}

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
-from batchyard.scheduling.messages import RequeueReason, message_of
+from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
 from batchyard.scheduling.preemption.context import PreemptionTarget
 
 
@@ -36,7 +36,7 @@ class InadmissibleReason(NamedTuple):
     def message(self) -> str:
         """The message of the Workload's QuotaReserved condition, in Kueue's wording."""
         facts = () if self.assignment is None else self.assignment.pod_set_facts
-        return (self.text or message_of(facts)) + self.suffix
+        return (self.text or format_pod_set_reasons(facts)) + self.suffix
 
 
 class Admit(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from batchyard.api.views.node import Requests, ordered
+from batchyard.api.views.node import Requests, order_requests
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
 from batchyard.scheduling.cluster_queue import (
     NO_FLAVOR_ASSIGNMENT,
@@ -23,7 +23,7 @@ from batchyard.scheduling.cluster_queue import (
     ResourceGroupRequest,
     make_flavor_assignment,
 )
-from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetReasons, least_severe, most_severe
+from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, PodSetReasons, RejectionReason, least_severe, most_severe
 from batchyard.scheduling.quota import (
     FIT,
     HOPELESS,
@@ -33,8 +33,8 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     Usage,
     available,
+    available_cache,
     is_better,
-    known_available,
     lowest_fitting_height,
     should_try_next_flavor,
     worst,
@@ -70,7 +70,7 @@ class PodSetAssignment:
         return self.assigned_flavors.mode
 
     @property
-    def facts(self) -> tuple[Fact, ...]:
+    def facts(self) -> tuple[RejectionReason, ...]:
         """The reasons why flavors were rejected for the pod set."""
         if self.scans and self.scans[-1].selected is NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].facts)
@@ -202,7 +202,7 @@ class FlavorAssigner:
         `usage` is the usage of the other pod sets of the Workload.
         """
         totals = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
-        return list(self._iterate_qualities(totals, plan.obstacles, 0, known_available(self.queue.node)))
+        return list(self._iterate_qualities(totals, plan.obstacles, 0, available_cache(self.queue.node)))
 
     def _assign_pod_set(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         """Return the flavor assignment of the pod set at `index`, in addition to `usage` of earlier pod sets."""
@@ -251,7 +251,7 @@ class FlavorAssigner:
         fungibility, node = self.queue.view.fungibility, self.queue.node
         assumed = dict(usage) if usage else _NO_USAGE
         totals = [_add_assumed(assumed, requested) for requested in plan.usages] if assumed else plan.usages
-        available = known_available(node)
+        available = available_cache(node)
         obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
         start = 0 if self.last is None else _first_index(self.last, plan, members)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
@@ -366,7 +366,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     for pod_set_requests in requests:
         for resource, amount in pod_set_requests:
             total[resource] = total.get(resource, 0) + amount
-    return ordered(total)
+    return order_requests(total)
 
 
 def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:

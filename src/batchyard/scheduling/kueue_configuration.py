@@ -60,13 +60,13 @@ class KueueSettings:
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
 
-    def sharing_fairly(self) -> "KueueSettings":
+    def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))
 
 
 #: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
-SIMULATED: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
+SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:

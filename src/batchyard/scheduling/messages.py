@@ -84,21 +84,21 @@ class ExceedsMaxCapacity(NamedTuple):
         )
 
 
-Fact: TypeAlias = InsufficientQuota | ExceedsMaxCapacity | str
+RejectionReason: TypeAlias = InsufficientQuota | ExceedsMaxCapacity | str
 
 
 class PodSetReasons(NamedTuple):
     """The reasons why no flavor could be assigned to one pod set."""
 
     pod_set: str
-    facts: tuple[Fact, ...]
+    facts: tuple[RejectionReason, ...]
 
     def __str__(self) -> str:
         """Format the reasons of the pod set as Kueue's message."""
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
 
 
-def message_of(pod_sets: tuple[PodSetReasons, ...]) -> str:
+def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
     """Return Kueue's message why flavors could not be assigned to these pod sets; '' if there are no reasons."""
     return "; ".join(str(p) for p in pod_sets if p.facts)
 
@@ -121,6 +121,6 @@ def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str,
     )
 
 
-def preemptor_uid_of(message: str) -> str:
+def parse_preemptor_uid(message: str) -> str:
     """Return the preemptor's uid in a message of `preemption_message()`; '' if the message has none."""
     return message.partition("(UID: ")[2].partition(",")[0]

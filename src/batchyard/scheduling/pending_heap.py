@@ -13,7 +13,7 @@ Order: TypeAlias = tuple[int, Instant, str, str]
 
 
 #: The queue order, except for the current preemptor.
-ORDER: Final = attrgetter("order")
+QUEUE_ORDER: Final = attrgetter("order")
 
 
 class PendingEntry:
@@ -115,12 +115,12 @@ class FirstPendingCache:
         if self.first_entries is None or len(self.first_entries) < min(count, len(pending)):
             entries = pending.values()
             self.first_entries = (
-                [min(entries, key=ORDER)] if count == 1 and entries else sorted(entries, key=ORDER)[:count]
+                [min(entries, key=QUEUE_ORDER)] if count == 1 and entries else sorted(entries, key=QUEUE_ORDER)[:count]
             )
         return self.first_entries[:count]
 
 
-def is_same(old: WorkloadView, new: WorkloadView) -> bool:
+def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
     """Report whether two views of a Workload are equal in admissibility and queue order."""
     return (
         old.generation == new.generation

@@ -16,7 +16,14 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.pending_heap import ORDER, EquivalenceClass, FirstPendingCache, Order, PendingEntry, is_same
+from batchyard.scheduling.pending_heap import (
+    QUEUE_ORDER,
+    EquivalenceClass,
+    FirstPendingCache,
+    Order,
+    PendingEntry,
+    has_same_queue_state,
+)
 from batchyard.scheduling.snapshot import Snapshot
 
 EquivalenceClassKey: TypeAlias = tuple[Shape, str]
@@ -72,7 +79,8 @@ class PendingQueueReader:
             [preemptor_entry] if preemptor_entry is not None and preemptor_entry.line is not None else []
         )
         views_by_key = {
-            w.view.key: w.view for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=ORDER)), maximum + 1)
+            w.view.key: w.view
+            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=QUEUE_ORDER)), maximum + 1)
         }
         return list(views_by_key.values())[:maximum]
 
@@ -128,7 +136,7 @@ class PendingQueueReader:
             if any(entry.order > order for entry in members.parked.members()):
                 members.parked_at = max(members.parked_at, now)
 
-    def has_parked_before(self, key: str, since: Instant) -> bool:
+    def has_parked_predecessor(self, key: str, since: Instant) -> bool:
         """Report whether a Workload ahead of a pending Workload was parked at or after `since`."""
         order = self._entries[key].order
         recently_parked = [each.parked.first() for each in self._classes.values() if each.parked_at >= since]
@@ -161,7 +169,7 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether this put it in line."""
         previous_entry = self._entries.get(view.key)
-        if previous_entry is not None and is_same(previous_entry.view, view):
+        if previous_entry is not None and has_same_queue_state(previous_entry.view, view):
             previous_entry.view = view
             return False
         was_in_line = previous_entry is not None and self._is_in_line(previous_entry)
@@ -180,7 +188,7 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(entry)
         return True
 
-    def unpark(self, key: str) -> None:
+    def return_to_line(self, key: str) -> None:
         """Put a single parked Workload back in line."""
         self._push_in_line(self._entries[key])
 
@@ -360,7 +368,7 @@ class QueueManager:
         namespaces: Mapping[str, Mapping[str, str]],
         requeue_batch_period: Duration = 0,
         *,
-        is_woken_from_outside: bool = False,
+        is_reactivated_externally: bool = False,
     ) -> None:
         self.pending: dict[str, PendingQueue] = {}
         #: The number of changes in each cohort tree.
@@ -371,7 +379,7 @@ class QueueManager:
         #: The delay from marking a tree to its reactivation; 0 reactivates at once.
         self.requeue_batch_period = requeue_batch_period
         #: Whether another component reactivates trees during that delay.
-        self.is_woken_from_outside = is_woken_from_outside
+        self.is_reactivated_externally = is_reactivated_externally
         #: Marked ClusterQueues, each with the time of marking.
         self._marked_queues: dict[str, Instant] = {}
         #: ClusterQueues that may have Workloads in line, except those of paused trees.
@@ -390,7 +398,7 @@ class QueueManager:
 
     def heads(self) -> list[Head]:
         """Reactivate marked trees, then return the head of each active ClusterQueue with Workloads in line."""
-        if self._marked_queues and not (self.requeue_batch_period and self.is_woken_from_outside):
+        if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
         for name in sorted(self._in_line):
@@ -408,7 +416,7 @@ class QueueManager:
         if pending_queue is None:
             return
         if pending_queue.put(view, self.now):
-            self.show_new(name)
+            self.record_new_workload(name)
         if pending_queue.has_held_back:
             self._queues_with_held_back[name] = None
 
@@ -422,7 +430,7 @@ class QueueManager:
             self._record_in_line(head.queue, self._snapshot.queues.get(head.queue))
         return parked
 
-    def show_new(self, name: str) -> None:
+    def record_new_workload(self, name: str) -> None:
         """Record that a ClusterQueue has a new Workload in line."""
         queue = self._snapshot.queues.get(name)
         self._record_in_line(name, queue)

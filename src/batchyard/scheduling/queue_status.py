@@ -15,9 +15,9 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
-from batchyard.scheduling.quota import QuotaNode, share_of
+from batchyard.scheduling.quota import QuotaNode, dominant_share
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
-from batchyard.scheduling.workload.pending_reason import held_by
+from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
@@ -91,7 +91,7 @@ class QueueStatusController:
         self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
             self._stale_queues[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
-        local_queue = self._index.book.local_queues.get(view.queue)
+        local_queue = self._index.workload_cache.local_queues.get(view.queue)
         if local_queue is not None:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
@@ -112,7 +112,7 @@ class QueueStatusController:
         )
         if old_conditions == new_conditions and event.old is not None and event.type is not _DELETED:
             return
-        for local_queue in self._index.book.local_queues.values():
+        for local_queue in self._index.workload_cache.local_queues.values():
             if local_queue.cluster_queue == event.key.name:
                 namespace, _, name = local_queue.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
@@ -144,7 +144,7 @@ class QueueStatusController:
             return obj.get("status") or {}
         self._index.snapshot.settle()
         status = dict(obj.get("status") or {})
-        count = self._index.book.queue_tally.get(name)
+        count = self._index.workload_cache.cluster_queue_counters.get(name)
         status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
         status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=False)
         status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=False)
@@ -161,7 +161,7 @@ class QueueStatusController:
         is_stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
-        count = self._index.book.local_tally.get(key) if queue else QueueCounter()
+        count = self._index.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
         status["conditions"] = _with_active_condition(
             obj, _local_queue_readiness(cluster_queue, obj if is_stopped else None), now
         )
@@ -172,9 +172,11 @@ class QueueStatusController:
             status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=True)
         status["pendingWorkloads"] = 0
         if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
-            book = self._index.book
+            workload_cache = self._index.workload_cache
             status["pendingWorkloads"] = (
-                book.count_admissible(key) if pending_queue is None else pending_queue.by_local_queue.get(key, 0)
+                workload_cache.count_admissible(key)
+                if pending_queue is None
+                else pending_queue.by_local_queue.get(key, 0)
             )
         _set_counts(status, count)
         return status
@@ -190,7 +192,7 @@ class QueueStatusController:
     def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
+            status["fairSharing"] = {"weightedShare": dominant_share(node, self._index.snapshot.names).rounded}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
         """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""
@@ -243,7 +245,7 @@ def _with_active_condition(obj: Obj, readiness: QueueActiveStatus, now: Instant)
 
 def _local_queue_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> QueueActiveStatus:
     if stopped is not None:
-        return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
+        return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{holding_budgets_suffix(stopped)}")
     if cluster_queue is None:
         return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _INACTIVE_MESSAGE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import INT64_MAX
-from batchyard.api.views.workload import Fungibility
+from batchyard.api.views.workload import FlavorFungibility
 
 #: Amounts by flavor-resource id.
 Usage: TypeAlias = tuple[tuple[int, int], ...]
@@ -88,7 +88,7 @@ class QuotaNode:
 _DETACHED_PARENT: Final = QuotaNode("", 0)
 
 
-def detach(node: QuotaNode) -> None:
+def detach_node(node: QuotaNode) -> None:
     """Remove the references between a node of a discarded tree and other nodes, to break reference cycles."""
     node.parent, node.gate, node.path, node.usages = None, _DETACHED_PARENT, (_DETACHED_PARENT,), ()
     node.children.clear()
@@ -111,7 +111,7 @@ def available(node: QuotaNode, fr: int) -> int:
     return free
 
 
-def known_available(node: QuotaNode) -> dict[int, int]:
+def available_cache(node: QuotaNode) -> dict[int, int]:
     """Return the cache of `available()` for a node at the current usage, by flavor-resource id; callers fill it."""
     available_by_gate = node.path[0].available_by_gate
     cached = available_by_gate.get(node.gate)
@@ -154,7 +154,7 @@ def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
     return True
 
 
-def left_to_ask(node: QuotaNode, requests: Usage) -> Usage:
+def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
     """Return the part of requests that exceeds a node's unused local quota, and must come from its parent."""
     return tuple([(fr, max(0, amount - local_available(node, fr))) for fr, amount in requests])
 
@@ -306,10 +306,10 @@ class Share(NamedTuple):
 
 
 #: A share that is lower than the share of any node.
-LOWEST: Final = Share(1.0, -1.0, "", ())
+LOWEST_SHARE: Final = Share(1.0, -1.0, "", ())
 
 
-def compare(a: Share, b: Share) -> int:
+def compare_shares(a: Share, b: Share) -> int:
     """Compare two shares: return -1, 0 or 1. Lower shares are admitted first, higher ones preempted first."""
     a_infinite, b_infinite = a.weight == 0 and a.ratio != 0, b.weight == 0 and b.ratio != 0
     if a_infinite and b_infinite:
@@ -321,7 +321,7 @@ def compare(a: Share, b: Share) -> int:
     return (a_value > b_value) - (a_value < b_value)
 
 
-def share_of(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
+def dominant_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     """Return the dominant resource share of a node; `names` holds the flavor and resource of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
@@ -417,7 +417,7 @@ RECLAIM: Final = quality(PreemptionPossibility.RECLAIM)
 FIT: Final = quality(PreemptionPossibility.FIT)
 
 
-def is_better(a: GranularMode, b: GranularMode, fungibility: Fungibility) -> bool:
+def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) -> bool:
     """Report whether flavor quality a is better than b under the queue's flavor fungibility."""
     if fungibility.prefer_preemption and a > HOPELESS and b > HOPELESS:
         return _preemption_preference_key(a) > _preemption_preference_key(b)
@@ -428,7 +428,7 @@ def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
     return -height_of(mode), mode
 
 
-def worst(qualities: Sequence[GranularMode], fungibility: Fungibility) -> GranularMode:
+def worst(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
     """Return the quality of a flavor: the worst of its qualities for the requested resources."""
     lowest = min(qualities)
     if fungibility.prefer_preemption and lowest > HOPELESS:
@@ -436,7 +436,7 @@ def worst(qualities: Sequence[GranularMode], fungibility: Fungibility) -> Granul
     return lowest
 
 
-def should_try_next_flavor(mode: GranularMode, fungibility: Fungibility) -> bool:
+def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:
     """Report whether the flavor search continues after a flavor of this quality."""
     if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
         return True

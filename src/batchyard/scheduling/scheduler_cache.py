@@ -29,7 +29,7 @@ from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
     ClusterQueue,
     QueueActiveStatus,
-    readiness_of,
+    compute_active_status,
 )
 from batchyard.scheduling.decisions import Admit, Head
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
@@ -98,7 +98,7 @@ class QueueCounters:
 
 
 #: How long released quota may stay free without a reactivation of parked Workloads.
-GRACE: Final = 5 * MINUTE
+REACTIVATION_GRACE_PERIOD: Final = 5 * MINUTE
 
 _DELETED: Final = EventType.DELETED
 
@@ -114,8 +114,8 @@ class WorkloadCache:
         self.queue_manager = queue_manager
         self.local_queues: dict[str, LocalQueueView] = {}
         #: Reserved and used quota, by ClusterQueue and by LocalQueue.
-        self.queue_tally = QueueCounters()
-        self.local_tally = QueueCounters()
+        self.cluster_queue_counters = QueueCounters()
+        self.local_queue_counters = QueueCounters()
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
@@ -131,13 +131,13 @@ class WorkloadCache:
             if view.admissible and self.snapshot.holder(view.key) is None:
                 pending_queue.put_in_line(view)
         if pending_queue.has_heads():
-            self.queue_manager.show_new(local_queue_view.cluster_queue)
+            self.queue_manager.record_new_workload(local_queue_view.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
         """Remove a deleted ClusterQueue and its quota holders."""
         for quota_holder in self.snapshot.queues[cluster_queue].workloads.values():
-            self.local_tally.remove(quota_holder.local_queue, quota_holder)
-        self.queue_tally.forget(cluster_queue)
+            self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
+        self.cluster_queue_counters.forget(cluster_queue)
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
@@ -152,7 +152,7 @@ class WorkloadCache:
 
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission as quota usage before it is written."""
-        self._add_holder(admitted_of(decision, now, admitted=admitted))
+        self._add_holder(holder_from_admission(decision, now, admitted=admitted))
         self._assumed[decision.head.workload.key] = None
 
     def view(self, key: str) -> WorkloadView | None:
@@ -274,8 +274,8 @@ class WorkloadCache:
         else:
             self._stop_counting(previous_holder)
             self.snapshot.hold(quota_holder)
-            self.queue_tally.add(quota_holder.queue.name, quota_holder)
-            self.local_tally.add(quota_holder.local_queue, quota_holder)
+            self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
+            self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
         self.queue_manager.touch(quota_holder.queue)
 
     def _remove_holder(self, key: str) -> None:
@@ -286,8 +286,8 @@ class WorkloadCache:
 
     def _stop_counting(self, quota_holder: AdmittedWorkload | None) -> None:
         if quota_holder is not None:
-            self.queue_tally.remove(quota_holder.queue.name, quota_holder)
-            self.local_tally.remove(quota_holder.local_queue, quota_holder)
+            self.cluster_queue_counters.remove(quota_holder.queue.name, quota_holder)
+            self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
 
     def _enqueue(self, view: WorkloadView) -> None:
         local_queue = self.local_queues.get(view.queue)
@@ -299,7 +299,7 @@ class WorkloadCache:
         local_queue = self.local_queues.get(self._queue_of.get(key, ""))
         pending_queue = self.queue_manager.pending.get(local_queue.cluster_queue) if local_queue is not None else None
         if pending_queue is not None and pending_queue.remove(key):
-            self.queue_manager.show_new(pending_queue.name)  # the head may have changed
+            self.queue_manager.record_new_workload(pending_queue.name)  # the head may have changed
 
     def _mark_tree_of(self, key: str) -> None:
         """Mark the cohort tree in which a Workload releases quota, so that parked Workloads are reactivated."""
@@ -314,7 +314,7 @@ class WorkloadCache:
             w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not quota_holder
         )
         if any(self._is_open(other.local_queue) for other in other_holders):
-            self.queue_manager.reactivate_later(quota_holder.queue, self.queue_manager.now + GRACE)
+            self.queue_manager.reactivate_later(quota_holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
             self.queue_manager.wake(quota_holder.queue.name)
 
@@ -324,7 +324,7 @@ class WorkloadCache:
         return local is not None and local.stop_policy == "None"
 
 
-def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
+def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload that results from an admission decision at `now`."""
     assigned = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
@@ -377,22 +377,22 @@ class SchedulerCache:
         view_of: Callable[[Obj], WorkloadView] = workload_view,
         requeue_batch_period: Duration = 0,
         *,
-        is_woken_from_outside: bool = False,
+        is_reactivated_externally: bool = False,
     ) -> None:
         """Create an empty cache; `view_of` builds the view of a Workload, whose `queued` time gives the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.queue_manager = QueueManager(
-            self.snapshot, self.namespaces, requeue_batch_period, is_woken_from_outside=is_woken_from_outside
+            self.snapshot, self.namespaces, requeue_batch_period, is_reactivated_externally=is_reactivated_externally
         )
         self._views = AdjustedViews(view_of)
-        self.book = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
+        self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
         self._terminating: dict[str, None] = {}
         self._rebuilds = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
-            scheme.WORKLOAD: self.book.observe,
+            scheme.WORKLOAD: self.workload_cache.observe,
             scheme.LOCAL_QUEUE: self._on_local_queue,
             scheme.CLUSTER_QUEUE: self._on_cluster_queue,
             scheme.COHORT: self._on_cohort,
@@ -405,7 +405,7 @@ class SchedulerCache:
 
     def no_fit_reason(self, view: WorkloadView) -> str:
         """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
-        local_queue = self.book.local_queues.get(view.queue)
+        local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)
 
@@ -423,7 +423,7 @@ class SchedulerCache:
         for obj in self._views.outdated(scheme.WORKLOAD, reader):
             if workload_view(obj).admissible:
                 revision = int(obj["metadata"].get("resourceVersion", 0))
-                self.book.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
+                self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
         """Reactivate marked and due cohort trees, then return the heads of all active ClusterQueues."""
@@ -445,16 +445,16 @@ class SchedulerCache:
 
     def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue with this (hypothetical) view would have."""
-        return readiness_of(
+        return compute_active_status(
             view,
             terminating=view.name in self._terminating,
             flavors=self.snapshot.flavors,
             checks=self._checks,
         )
 
-    def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
         """Return the view of a hypothetical change of a Workload; `real` is the view of the existing Workload."""
-        return self._views.imagined(obj, real)
+        return self._views.hypothetical_view(obj, real)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
         """Return all pending Workloads of a ClusterQueue in queue order; None if it does not exist."""
@@ -480,15 +480,15 @@ class SchedulerCache:
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
-        local_queue_view = self.book.local_queues.get(f"{namespace}/{local_queue}")
+        local_queue_view = self.workload_cache.local_queues.get(f"{namespace}/{local_queue}")
         return None if local_queue_view is None else local_queue_view.cluster_queue
 
     def _on_local_queue(self, event: WatchEvent) -> None:
         view = local_queue_view(event.obj)
-        previous_view = self.book.local_queues.get(view.key)
+        previous_view = self.workload_cache.local_queues.get(view.key)
         if event.type is _DELETED:
-            self.book.dequeue_local_queue(view.key)
-            self.book.local_queues.pop(view.key, None)
+            self.workload_cache.dequeue_local_queue(view.key)
+            self.workload_cache.local_queues.pop(view.key, None)
             return
         if previous_view is not None and (previous_view.cluster_queue, previous_view.stop_policy) == (
             view.cluster_queue,
@@ -496,14 +496,14 @@ class SchedulerCache:
         ):
             return
         if previous_view is not None:
-            self.book.dequeue_local_queue(view.key)
-        self.book.local_queues[view.key] = view
-        self.book.enqueue_local_queue(view)
+            self.workload_cache.dequeue_local_queue(view.key)
+        self.workload_cache.local_queues[view.key] = view
+        self.workload_cache.enqueue_local_queue(view)
 
     def _on_cluster_queue(self, event: WatchEvent) -> None:
         name = event.key.name
         if event.type is _DELETED:
-            self.book.forget_queue(name)
+            self.workload_cache.forget_queue(name)
             self.queue_manager.forget(name)
             self.queue_manager.activate_all()
             self._terminating.pop(name, None)
@@ -524,10 +524,10 @@ class SchedulerCache:
         self._set_active(name)
         self.queue_manager.wake(name)
         if is_new:
-            self.book.count_holders(name)
-            for local_queue in self.book.local_queues.values():
+            self.workload_cache.count_holders(name)
+            for local_queue in self.workload_cache.local_queues.values():
                 if local_queue.cluster_queue == name:
-                    self.book.enqueue_local_queue(local_queue)
+                    self.workload_cache.enqueue_local_queue(local_queue)
 
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]
@@ -535,7 +535,7 @@ class SchedulerCache:
         queue.active = self.readiness(name).active
         if queue.active and not was_active:
             self.queue_manager.wake(name)
-            self.queue_manager.show_new(name)
+            self.queue_manager.record_new_workload(name)
 
     def _on_cohort(self, event: WatchEvent) -> None:
         view = cohort_view(event.obj)

@@ -98,8 +98,8 @@ class CohortForest:
         for queue in queues:
             node, cohort = queue.node, queue.view.cohort
             node.usage.extend([0] * (width - len(node.usage)))
-            queue.in_cycle = self.has_cycle(cohort)
-            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort_node(cohort)
+            queue.is_in_cohort_cycle = self.has_cycle(cohort)
+            node.parent = None if cohort == NO_COHORT or queue.is_in_cohort_cycle else self._cohort_node(cohort)
             if node.parent is not None:
                 node.parent.children[f"queue/{queue.name}"] = node
             else:

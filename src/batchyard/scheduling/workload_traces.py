@@ -21,7 +21,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import SpanEvent, TraceSpan
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.evictions import EVICTED_BY_PREEMPTION
 
 _TRACE_DIGITS: Final = 32
@@ -78,14 +78,14 @@ class WorkloadTracer:
             self._phases[view.uid] = _Phase(phase, now, view)
 
 
-def trace_of(uid: str) -> str:
+def workload_trace_id(uid: str) -> str:
     """Return the trace id derived from an object's uid."""
     digits = uid.replace("-", "").lower()
     is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
     return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
 
 
-def root_of(uid: str) -> str:
+def root_span_id(uid: str) -> str:
     """Return the id of the root span derived from a Workload's uid."""
     return _digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_DIGITS]
 
@@ -116,18 +116,18 @@ def _add_eviction_event(phase: _Phase, obj: Obj, now: Instant) -> None:
     condition = find_condition(obj, "Evicted") or {}
     reason, message = str(condition.get("reason", "")), str(condition.get("message", ""))
     phase.events.append(SpanEvent(now, "evicted", {"reason": reason, "message": message}))
-    preemptor_uid = preemptor_uid_of(message) if reason == EVICTED_BY_PREEMPTION else ""
+    preemptor_uid = parse_preemptor_uid(message) if reason == EVICTED_BY_PREEMPTION else ""
     if preemptor_uid:
-        phase.links.append((trace_of(preemptor_uid), root_of(preemptor_uid)))
+        phase.links.append((workload_trace_id(preemptor_uid), root_span_id(preemptor_uid)))
 
 
 def _phase_span(phase: _Phase, end: Instant) -> TraceSpan:
     view = phase.view
     span = _digest(f"{view.uid} {phase.name} {phase.since}")[:_SPAN_DIGITS]
     return TraceSpan(
-        trace_of(view.uid),
+        workload_trace_id(view.uid),
         span,
-        root_of(view.uid),
+        root_span_id(view.uid),
         phase.name,
         phase.since,
         end,
@@ -141,8 +141,8 @@ def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan
     finished = find_condition(event.obj, "Finished") or {}
     failed = str(finished.get("message", "")) if finished.get("reason") == "Failed" else ""
     return TraceSpan(
-        trace_of(view.uid),
-        root_of(view.uid),
+        workload_trace_id(view.uid),
+        root_span_id(view.uid),
         "",
         _ROOT_SPAN_NAME,
         min(view.created, end),

@@ -16,12 +16,12 @@ from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import Texts
+from batchyard.metrics.exposition import TextSource
 from batchyard.metrics.objects import CostMetrics, MachineMetrics, ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.registry import gauge_text
 from batchyard.metrics.workloads import CycleMetrics, WorkloadMetrics
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.wiring import WiredPlatform
 
 # --- process metrics ---
@@ -48,24 +48,24 @@ def process_texts() -> Iterator[str]:
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     for name, value in values_by_metric.items():
-        yield text_of(metric(name), [((), value)])
+        yield gauge_text(metric(name), [((), value)])
     yield _python_info_text()
     stats = list(enumerate(gc.get_stats()))
-    yield text_of(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
-    yield text_of(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
+    yield gauge_text(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
+    yield gauge_text(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
 
 
 def build_texts() -> Iterator[str]:
     """Yield the build information under Kueue's metric name; the labels for Git and Go are empty."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
-    yield text_of(metric("kueue_build_info"), [(labels, 1)])
+    yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
 
 
 def _python_info_text() -> str:
     parts = platform.python_version_tuple()
     labels = (platform.python_implementation(), *parts, platform.python_version())
-    return text_of(metric("python_info"), [(labels, 1)])
+    return gauge_text(metric("python_info"), [(labels, 1)])
 
 
 #: The `replica_role` of a process without leader election, and of an elected leader.
@@ -88,8 +88,8 @@ class ServerMetrics:
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
-        self.cycles = CycleMetrics(ticks, role)
-        self._controllers = ControllerMetrics(ticks)
+        self.cycles = CycleMetrics(monotonic_seconds, role)
+        self._controllers = ControllerMetrics(monotonic_seconds)
         self.objects = ObjectMetrics()
         self._machines = MachineMetrics()
         self._costs = CostMetrics()
@@ -100,7 +100,7 @@ class ServerMetrics:
         self._runner: Runner | None = None
         self.defects = 0
         #: Additional metric sources, such as the ledger and the trace export.
-        self.also: list[Texts] = []
+        self.also: list[TextSource] = []
 
     def begin(self, observed: ObservedPlatform, existing: Iterable[WatchEvent]) -> None:
         """Start to observe a platform, given its existing objects as ADDED events."""
@@ -116,7 +116,7 @@ class ServerMetrics:
         observed.client.subscribe(self._observe)
         self._runner.meter = self._controllers
 
-    def sources(self) -> Sequence[tuple[str, Texts]]:
+    def sources(self) -> Sequence[tuple[str, TextSource]]:
         """Return the metric sources, each with its metric group. Platform metrics are empty before `begin`."""
         return (
             ("kueue", build_texts),
@@ -152,7 +152,7 @@ class ServerMetrics:
     def _batchyard_texts(self) -> Iterator[str]:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
-        yield text_of(metric("batchyard_defects_total"), [((), self.defects)])
+        yield gauge_text(metric("batchyard_defects_total"), [((), self.defects)])
         for texts in self.also:
             yield from texts()
         observed = self._observed

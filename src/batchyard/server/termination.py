@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-async def unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+async def run_unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
     """Await the work and return its result; if `end` is set before, cancel the work and return None."""
     work_task, end_task = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:

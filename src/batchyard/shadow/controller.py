@@ -572,7 +572,7 @@ class ShadowController:
         return is_listed or any(event.revision <= self._initial_revision for event in events)
 
     def _has_arrived(self, instant: Instant) -> bool:
-        if self._staleness_check.known_to >= instant:
+        if self._staleness_check.caught_up_to >= instant:
             return True
         self._staleness_check.ask()
         return False

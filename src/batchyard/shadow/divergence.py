@@ -108,7 +108,10 @@ def _unpredicted_admission(
 def _describe_queue_order(observed: ObservedAdmission, model: SchedulerModel) -> str:
     """Describe the Workloads that are ahead of an admitted Workload in the model's queue."""
     position = model.index.place_of(observed.queue, observed.workload)
-    first_pending_views, view = model.index.first_pending(observed.queue, 1), model.index.book.view(observed.workload)
+    first_pending_views, view = (
+        model.index.first_pending(observed.queue, 1),
+        model.index.workload_cache.view(observed.workload),
+    )
     if not position or not first_pending_views or view is None:
         return "Workloads of other queues in its cohort are ahead of it"
     head = first_pending_views[0]
@@ -122,7 +125,7 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
     """Explain why the model makes no decision about a Workload."""
-    admitted, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
+    admitted, view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if admitted is not None:
         return f"{workload} already holds quota in {admitted.queue.name}"
     if view is None:

@@ -17,11 +17,11 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import evictions, lifecycle
-from batchyard.scheduling.workload.pending_reason import VERDICTS
+from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 
 #: Parts of Kueue's message for a head that waits for its victims or for the victims of other Workloads.
 _FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
@@ -111,7 +111,7 @@ def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | No
     evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
     if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
-    preemptor_uid = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
+    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted.get("message") or ""))
     return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
 
 
@@ -128,7 +128,7 @@ def waits_for_victims(obj: Obj) -> bool | None:
     message = condition.get("message") or ""
     if any(words in message for words in _FOR_VICTIMS):
         return True
-    is_pending_reason = condition["reason"] in VERDICTS or message.startswith("couldn't assign flavors")
+    is_pending_reason = condition["reason"] in SCHEDULER_REASONS or message.startswith("couldn't assign flavors")
     return False if is_pending_reason else None
 
 

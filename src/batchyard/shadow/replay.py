@@ -199,7 +199,7 @@ class DecisionReplay(ShadowState):
             head = self.model.parked(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
-                self.model.unpark(head)
+                self.model.return_to_line(head)
                 self._complete(self._tree(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):

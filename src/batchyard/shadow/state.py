@@ -48,7 +48,7 @@ class SchedulerModel:
         `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
         view_of = view_by_creation if is_by_creation else workload_view
-        self.index = SchedulerCache(view_of, requeue_batch_period, is_woken_from_outside=True)
+        self.index = SchedulerCache(view_of, requeue_batch_period, is_reactivated_externally=True)
         self._policy = policy
         self._quiescence_detector = QuiescenceDetector(self.index)
         self._cycle_number = 0
@@ -139,12 +139,12 @@ class SchedulerModel:
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
         """Report whether a Workload ahead of this head was parked at or after `since`: Kueue may still process it."""
-        return self.index.queue_manager.pending[head.queue].has_parked_before(head.workload.key, since)
+        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
-    def unpark(self, head: Head) -> None:
+    def return_to_line(self, head: Head) -> None:
         """Move one parked Workload back into the active heap."""
-        self.index.queue_manager.pending[head.queue].unpark(head.workload.key)
-        self.index.queue_manager.show_new(head.queue)
+        self.index.queue_manager.pending[head.queue].return_to_line(head.workload.key)
+        self.index.queue_manager.record_new_workload(head.queue)
 
     def activate_tree_of(self, workload: str, now: Instant) -> str:
         """Activate the tree of a parked Workload if a change marked the tree; return the tree, or ''."""
@@ -155,7 +155,7 @@ class SchedulerModel:
 
     def _pending_position(self, workload: str) -> tuple[PendingQueue, str] | None:
         """Return the pending queue and the cohort tree of a Workload, or None."""
-        view = self.index.book.view(workload)
+        view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
         tree = None if queue is None else self.tree_of_queue(queue)
@@ -168,7 +168,7 @@ class SchedulerModel:
 
     def decide_alone(self, workload: str) -> Decision | None:
         """Return the model's decision for one Workload as the only head; None if it is not pending."""
-        view = self.index.book.view(workload)
+        view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
             return None
@@ -199,12 +199,12 @@ class SchedulerModel:
 
     def requeue_as_new(self, workload: str) -> None:
         """Add a pending Workload to its queue again, as if it were new."""
-        view = self.index.book.view(workload)
+        view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
         if view is not None and queue is not None and waiting is not None and waiting.remove(workload):
             waiting.put_in_line(view)
-            self.index.queue_manager.show_new(queue)
+            self.index.queue_manager.record_new_workload(queue)
 
     def park_all(self, now: Instant) -> None:
         """Park all pending Workloads, as if Kueue had tried each of them without success."""
@@ -218,7 +218,7 @@ class SchedulerModel:
 
     def queue_of(self, view: WorkloadView) -> str | None:
         """Return the ClusterQueue of a pending Workload."""
-        local_queue = self.index.book.local_queues.get(view.queue)
+        local_queue = self.index.workload_cache.local_queues.get(view.queue)
         return None if local_queue is None else local_queue.cluster_queue
 
     def tree_of_queue(self, name: str) -> str | None:
@@ -232,7 +232,7 @@ class SchedulerModel:
         if admitted is not None:
             return admitted.queue.node.tree
         key = f"{obj['metadata'].get('namespace', '')}/{obj['spec'].get('queueName', '')}"
-        local_queue = self.index.book.local_queues.get(key)
+        local_queue = self.index.workload_cache.local_queues.get(key)
         return None if local_queue is None else self.tree_of_queue(local_queue.cluster_queue)
 
     def _cycle(self) -> Cycle:

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import linux, run
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.cgroups import Group
+from batchyard.shim.isolation.cgroups import CgroupPaths
 
 _NAMESPACES = (
     ("mnt", linux.NEWNS),
@@ -22,7 +22,7 @@ _NOT_STARTED_CODE = 127
 
 
 #: The uid, gid and supplementary groups of a process.
-User: TypeAlias = tuple[int, int, Sequence[int]]
+ProcessUser: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class RunningContainer(NamedTuple):
@@ -33,11 +33,11 @@ class RunningContainer(NamedTuple):
     pid: int
     #: Whether the container has its own namespaces; False for a plain process.
     is_wrapped: bool
-    group: Group
+    group: CgroupPaths
     environment: Mapping[str, str]
     folder: str
     #: The user of a command in the container; None if entering the namespaces already sets the user.
-    user: User | None
+    user: ProcessUser | None
     #: The container's seccomp program; None if it has none.
     seccomp_program: bytes | None
     #: A descriptor of a network namespace from which pods are reachable; None for the machine's network.
@@ -50,16 +50,16 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
 
     This process cannot leave the container again. OSError if the container cannot be entered.
     """
-    cgroups.join(container.group)
+    cgroups.join_group(container.group)
     if container.is_wrapped:
-        enter(container.pid)
+        enter_container(container.pid)
     output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
         _execute_command(argv, container, output_pipes[0][1], output_pipes[1][1])
     for _, write_end in output_pipes:
         os.close(write_end)
-    output_data = run.read([read_end for read_end, _ in output_pipes], timeout)
+    output_data = run.read_all([read_end for read_end, _ in output_pipes], timeout)
     if output_data is None:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
@@ -69,7 +69,7 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
     return 128 - status if status < 0 else status, b"".join(output_data)
 
 
-def enter(pid: int) -> bool:
+def enter_container(pid: int) -> bool:
     """Enter those namespaces of a process that differ from this process's; return whether the pid namespace does.
 
     The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
@@ -78,9 +78,9 @@ def enter(pid: int) -> bool:
     namespaces = [flag for name, flag in _NAMESPACES if _is_other_namespace(name, pid)]
     first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
     linux.leave_session_keyring()
-    linux.hide()
+    linux.forbid_tracing()
     if namespaces:
-        linux.enter(process, sum(namespaces))
+        linux.enter_namespaces(process, sum(namespaces))
     if first_ids:
         linux.become_user_of(process, *first_ids)
     return linux.NEWPID in namespaces
@@ -89,10 +89,10 @@ def enter(pid: int) -> bool:
 def enter_network(pid: int) -> None:
     """Enter the network namespace of a process if it differs from this process's."""
     if _is_other_namespace("net", pid):
-        linux.enter(os.pidfd_open(pid), linux.NEWNET)
+        linux.enter_namespaces(os.pidfd_open(pid), linux.NEWNET)
 
 
-def user_of(pid: int) -> User:
+def user_of(pid: int) -> ProcessUser:
     """Return the effective uid and gid and the supplementary groups of a process."""
     ids: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
@@ -103,7 +103,7 @@ def user_of(pid: int) -> User:
     return ids["Uid"][1], ids["Gid"][1], ids["Groups"]
 
 
-def become(user: User) -> None:
+def change_user(user: ProcessUser) -> None:
     """Change the uid, gid and groups of this process permanently."""
     uid, gid, groups = user
     os.setgroups(groups)
@@ -115,11 +115,11 @@ def _is_other_namespace(name: str, pid: int) -> bool:
     return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
-def confine(seccomp_program: bytes | None) -> None:
+def drop_privileges_and_filter(seccomp_program: bytes | None) -> None:
     """Drop all capabilities permanently, and install a seccomp program (None for no filter)."""
     linux.drop_privileges()
     if seccomp_program is not None:
-        linux.filter_calls(seccomp_program)
+        linux.install_seccomp_filter(seccomp_program)
 
 
 def _first_id(pid: int, name: str) -> int:
@@ -134,13 +134,13 @@ def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: i
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
-        linux.enter_folder(container.folder)
+        linux.change_folder(container.folder)
         if container.user:
-            become(container.user)
+            change_user(container.user)
         linux.die_with_parent(signal.SIGKILL)  # Linux clears this when the process changes its user
         if container.is_wrapped:
-            confine(container.seccomp_program)
-        linux.default_signals()
+            drop_privileges_and_filter(container.seccomp_program)
+        linux.reset_signal_handlers()
         os.execvpe(argv[0], list(argv), dict(container.environment))
     except (OSError, IndexError) as failure:
         os.write(2, f"{failure}\n".encode())

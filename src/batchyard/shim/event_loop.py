@@ -15,7 +15,7 @@ _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 _WRITABLE = select.POLLOUT | select.POLLERR
 
 
-class Loop:
+class ShimEventLoop:
     """An event loop of one process, with callbacks for descriptors, signals and timers."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
-            state_dir.complain(node, f"{name}: {_format_failure(failure)}")
+            state_dir.log_error(node, f"{name}: {_format_failure(failure)}")
         os._exit(code)
 
 

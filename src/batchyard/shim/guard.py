@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from batchyard.shim.linux import monotonic, now, text
+from batchyard.shim.linux import format_time, monotonic, now
 
 if TYPE_CHECKING:
     import ssl
 
 #: The shared memory: the time of the thread's last progress, the time since which it handles a request (0 for none),
 #: and the length of the request's text.
-LAYOUT = struct.Struct("<ddH")
-SIZE = 4096
+WATCHDOG_LAYOUT = struct.Struct("<ddH")
+WATCHDOG_MEMORY_SIZE = 4096
 #: Seconds after which a thread counts as blocked, fails health checks, and is killed at shutdown.
 BLOCKED_AFTER = 1.0
 STUCK_AFTER = 10.0
@@ -48,7 +48,7 @@ class PlatformWatchdog:
         """`pid` is the platform's process, `alive_pipe` a pipe it keeps open, `stacks` the file of stack traces."""
         self._pid = pid
         self._alive_pipe = alive_pipe
-        self._memory = mmap.mmap(memory, SIZE, prot=mmap.PROT_READ)
+        self._memory = mmap.mmap(memory, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
         self._stacks = stacks
         #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
         self._schedstat_path = f"/proc/{pid}/task/{pid}/schedstat"
@@ -76,7 +76,7 @@ class PlatformWatchdog:
 
     def _check(self) -> None:
         """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
-        last_progress, request_began, request_length = LAYOUT.unpack_from(self._memory)
+        last_progress, request_began, request_length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait = self._read_cpu_wait()
         if last_progress != self._last_progress:
             self._last_progress, self._cpu_wait_then = last_progress, cpu_wait
@@ -91,7 +91,9 @@ class PlatformWatchdog:
             return
         if not self._is_reported:
             self._is_reported = True
-            request = self._memory[LAYOUT.size : LAYOUT.size + request_length].decode("utf-8", "replace")
+            request = self._memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + request_length].decode(
+                "utf-8", "replace"
+            )
             activity = request if request_began else "internal work"
             self._log(f"the event loop is blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
         self._answer_clients(blocked_seconds)
@@ -118,7 +120,7 @@ class PlatformWatchdog:
     def _log(self, message: str, stack: str = "") -> None:
         """Log a warning in the platform's log format."""
         if self.is_json:
-            record = {"time": text(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
+            record = {"time": format_time(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})
         else:
             line = f"batchyard: {message}\n{stack}".rstrip()

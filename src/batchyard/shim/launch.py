@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import linux, process_container, state_dir, stop
 from batchyard.shim import run as words
-from batchyard.shim.container_exec import RunningContainer, User, user_of
+from batchyard.shim.container_exec import ProcessUser, RunningContainer, user_of
 from batchyard.shim.images import engine as engine_container
 from batchyard.shim.images import engines, rootfs_store, store, unpacking
 from batchyard.shim.isolation import bubblewrap, cgroups, nesting, seccomp, users
 from batchyard.shim.isolation.capabilities import Features
-from batchyard.shim.isolation.cgroups import Group
-from batchyard.shim.isolation.users import PodUsers, id_of, make_namespace
+from batchyard.shim.isolation.cgroups import CgroupPaths
+from batchyard.shim.isolation.users import PodUsers, create_pod_user_namespace, pod_unix_id
 from batchyard.shim.run import ShimRun
 
 # --- volume mounts ---
@@ -69,8 +69,8 @@ def _bind_checked_source(volume: str, path: str, target: str, name: str) -> None
         if failure.errno != errno.ELOOP:
             raise
         raise ValueError(f"mount source {name} leads out of its volume through a symbolic link") from failure
-    unpacking.make_place(target, stat.S_ISDIR(os.fstat(fd).st_mode))
-    linux.bind(f"/proc/self/fd/{fd}", target)
+    unpacking.make_mount_point(target, stat.S_ISDIR(os.fstat(fd).st_mode))
+    linux.bind_mount(f"/proc/self/fd/{fd}", target)
     os.close(fd)
 
 
@@ -98,7 +98,7 @@ class LaunchedProcess(NamedTuple):
         Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
         if self.start_pipe is not None:
-            limit = processes + cgroups.OWN_PROCESSES
+            limit = processes + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
                 resource.prlimit(child, resource.RLIMIT_NPROC, (limit, limit))
             os.write(self.start_pipe, b"1")
@@ -114,18 +114,18 @@ class _ChildStreams(NamedTuple):
     start_pipe: int | None
 
 
-def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
+def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
     """Fork the process that becomes the command of a container run. OSError if the preparation fails."""
     unpacked = run.spec["image"].get("unpacked")
-    image = rootfs_store.use(run.node, unpacked) if unpacked else None
+    image = rootfs_store.lock_image(run.node, unpacked) if unpacked else None
     _create_run_files(run)
     if features.cgroups:
         version = features.cgroups.version
-        cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
+        cgroups.create_group(group, cgroups.control_file_contents(version, run.spec["limits"], run.spec["requests"]))
     outputs, child_streams = _open_streams(run)
     start_pipe = None
     has_users = features.user_namespace or features.maps_users
-    if is_wrapped(run, features) and has_users and "pids" not in group:
+    if runs_in_bubblewrap(run, features) and has_users and "pids" not in group:
         start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
         child_streams = child_streams._replace(start_pipe=start_reader)
     pid = os.fork()
@@ -141,57 +141,57 @@ def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
     return LaunchedProcess(pid, outputs, status, start_pipe, stdin, image)
 
 
-def pods_group(run: ShimRun) -> Group:
+def run_group(run: ShimRun) -> CgroupPaths:
     """Return the control group of a container run, a child of its pod's group; empty without control groups."""
     pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
 
 
-def is_contained(run: ShimRun) -> bool:
+def runs_in_engine(run: ShimRun) -> bool:
     """Report whether a container engine runs the container of a run."""
     return store.is_run_by_engine(run.spec["image"])
 
 
-def is_wrapped(run: ShimRun, features: Features) -> bool:
+def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
     """Report whether the container of a run runs in bubblewrap."""
-    return features.bubblewrap is not None and not is_contained(run)
+    return features.bubblewrap is not None and not runs_in_engine(run)
 
 
-def forget(run: ShimRun, features: Features) -> None:
+def remove_engine_container(run: ShimRun, features: Features) -> None:
     """Remove the container of a run from its engine, if an engine runs it, after its warden was killed."""
-    if is_contained(run) and features.runner:
+    if runs_in_engine(run) and features.runner:
         features.runner.remove_containers(features.runner.container_name(run.path))
 
 
 def has_started(outer: int, child: int) -> bool:
     """Report whether bubblewrap has executed the command: the child's command line differs from bubblewrap's."""
     outer_command = _read_command_line(outer)
-    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
+    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child)[:1])
 
 
-def container(run: ShimRun, features: Features, pid: int, group: Group) -> RunningContainer:
+def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
     """Return what probes and exec commands need to enter or reach the container of a run."""
     sandbox = _read_sandbox_file(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
-    is_enclosed = features.bubblewrap is not None or is_contained(run)
+    is_enclosed = features.bubblewrap is not None or runs_in_engine(run)
     return RunningContainer(
         name=run.spec["container"],
         pid=pid,
         is_wrapped=is_enclosed,
-        group=cgroups.leaf(group) if is_contained(run) else group,
+        group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=credentials(run, pid, is_enclosed=is_enclosed),
-        seccomp_program=filter_of(run, features),
+        seccomp_program=seccomp_program_of(run, features),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
 
 
-def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
+def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
     """Return the user of a command that enters the container; None if entering already sets the user."""
-    if is_contained(run):
+    if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
         return None
@@ -202,7 +202,7 @@ def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
 def variables(run: ShimRun, pid: int) -> dict[str, str]:
     """Return the environment variables of a running container, including those set by its engine and its image."""
     content = b""
-    if is_contained(run):
+    if runs_in_engine(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             content = file.read()
     pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in content.split(b"\0") if entry)
@@ -227,13 +227,13 @@ def environment(run: ShimRun) -> dict[str, str]:
 def _image_account(run: ShimRun) -> users.ImageAccount:
     """Return the account that runs a container of an unpacked image, according to the image's /etc/passwd."""
     metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
-    return users.account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
+    return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _create_run_files(run: ShimRun) -> None:
     """Create a run's own files: writable directories, the termination-message file and the input pipe."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
-    for name, mode in bubblewrap.WRITABLE.items():
+    for name, mode in bubblewrap.WRITABLE_FOLDERS.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
         os.chmod(f"root/{name}", mode, dir_fd=run.folder)
     termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
@@ -260,39 +260,39 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
     return outputs, _ChildStreams(stdin, stdout[1], stderr[1], status_writer, None)
 
 
-def _execute_in_child(run: ShimRun, features: Features, group: Group, child_streams: _ChildStreams) -> NoReturn:
+def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
     """In the child process: become bubblewrap or a warden; report a failure on the status pipe."""
     try:
         run.release()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
             os.dup2(source, target)
-        give_streams(run, features, range(3))
-        if run.spec["tty"] and (features.bubblewrap or is_contained(run)):
-            linux.own_terminal(0)
-        if is_contained(run):
-            engine_container.warden(_prepare_engine_container(run, features, group), child_streams.status)
-        bound(run.spec["limits"], group)
+        change_stream_owner(run, features, range(3))
+        if run.spec["tty"] and (features.bubblewrap or runs_in_engine(run)):
+            linux.set_controlling_terminal(0)
+        if runs_in_engine(run):
+            engine_container.run_engine_warden(_prepare_engine_container(run, features, group), child_streams.status)
+        apply_limits(run.spec["limits"], group)
         if features.bubblewrap:
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
-        process_container.warden(_plain_command(run), child_streams.status)
+        process_container.run_process_warden(_plain_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
-        failure_line = {"error": words.start_error(str(failure))}
+        failure_line = {"error": words.format_start_error(str(failure))}
         os.write(child_streams.status, json.dumps(failure_line).encode() + b"\n")
     os._exit(1)
 
 
-def give_streams(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
+def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
     """Make the pod's user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
-    if features.maps_users and is_wrapped(run, features):
-        owner = id_of(run.path.split("/")[1])
+    if features.maps_users and runs_in_bubblewrap(run, features):
+        owner = pod_unix_id(run.path.split("/")[1])
         for fd in fds:
             if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
                 os.fchown(fd, owner, -1)
 
 
-def bound(limits: Mapping[str, Any], group: Group) -> None:
+def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
     """Join the control group of a run. Without a memory controller, limit the data segment of each process instead."""
-    cgroups.join(group)
+    cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
@@ -300,7 +300,7 @@ def bound(limits: Mapping[str, Any], group: Group) -> None:
 def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
     """Prepare the container and execute bubblewrap, opened before this process loses access to its path."""
     executable_fd = os.open(program, os.O_RDONLY)
-    variables, user, seccomp_program = environment(run), _container_user(run), filter_of(run, features)
+    variables, user, seccomp_program = environment(run), _container_user(run), seccomp_program_of(run, features)
     is_plugged = features.network is not None and run.spec["network"] == "pod"
     sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if is_plugged else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
@@ -310,14 +310,14 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
     )
     options = bubblewrap.options(spec, paths, view, variables)
     if child_streams.start_pipe is not None:
-        options += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.OWN_USERS]
+        options += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.USER_NAMESPACE_OPTIONS]
     if seccomp_program is not None:
         options += ["--seccomp", str(_create_memory_file(seccomp_program, "seccomp"))]
     arguments_fd = _create_memory_file(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
     for fd in (child_streams.status, child_streams.start_pipe):
         if fd is not None:
             os.set_inheritable(fd, True)
-    linux.default_signals()
+    linux.reset_signal_handlers()
     file_options = ["--args", str(arguments_fd), "--json-status-fd", str(child_streams.status)]
     os.execve(executable_fd, ["bwrap", *file_options, "--", *run.spec["argv"]], {})
 
@@ -330,7 +330,7 @@ def _create_memory_file(content: bytes, name: str) -> int:
     return fd
 
 
-def filter_of(run: ShimRun, features: Features) -> bytes | None:
+def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
     """Return the seccomp program of a container; None if it is unconfined. ValueError if it cannot be compiled."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.filters:
@@ -342,14 +342,16 @@ def filter_of(run: ShimRun, features: Features) -> bytes | None:
             return None
         case "Localhost":
             node = os.readlink(f"/proc/self/fd/{run.node}")
-            return seccomp.filter_of_file(f"{node}/{seccomp.FOLDER}/{profile['profile']}")
+            return seccomp.compile_profile_file(f"{node}/{seccomp.PROFILES_FOLDER}/{profile['profile']}")
     return seccomp.default_filter()
 
 
 def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{bubblewrap.FOLDER}")
+    return bubblewrap.ContainerPaths(
+        node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{bubblewrap.MASKS_FOLDER}"
+    )
 
 
 _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
@@ -359,8 +361,8 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
     """Return the spec, view and paths of a container whose files belong to the user that runs the node."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
-    root = store.root(spec["image"], paths.node)
-    folders = {} if root else store.folders(spec["image"], paths.node)
+    root = store.root_filesystem(spec["image"], paths.node)
+    folders = {} if root else store.visible_folders(spec["image"], paths.node)
     return *_build_view(spec, paths, root, folders), paths
 
 
@@ -369,13 +371,17 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
     paths = _container_paths(run)
     mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
     pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
-    namespace = make_namespace(pod) if users_fd is None else os.open(f"/proc/{sandbox_pid}/fd/{users_fd}", os.O_RDONLY)
+    namespace = (
+        create_pod_user_namespace(pod)
+        if users_fd is None
+        else os.open(f"/proc/{sandbox_pid}/fd/{users_fd}", os.O_RDONLY)
+    )
     users = PodUsers(pod, namespace, paths.pod)
     copied_paths = bubblewrap.ContainerPaths(
         "", "", users.copy(paths.sandbox), users.copy(paths.run), users.copy(paths.masks)
     )
-    root = store.root(spec["image"], paths.node)
-    folders = {} if root else store.folders(spec["image"], paths.node)
+    root = store.root_filesystem(spec["image"], paths.node)
+    folders = {} if root else store.visible_folders(spec["image"], paths.node)
     root = users.copy(root) if root else ""
     folders = {mount_point: users.copy(source) for mount_point, source in folders.items()}
     spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, users)} for mount in mounts]}
@@ -390,7 +396,7 @@ def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
     return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
-def _prepare_engine_container(run: ShimRun, features: Features, group: Group) -> engine_container.EngineContainer:
+def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:
     """Enter the pod's namespaces; return the container for the engine to run. ValueError without an engine."""
     engine, paths = features.runner, _container_paths(run)
     if engine is None:
@@ -415,15 +421,15 @@ def _build_view(
     if root:
         _check_root(root)
         resolve_path = partial(unpacking.resolve_in_root, root)
-        spec = nesting.nested(spec, resolve_path, paths.run)
+        spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
         return spec, bubblewrap.ContainerView(
-            {"/": unpacking.writable(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
+            {"/": unpacking.mount_writable_overlay(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
         )
-    resolve_path = partial(unpacking.resolve_in_folders, folders, store.links() | bubblewrap.OWN_LINKS)
-    spec = nesting.nested(spec, resolve_path, paths.run)
+    resolve_path = partial(unpacking.resolve_in_folders, folders, store.program_links() | bubblewrap.CONTAINER_LINKS)
+    spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
-    sources = unpacking.add_mount_points(folders, bubblewrap.targets(spec), run_root)
-    return spec, bubblewrap.ContainerView(sources, store.links(), lacks_folder, resolve_path)
+    sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
+    return spec, bubblewrap.ContainerView(sources, store.program_links(), lacks_folder, resolve_path)
 
 
 def _check_root(root: str) -> None:
@@ -440,14 +446,14 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
         sandbox_pid = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
         process_fd = sandbox_pid and os.pidfd_open(sandbox_pid)
         if process_fd and state_dir.is_locked(sandbox):
-            linux.enter(process_fd, namespaces)
+            linux.enter_namespaces(process_fd, namespaces)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
 
 
 def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
-    if store.root(spec["image"], ""):
+    if store.root_filesystem(spec["image"], ""):
         raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")

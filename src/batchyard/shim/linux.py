@@ -70,7 +70,7 @@ def unshare(namespaces: int) -> None:
     _check_result(_LIBC.unshare(namespaces))
 
 
-def enter(fd: int, namespaces: int) -> None:
+def enter_namespaces(fd: int, namespaces: int) -> None:
     """Enter a namespace, given by its descriptor, or namespaces of a process, given by its pidfd."""
     _check_result(_LIBC.setns(fd, namespaces))
 
@@ -80,7 +80,7 @@ def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0
     _check_result(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
-def bind(source: str, target: str) -> None:
+def bind_mount(source: str, target: str) -> None:
     """Bind-mount a file or directory at a target, with nested mounts."""
     mount(source, target, "none", flags=_MS_BIND | _MS_REC)
 
@@ -120,7 +120,7 @@ def make_read_only(mount: int) -> None:
     _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
-def enter_folder(path: str) -> None:
+def change_folder(path: str) -> None:
     """Change the working directory. OSError if it is not reachable from this process's root.
 
     A /proc link to an open file may lead to directories of the machine outside of that root.
@@ -144,7 +144,7 @@ def become_root_of_a_user_namespace(user_namespace: int | None) -> None:
     """Enter a user namespace (a descriptor; None for a new one) and become root in it, mapped to the current user."""
     user, group = os.geteuid(), os.getegid()
     if user_namespace is not None:
-        enter(user_namespace, NEWUSER)
+        enter_namespaces(user_namespace, NEWUSER)
         unshare(NEWNS)
     else:
         unshare(NEWUSER | NEWNS)
@@ -185,21 +185,21 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
     """Enter a user namespace, given as a descriptor, and become one of its users, without supplementary groups."""
     with suppress(PermissionError):  # an unprivileged user's namespace forbids it, and has no other groups
         os.setgroups([])
-    enter(user_namespace, NEWUSER)
+    enter_namespaces(user_namespace, NEWUSER)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
 def leave_session_keyring() -> None:
     """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
-    processor = seccomp.processor()
+    processor = seccomp.find_processor()
     if processor is not None and _LIBC.syscall(processor.numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
         failure = ctypes.get_errno()
         if failure != errno.ENOSYS:
             raise OSError(failure, os.strerror(failure))
 
 
-def own_terminal(fd: int) -> None:
+def set_controlling_terminal(fd: int) -> None:
     """Make this process a session leader with this controlling terminal, so that Ctrl-C and job control work."""
     os.setsid()
     fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
@@ -211,19 +211,19 @@ def drop_privileges() -> None:
     _check_result(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
 
 
-def hide() -> None:
+def forbid_tracing() -> None:
     """Forbid unprivileged processes to trace this process or to open its files through /proc, until execve."""
     _check_result(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
-def filter_calls(program: bytes) -> None:
+def install_seccomp_filter(program: bytes) -> None:
     """Install a seccomp BPF program for this process permanently (seccomp(2))."""
     instructions = ctypes.create_string_buffer(program, len(program))
     program_header = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(instructions))
     _check_result(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program_header), 0, 0))
 
 
-def default_signals() -> None:
+def reset_signal_handlers() -> None:
     """Restore the default signal handlers, as needed before executing another program."""
     for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(signal_number, signal.SIG_DFL)
@@ -251,7 +251,7 @@ def monotonic() -> float:
     return time.monotonic()
 
 
-def text(instant: int) -> str:
+def format_time(instant: int) -> str:
     """Format microseconds since the epoch as RFC 3339 with nanoseconds."""
     seconds, micros = divmod(instant, 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}000Z"

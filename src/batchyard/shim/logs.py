@@ -125,7 +125,7 @@ class LogLineSplitter:
 
 def _format_now() -> bytes:
     """Return the current time in RFC 3339 format with nanoseconds."""
-    return linux.text(linux.now()).encode()
+    return linux.format_time(linux.now()).encode()
 
 
 def _extract_text(line: bytes) -> bytes:

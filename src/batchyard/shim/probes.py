@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import container_exec, linux
 from batchyard.shim.container_exec import RunningContainer
-from batchyard.shim.event_loop import Loop
+from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.run import ShimRun
 
 # --- grpc health ---
@@ -40,7 +40,7 @@ class NoAnswerError(OSError):
     """Raised when a gRPC server ends the health check without a response message."""
 
 
-def check(connection: socket.socket, authority: str, service: str, agent: str) -> str:
+def check_grpc_health(connection: socket.socket, authority: str, service: str, agent: str) -> str:
     """Request the gRPC health status of a service ('' for the whole server). NoAnswerError, TimeoutError, OSError."""
     headers = {
         ":method": "POST",
@@ -118,7 +118,7 @@ def _encode_varint(number: int) -> bytes:
     return encoded + bytes([number])
 
 
-Result: TypeAlias = Literal["success", "warning", "failure", "unknown"]
+ProbeResultKind: TypeAlias = Literal["success", "warning", "failure", "unknown"]
 _USER_AGENT = "kube-probe/1.32"
 _BODY_BYTES = 10 * 1024
 _REDIRECTS_MAX = 10
@@ -128,7 +128,7 @@ _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 class ProbeOutcome(NamedTuple):
     """The result of a probe or hook attempt, and its output; `unknown` means that the attempt could not be made."""
 
-    result: Result
+    result: ProbeResultKind
     text: str
 
 
@@ -140,7 +140,7 @@ def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout
         select.select([], [], [], handler["sleep"]["seconds"])
         return ProbeOutcome("success", "")
     if container.network is not None:
-        linux.enter(container.network, linux.NEWNET)
+        linux.enter_namespaces(container.network, linux.NEWNET)
     if "httpGet" in handler:
         return _run_http_check(handler["httpGet"], container.address, timeout)
     if "tcpSocket" in handler:
@@ -186,7 +186,7 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
     with connection:
         try:
             connection.settimeout(_remaining_seconds(deadline))
-            status = check(connection, address, service, _USER_AGENT)
+            status = check_grpc_health(connection, address, service, _USER_AGENT)
         except TimeoutError:
             return ProbeOutcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
         except OSError as failure:
@@ -346,7 +346,7 @@ _LOST_ATTEMPT = ProbeOutcome("unknown", "the attempt was ended")
 class ProbeWorkers:
     """The child processes that run probe and hook attempts for one container run."""
 
-    def __init__(self, run: ShimRun, loop: Loop) -> None:
+    def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
         self._loop = loop
         self._children: dict[int, int] = {}
@@ -380,7 +380,7 @@ class ProbeWorkers:
         """In the child process: run the handler and write its outcome to the pipe."""
         try:
             linux.die_with_parent(signal.SIGKILL)
-            linux.default_signals()
+            linux.reset_signal_handlers()
             self._run.release()
             outcome = run_handler(handler, container, timeout)
             os.write(writer, json.dumps(outcome).encode())
@@ -423,7 +423,9 @@ StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[P
 class Health:
     """The probes of one container run; `started` and `ready` are fields of the container's status."""
 
-    def __init__(self, probes: Mapping[str, Any], loop: Loop, attempt: StartAttempt, report: "ProbeCallbacks") -> None:
+    def __init__(
+        self, probes: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, report: "ProbeCallbacks"
+    ) -> None:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
         self._report = report
@@ -486,7 +488,9 @@ class ProbeCallbacks:
 class _ProbeWorker:
     """One probe of a container, with its timer and its number of equal results in a row."""
 
-    def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: StartAttempt, health: Health) -> None:
+    def __init__(
+        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, health: Health
+    ) -> None:
         self._kind = kind
         self._probe = probe
         self._loop = loop

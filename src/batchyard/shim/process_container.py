@@ -27,10 +27,10 @@ class ProcessCommand(NamedTuple):
     #: Whether standard input is a terminal, which becomes the command's controlling terminal.
     has_terminal: bool = False
     #: Formats the error message of a command that could not be started.
-    start_error: Callable[[str], str] = run.start_error
+    start_error: Callable[[str], str] = run.format_start_error
 
 
-def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
+def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
     """Run a command as its warden: report its end on the pipe `status`, and kill all its descendants.
 
     If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
@@ -50,7 +50,7 @@ def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
         code = _wait_for_command(child)
         if not is_enclosed:
-            stop.kill_all()
+            stop.kill_descendants()
         os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
     os._exit(0)
 
@@ -65,13 +65,13 @@ def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
     try:
         os.execvpe(command.argv[0], list(command.argv), dict(command.environment))
     except OSError as failure:
-        os.write(failure_writer, run.not_executed(command.argv[0], failure.errno or 0).encode())
+        os.write(failure_writer, run.format_execute_error(command.argv[0], failure.errno or 0).encode())
     os._exit(1)
 
 
 def _prepare_process(command: ProcessCommand) -> None:
     if command.has_terminal:
-        linux.own_terminal(0)
+        linux.set_controlling_terminal(0)
     else:
         os.setsid()
     for limit, maximum in command.limits.items():
@@ -81,8 +81,8 @@ def _prepare_process(command: ProcessCommand) -> None:
         os.setgid(command.user[1])
         os.setuid(command.user[0])
     os.makedirs(command.folder, exist_ok=True)
-    linux.enter_folder(command.folder)
-    linux.default_signals()
+    linux.change_folder(command.folder)
+    linux.reset_signal_handlers()
 
 
 def _wait_for_command(child: int) -> int:
@@ -96,5 +96,5 @@ def _wait_for_command(child: int) -> int:
 
 def _kill_and_exit() -> NoReturn:
     """After the end of the shim: kill all descendants and exit."""
-    stop.kill_all()
+    stop.kill_descendants()
     os._exit(1)

@@ -27,7 +27,7 @@ class ShimRun:
 
     def claim(self) -> bool:
         """Claim the run; return False if another shim has claimed it before, or its spec is unreadable."""
-        self.lock = state_dir.lock(self.folder, "lock")
+        self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
             return False
@@ -45,7 +45,7 @@ class ShimRun:
             state_dir.write_json(self.folder, "state.json", self.state)
         except OSError as failure:
             if failure.errno != errno.ENOENT:
-                state_dir.complain(self.node, f"state.json of run {self.path} cannot be written: {failure}")
+                state_dir.log_error(self.node, f"state.json of run {self.path} cannot be written: {failure}")
             return False
         return True
 
@@ -57,7 +57,7 @@ class ShimRun:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)
             try:
-                sender.connect(state_dir.address(self.node, "events"))
+                sender.connect(state_dir.socket_address(self.node, "events"))
                 sender.send(self.path.encode())
             except (BlockingIOError, TimeoutError):
                 return False
@@ -71,7 +71,7 @@ class ShimRun:
 
     def is_gone(self) -> bool:
         """Report whether the run's directory was removed."""
-        return state_dir.is_gone(self.folder)
+        return state_dir.is_removed(self.folder)
 
     def release(self) -> None:
         """In a child process of the shim: close the run's lock, so that the lock is released when the shim ends."""
@@ -96,7 +96,7 @@ class CommandResult(NamedTuple):
     errors: str
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
+def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
     """Run a program without standard input for at most `seconds`; it is killed when this process ends."""
     output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
@@ -105,7 +105,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
             linux.die_with_parent(signal.SIGKILL)
             os.setsid()
             signal.set_wakeup_fd(-1)
-            linux.default_signals()
+            linux.reset_signal_handlers()
             for source, target in (
                 (os.open("/dev/null", os.O_RDONLY), 0),
                 (output_pipes[0][1], 1),
@@ -117,7 +117,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
             os._exit(_NOT_STARTED_CODE)
     for _, write_end in output_pipes:
         os.close(write_end)
-    output_data = read([read_end for read_end, _ in output_pipes], seconds)
+    output_data = read_all([read_end for read_end, _ in output_pipes], seconds)
     for read_end, _ in output_pipes:
         os.close(read_end)
     if output_data is None:
@@ -131,7 +131,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
     )
 
 
-def read(fds: list[int], timeout: float | None) -> list[bytes] | None:
+def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
     """Read descriptors until all are at their end; return their data, or None after `timeout` seconds."""
     deadline = None if timeout is None else linux.monotonic() + timeout
     received = dict.fromkeys(fds, b"")
@@ -168,18 +168,18 @@ _PODMAN_SUFFIXES = (
 _ERROR_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
-def start_error(text: str) -> str:
+def format_start_error(text: str) -> str:
     """Return containerd's error message for a container that runc could not start."""
     return f"{_CREATE_PREFIX}unable to start container process: error during container init: {text}"
 
 
-def exec_error(text: str) -> str:
+def format_exec_error(text: str) -> str:
     """Return containerd's error message for an exec command that runc could not start."""
     prefix = f'failed to start exec "{os.getpid():064x}"'
     return f"{prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
-def not_executed(program: str, number: int) -> str:
+def format_execute_error(program: str, number: int) -> str:
     """Return the error message for a program that cannot be executed, in the format of runc (Go's exec.LookPath)."""
     if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
         return f'exec: "{program}": executable file not found in $PATH'
@@ -191,7 +191,11 @@ def parse_bubblewrap_error(text: str) -> str:
     """Convert bubblewrap's error message to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
     matched = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
-    return not_executed(matched[1], _ERROR_NUMBERS[matched[2]]) if matched and matched[2] in _ERROR_NUMBERS else line
+    return (
+        format_execute_error(matched[1], _ERROR_NUMBERS[matched[2]])
+        if matched and matched[2] in _ERROR_NUMBERS
+        else line
+    )
 
 
 def parse_engine_error(text: str) -> str:
@@ -205,6 +209,6 @@ def parse_engine_error(text: str) -> str:
     return line
 
 
-def not_running(phase: str) -> str:
+def format_not_running_error(phase: str) -> str:
     """Return containerd's error message for an exec command in a container that does not run."""
     return f"container is in {'CONTAINER_EXITED' if phase == 'Exited' else 'CONTAINER_CREATED'} state"

@@ -11,13 +11,13 @@ from typing import Any
 
 from batchyard.shim import launch, linux, state_dir, stop
 from batchyard.shim import run as words
-from batchyard.shim.event_loop import Loop
+from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
 from batchyard.shim.logs import LogLineSplitter, RotatingLog
 from batchyard.shim.probes import Health, ProbeCallbacks, ProbeOutcome, ProbeWorkers
 from batchyard.shim.run import ShimRun
-from batchyard.shim.stop import ContainerTermination, signal_first_process, signal_process_group, stop_signal
+from batchyard.shim.stop import ContainerTermination, parse_stop_signal, signal_first_process, signal_process_group
 
 # --- attach ---
 #
@@ -36,14 +36,14 @@ _BACKLOG = 16
 class AttachedClients:
     """The clients attached to one container; the callback `set_reading` pauses or resumes the reading of an output."""
 
-    def __init__(self, loop: Loop, run: int, set_reading: Callable[[str, bool], None]) -> None:
+    def __init__(self, loop: ShimEventLoop, run: int, set_reading: Callable[[str, bool], None]) -> None:
         self._loop = loop
         self._set_reading = set_reading
         self._terminal: int | None = None
         self._input: int | None = None
         self._attachments: list[_AttachedClient] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.bind(state_dir.address(run, "attach"))
+        self._socket.bind(state_dir.socket_address(run, "attach"))
 
     def begin(self, terminal: int | None, stdin: int | None) -> None:
         """Start to accept clients, which can write to the container's terminal or to its input pipe, if any."""
@@ -67,7 +67,7 @@ class AttachedClients:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        message, fds = state_dir.take_files(connection, _REQUEST_BYTES_MAX, 2)
+        message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 2)
         try:
             names = json.loads(message)["outputs"]
         except (ValueError, KeyError, TypeError):
@@ -99,7 +99,7 @@ class AttachedClients:
 class _AttachedClient:
     """One attached client: its descriptors by output, and the data that is pending for each."""
 
-    def __init__(self, attached: AttachedClients, loop: Loop, fds: dict[str, int]) -> None:
+    def __init__(self, attached: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
         self._attached = attached
         self._loop = loop
         self._fds = fds
@@ -158,7 +158,7 @@ _WARNINGS_MAX = 16
 class StateReporter:
     """Reports the state of a run: writes its state file and notifies the platform, without waiting for it."""
 
-    def __init__(self, run: ShimRun, loop: Loop) -> None:
+    def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
         self._loop = loop
         self._warning_count = 0
@@ -231,7 +231,7 @@ _START_ERROR_CODE = 128
 _KILLED_CODE = 128 + signal.SIGKILL
 
 
-def keep(run: ShimRun, features: Features) -> None:
+def supervise_container(run: ShimRun, features: Features) -> None:
     """Supervise a claimed container run until it ends."""
     ContainerShim(run, features).supervise()
 
@@ -242,11 +242,11 @@ class ContainerShim:
     def __init__(self, run: ShimRun, features: Features) -> None:
         self._run = run
         self._features = features
-        self._loop = Loop()
+        self._loop = ShimEventLoop()
         self._reporter = StateReporter(run, self._loop)
         self._attempts = ProbeWorkers(run, self._loop)
         self._log = _open_log(run)
-        self._group = launch.pods_group(run)
+        self._group = launch.run_group(run)
         self._outputs: dict[int, LogLineSplitter] = {}
         self._attached = AttachedClients(self._loop, run.folder, self._set_output_reading)
         self._open_descriptors = 0
@@ -273,14 +273,14 @@ class ContainerShim:
         try:
             self._start()
         except OSError as failure:
-            self._error = words.start_error(str(failure))
+            self._error = words.format_start_error(str(failure))
         else:
             self._loop.run()
         self._finish()
 
     def _start(self) -> None:
         """Start the command and register its outputs and status pipe with the event loop."""
-        launched = launch.launch(self._run, self._features, self._group)
+        launched = launch.launch_container(self._run, self._features, self._group)
         self._launched = launched
         self._open_descriptors = 1 + len(launched.outputs)
         for name, fd in launched.outputs.items():
@@ -292,7 +292,7 @@ class ContainerShim:
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills to kill the whole container then; cgroup v2 does that by itself."""
-        oom_fd = cgroups.watched_for_oom(self._group)
+        oom_fd = cgroups.watch_for_oom(self._group)
         if oom_fd is not None:
             self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
 
@@ -300,7 +300,7 @@ class ContainerShim:
         """Handle an out-of-memory notification: check repeatedly whether Linux has killed a process for it."""
         with suppress(BlockingIOError):
             os.eventfd_read(oom_fd)
-        if cgroups.oom_kills(self._group):
+        if cgroups.count_oom_kills(self._group):
             self._loop.unregister(oom_fd)
             self._kill_container()
         elif polls_left:
@@ -365,21 +365,23 @@ class ContainerShim:
         """Poll until bubblewrap has executed the command; `interval` is in seconds and grows."""
         if self._is_over or self._child is None or self._exit_code is not None:
             return
-        if not launch.is_wrapped(self._run, self._features) or launch.has_started(self._launched.pid, self._child):
+        if not launch.runs_in_bubblewrap(self._run, self._features) or launch.has_started(
+            self._launched.pid, self._child
+        ):
             self._report_started(self._child)
         else:
             self._loop.call_later(interval, partial(self._await_start, interval * 1.5))
 
     def _report_started(self, child: int) -> None:
         """Report that the command runs (its first process is `child`), and start its postStart hook or its probes."""
-        container = launch.container(self._run, self._features, child, self._group)
+        container = launch.describe_container(self._run, self._features, child, self._group)
         attempt = partial(self._attempts.start, container)
         hooks = self._run.spec["hooks"]
         callbacks = ProbeCallbacks(self._reporter.warn, self._report_failure, self._report_health)
         self._health = Health(self._run.spec["probes"], self._loop, attempt, callbacks)
-        signal_number = stop_signal(self._run.spec.get("stopSignal") or "")
+        signal_number = parse_stop_signal(self._run.spec.get("stopSignal") or "")
         send_stop_signal = partial(
-            signal_first_process if launch.is_contained(self._run) else signal_process_group, child, signal_number
+            signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, child, signal_number
         )
         self._termination = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
         hook = hooks.get("postStart")
@@ -423,7 +425,7 @@ class ContainerShim:
     def _kill_descendants(self) -> None:
         """After the end of the command: end its probe and hook attempts, and kill all remaining descendants."""
         self._attempts.end()
-        for pid in stop.below(os.getpid()):
+        for pid in stop.descendants_of(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -449,21 +451,21 @@ class ContainerShim:
         for stream in self._outputs.values():
             stream.end()
         final_state = self._final_state()
-        cgroups.remove(self._group, has_namesakes=launch.is_contained(self._run))
+        cgroups.remove_group(self._group, has_namesakes=launch.runs_in_engine(self._run))
         self._reporter.report_final(phase="Exited", finishedAt=linux.now(), started=False, ready=False, **final_state)
         state_dir.remove_tree(self._run.folder, "root")
         if self._exit_code is None:
-            launch.forget(self._run, self._features)
+            launch.remove_engine_container(self._run, self._features)
 
     def _final_state(self) -> dict[str, object]:
         """Return the state fields that describe the end of the run: exit code, reason and message."""
         started_at = self._run.state.get("startedAt")
         if self._exit_code is None and not os.WIFSIGNALED(self._wait_status) and started_at is None:
             log_text = self._log.truncate().decode(errors="replace")
-            parse_error = words.parse_engine_error if launch.is_contained(self._run) else words.parse_bubblewrap_error
-            message = self._error or words.start_error(parse_error(log_text))
+            parse_error = words.parse_engine_error if launch.runs_in_engine(self._run) else words.parse_bubblewrap_error
+            message = self._error or words.format_start_error(parse_error(log_text))
             return {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": message}
-        is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
+        is_oom = self._is_oom or cgroups.count_oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
         reason = "OOMKilled" if is_oom else "Error" if code else "Completed"

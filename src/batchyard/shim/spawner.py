@@ -19,13 +19,13 @@ from typing import Any
 
 from batchyard.shim import container_exec, event_loop, launch, linux, process_container, shim, state_dir
 from batchyard.shim import run as words
-from batchyard.shim.container_exec import User
-from batchyard.shim.event_loop import Loop
+from batchyard.shim.container_exec import ProcessUser
+from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.images import image_pull, rootfs_store
 from batchyard.shim.isolation import bubblewrap, capabilities, cgroups, network
 from batchyard.shim.isolation.capabilities import Features
-from batchyard.shim.isolation.cgroups import Group
-from batchyard.shim.isolation.users import make_namespace
+from batchyard.shim.isolation.cgroups import CgroupPaths
+from batchyard.shim.isolation.users import create_pod_user_namespace
 from batchyard.shim.run import ShimRun
 
 # --- session host ---
@@ -44,9 +44,9 @@ _REQUEST_BYTES_MAX = 1 << 20
 _KILLED_CODE = 128 + signal.SIGKILL
 
 
-def host(node: int, features: Features, connection: socket.socket) -> None:
+def host_session(node: int, features: Features, connection: socket.socket) -> None:
     """Run the session that a client requests on a connection until the session ends."""
-    message, fds = state_dir.take_files(connection, _REQUEST_BYTES_MAX, 3)
+    message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return
     request = json.loads(message)
@@ -72,7 +72,7 @@ class _ExecSession:
         self._request = request
         self._fds = fds
         self._connection = connection
-        self._loop = Loop()
+        self._loop = ShimEventLoop()
         self._received = b""
         self._warden = 0
 
@@ -80,13 +80,15 @@ class _ExecSession:
         """Enter the container, start the command, and wait for its end."""
         pid = _first_process(self._run)
         process_fd = os.pidfd_open(pid)
-        group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
+        group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
         user = launch.credentials(self._run, pid, is_enclosed=True)
-        launch.bound(self._run.spec["limits"], cgroups.leaf(group) if launch.is_contained(self._run) else group)
-        self._seccomp_program = launch.filter_of(self._run, self._features)
+        launch.apply_limits(
+            self._run.spec["limits"], cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
+        )
+        self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
         terminal = list(os.openpty()) if self._request["tty"] else []
-        launch.give_streams(self._run, self._features, [*terminal[1:], *self._fds])
-        is_enclosed = container_exec.enter(pid)
+        launch.change_stream_owner(self._run, self._features, [*terminal[1:], *self._fds])
+        is_enclosed = container_exec.enter_container(pid)
         spec_user = self._run.spec["user"]
         client_fds = [] if self._request["tty"] else self._fds
         inherited_fds = [*terminal, *self._fds]
@@ -96,7 +98,7 @@ class _ExecSession:
             self._run.spec["workingDir"] or "/",
             (spec_user["uid"], spec_user["gid"]) if spec_user and not is_enclosed else None,
             has_terminal=bool(self._request["tty"]),
-            start_error=words.exec_error,
+            start_error=words.format_exec_error,
         )
         status = self._fork(command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed)
         _send_reply(self._connection, terminal[:1], started=True)
@@ -113,7 +115,7 @@ class _ExecSession:
         command: process_container.ProcessCommand,
         standard_fds: list[int],
         inherited_fds: list[int],
-        user: User | None,
+        user: ProcessUser | None,
         *,
         is_enclosed: bool,
     ) -> int:
@@ -129,10 +131,10 @@ class _ExecSession:
                 for fd in inherited_fds:
                     os.close(fd)
                 if user:
-                    container_exec.become(user)
+                    container_exec.change_user(user)
                 if is_enclosed:
-                    container_exec.confine(self._seccomp_program)
-                process_container.warden(command, status_writer, is_enclosed=is_enclosed)
+                    container_exec.drop_privileges_and_filter(self._seccomp_program)
+                process_container.run_process_warden(command, status_writer, is_enclosed=is_enclosed)
             finally:
                 os._exit(1)
         os.close(status_writer)
@@ -176,7 +178,7 @@ def _first_process(run: ShimRun) -> int:
     """Return the pid of the process in a run's namespaces. ValueError if the container or sandbox does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
-        raise ValueError(words.not_running(state.get("phase", "")))
+        raise ValueError(words.format_not_running_error(state.get("phase", "")))
     pid: int = state["pid"]
     return pid
 
@@ -207,7 +209,7 @@ def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> N
 _BLOCK_BYTES = 512
 
 
-def disk(path: str) -> int:
+def measure_disk_usage(path: str) -> int:
     """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
     blocks: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
@@ -232,12 +234,12 @@ _FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 
 _SHIM_END_SECONDS = 10.0
 
 
-def keep(run: ShimRun, features: Features) -> None:
+def supervise_sandbox(run: ShimRun, features: Features) -> None:
     """Supervise a claimed sandbox run until a stop is requested."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
-        users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
+        users = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
         _create_shared_resources(run, features, group)
         _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=users)
         _wait_for_stop(run)
@@ -245,13 +247,13 @@ def keep(run: ShimRun, features: Features) -> None:
         message = {}
     except (OSError, ValueError) as failure:
         message = {"message": str(failure)}
-    cgroups.remove(group, has_namesakes=features.runner is not None)
+    cgroups.remove_group(group, has_namesakes=features.runner is not None)
     _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
 
 
 def _wait_for_stop(run: ShimRun) -> None:
     """Wait until a stop of the sandbox is requested or the run's directory is removed."""
-    loop = Loop()
+    loop = ShimEventLoop()
 
     def check() -> None:
         if run.is_gone() or run.stop_request():
@@ -268,12 +270,12 @@ def _wait_for_stop(run: ShimRun) -> None:
     loop.run()
 
 
-def _measure(run: ShimRun, loop: Loop, interval: float) -> None:
+def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
     """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
     started = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
-        if disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
+        if measure_disk_usage(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
     seconds = linux.monotonic() - started
@@ -285,7 +287,7 @@ def _end_runs(run: ShimRun) -> None:
     """Kill the running containers of the pod, and wait until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
-    while (supervised := image_pull.kept_runs(pod_fd)) and linux.monotonic() < deadline:
+    while (supervised := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
         for path in supervised:
             _kill_run(pod_fd, path)
         signal.sigtimedwait([], 0.005)
@@ -305,26 +307,28 @@ def _report_state(run: ShimRun, **changes: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def _pod_group(run: ShimRun, features: Features) -> Group:
+def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
     """Return the pod's control group; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
-    return {name: f"{path}/{image_pull.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
+    return {
+        name: f"{path}/{image_pull.pod_group_prefix(run.node)}{run.path.split('/')[1]}" for name, path in base.items()
+    }
 
 
-def _create_shared_resources(run: ShimRun, features: Features, group: Group) -> None:
+def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
     """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
     for name, content in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
     if features.cgroups:
-        cgroups.make(group, {})
-        cgroups.share_out(features.cgroups.version, group)
+        cgroups.create_group(group, {})
+        cgroups.enable_controllers(features.cgroups.version, group)
     if features.namespaces:
         if run.spec["network"] == "pod" and features.network is not None:
-            network.enter_new(run.spec, features.network)
+            network.enter_pod_network(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.make_mounts_private()
-        bubblewrap.hide_in_sys(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.FOLDER}")
+        bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.MASKS_FOLDER}")
         socket.sethostname(run.spec["hostname"])
         _mount_volumes(run)
 
@@ -358,7 +362,7 @@ def _mount_volumes(run: ShimRun) -> None:
 
 
 _FORK_RETRY_SECONDS = 0.2
-_SUPERVISORS = {"container": shim.keep, "sandbox": keep}
+_SUPERVISORS = {"container": shim.supervise_container, "sandbox": supervise_sandbox}
 _SESSIONS_BACKLOG = 256
 
 
@@ -366,7 +370,7 @@ def main(arguments: list[str]) -> int:
     """Run the spawner of a node directory; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
-    lock = state_dir.lock(node, "spawner.lock")
+    lock = state_dir.acquire_lock(node, "spawner.lock")
     if lock is None:
         sys.stderr.write(f"{arguments[1]}: another spawner is running in this node directory; stop it first\n")
         return 1
@@ -382,30 +386,34 @@ class Spawner:
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
         self._lock = lock
-        disabled = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
-        self._features = capabilities.detect_features(node, disabled, partial(image_pull.start, node, disabled))
+        disabled = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
+        self._features = capabilities.detect_features(
+            node, disabled, partial(image_pull.start_image_helper, node, disabled)
+        )
         self._shim_paths: dict[int, str] = {}
-        self._loop = Loop()
+        self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
         """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
-        image_pull.all_pods(self._node, self._features)
+        image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
-            self._run_in_child(f"containers of {engine.kind}", partial(image_pull.containers, self._node, engine))
-        self._run_in_child("unpacked images", partial(rootfs_store.trim, self._node, inf))
+            self._run_in_child(
+                f"containers of {engine.kind}", partial(image_pull.remove_unsupervised_containers, self._node, engine)
+            )
+        self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node, inf))
         if self._features.image_helper:
             self._loop.when_readable(self._features.image_helper.fileno(), self._loop.stop)
         if self._features.bubblewrap:
             node_path = os.readlink(f"/proc/self/fd/{self._node}")
-            state_dir.refresh(node_path)
-            bubblewrap.make(node_path)
-        state_dir.remove(self._node, "spawner")
-        self._requests.bind(state_dir.address(self._node, "spawner"))
+            state_dir.update_etc_copy(node_path)
+            bubblewrap.create_masks(node_path)
+        state_dir.remove_file(self._node, "spawner")
+        self._requests.bind(state_dir.socket_address(self._node, "spawner"))
         self._loop.when_readable(self._requests.fileno(), self._receive_request)
-        state_dir.remove(self._node, "sessions")
-        self._sessions.bind(state_dir.address(self._node, "sessions"))
+        state_dir.remove_file(self._node, "sessions")
+        self._sessions.bind(state_dir.socket_address(self._node, "sessions"))
         self._sessions.listen(_SESSIONS_BACKLOG)
         self._loop.when_readable(self._sessions.fileno(), self._accept_session)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
@@ -419,14 +427,14 @@ class Spawner:
 
     def _watch_node_folder(self) -> None:
         """Check periodically whether the node directory was removed; if so, stop the spawner."""
-        if state_dir.is_gone(self._node):
+        if state_dir.is_removed(self._node):
             self._loop.stop()
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
     def _receive_request(self) -> None:
         """Receive a run request; forward an image pull to the image helper, if any, otherwise fork a shim."""
         path = self._requests.recv(4096).decode(errors="replace")
-        if self._features.image_helper and image_pull.is_of_image(path):
+        if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
         else:
             self._fork(path)
@@ -436,7 +444,7 @@ class Spawner:
         try:
             shim_pid = os.fork()
         except OSError as failure:
-            state_dir.complain(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
+            state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
             self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork, path))
             return
         if shim_pid == 0:
@@ -451,18 +459,20 @@ class Spawner:
             try:
                 child = os.fork()
             except OSError as failure:
-                state_dir.complain(self._node, f"cannot fork the host of an exec session: {failure}")
+                state_dir.log_error(self._node, f"cannot fork the host of an exec session: {failure}")
                 return  # the client sees the connection closed
             if child == 0:
                 self._close_inherited()
-                event_loop.run_child(self._node, "a session", partial(host, self._node, self._features, connection))
+                event_loop.run_child(
+                    self._node, "a session", partial(host_session, self._node, self._features, connection)
+                )
 
     def _clean_up_after(self, path: str) -> None:
         """Remove what a run whose shim has ended may have left: its engine container and control groups."""
         engine = self._features.runner
-        if engine and image_pull.leaves_container(self._node, path):
+        if engine and image_pull.may_leave_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
-        image_pull.after(self._node, self._features, path)
+        image_pull.remove_groups_of_run(self._node, self._features, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
         """Run a slow cleanup task in a child process."""
@@ -486,7 +496,7 @@ class Spawner:
 
 def _supervise_run(features: Features, run: ShimRun) -> None:
     if run.spec["kind"] == "image":
-        image_pull.keep(run, features.engines)
+        image_pull.supervise_pull(run, features.engines)
     else:
         _SUPERVISORS[run.spec["kind"]](run, features)
 

@@ -23,7 +23,7 @@ def open_folder(path: str, base: int | None = None) -> int:
     return os.open(path, _FOLDER_FLAGS, dir_fd=base)
 
 
-def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
+def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
     """Receive a message with descriptors, which are made close-on-exec (socket.recv_fds does not do that)."""
     message, fds, _, _ = socket.recv_fds(connection, size, files_max)
     for fd in fds:
@@ -31,12 +31,12 @@ def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[by
     return message, fds
 
 
-def is_gone(folder: int) -> bool:
+def is_removed(folder: int) -> bool:
     """Report whether an open directory was removed."""
     return os.fstat(folder).st_nlink == 0
 
 
-def address(folder: int, name: str) -> str:
+def socket_address(folder: int, name: str) -> str:
     """Return the address of a unix socket in an open directory; it is short, however long the directory's path is."""
     return f"/proc/self/fd/{folder}/{name}"
 
@@ -50,7 +50,7 @@ def write_json(folder: int, name: str, value: object) -> None:
             file.write(json.dumps(value).encode())
         os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        remove(folder, temporary_name)
+        remove_file(folder, temporary_name)
         raise
 
 
@@ -64,7 +64,7 @@ def read_json(folder: int, name: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def remove(folder: int, name: str) -> None:
+def remove_file(folder: int, name: str) -> None:
     """Remove a file from a directory; errors are ignored."""
     try:
         os.unlink(name, dir_fd=folder)
@@ -78,7 +78,7 @@ def remove_tree(folder: int, name: str) -> None:
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, topdown=False, follow_symlinks=False):
             for file in files:
-                remove(folder_fd, file)
+                remove_file(folder_fd, file)
             for subfolder in folders:
                 _remove_folder(folder_fd, subfolder)
     _remove_folder(folder, name)
@@ -88,12 +88,12 @@ def _remove_folder(base: int, name: str) -> None:
     try:
         os.rmdir(name, dir_fd=base)
     except NotADirectoryError:
-        remove(base, name)
+        remove_file(base, name)
     except OSError:
         return
 
 
-def identity(node: int) -> str:
+def node_id(node: int) -> str:
     """Return the id of a node directory, which is unique on the machine and created on first use."""
     try:
         fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
@@ -106,7 +106,7 @@ def identity(node: int) -> str:
     return identifier
 
 
-def lock(folder: int, name: str) -> int | None:
+def acquire_lock(folder: int, name: str) -> int | None:
     """Acquire a file lock without waiting; return the descriptor that holds it, or None if it is locked."""
     lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
@@ -135,7 +135,7 @@ def is_locked(folder: int, name: str = "lock") -> bool:
 _LOG_BYTES = 1 << 20
 
 
-def complain(node: int, text: str) -> None:
+def log_error(node: int, text: str) -> None:
     """Append an error message to `node.log`; when the log is full, only its newest half is kept."""
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
@@ -159,9 +159,9 @@ def complain(node: int, text: str) -> None:
 
 
 #: The directory of the copy in the node directory.
-FOLDER = "etc"
+ETC_COPY_FOLDER = "etc"
 #: The files in /etc that the sandbox of a pod provides.
-NAMES = ("hosts", "hostname", "resolv.conf")
+SANDBOX_FILES = ("hosts", "hostname", "resolv.conf")
 _COPIED_PATTERNS = (
     *("OpenCL", "alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "default"),
     *("fonts", "gai.conf", "glvnd", "gnutls", "group", "host.conf", "inputrc", "java*", "ld.so.*", "locale.*"),
@@ -173,11 +173,11 @@ _COPIED_PATTERNS = (
 _SKIPPED_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
-def refresh(node: str) -> None:
+def update_etc_copy(node: str) -> None:
     """Update the copy of /etc in a node directory. Files that were removed from the machine stay in the copy."""
-    target = f"{node}/{FOLDER}"
+    target = f"{node}/{ETC_COPY_FOLDER}"
     os.makedirs(target, 0o755, exist_ok=True)
-    for name in NAMES:
+    for name in SANDBOX_FILES:
         with suppress(OSError):
             os.close(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):

@@ -11,41 +11,41 @@ from contextlib import suppress
 from typing import Any
 
 from batchyard.shim import linux
-from batchyard.shim.event_loop import Loop
+from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.probes import ProbeOutcome, StartAttempt
 
 # --- process trees ---
 # Kills a process tree whose processes may fork at the same time.
 
 
-def kill_all() -> None:
+def kill_descendants() -> None:
     """Kill and reap all descendants of this process, which must be a subreaper.
 
     They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
     stopped: set[int] = set()
-    while unstopped := [pid for pid in below(os.getpid()) if pid not in stopped]:
+    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped]:
         for pid in unstopped:
             _send_signal(pid, signal.SIGSTOP)
         stopped.update(unstopped)
-    while remaining := below(os.getpid()):
+    while remaining := descendants_of(os.getpid()):
         for pid in remaining:
             _send_signal(pid, signal.SIGKILL)
         os.wait()
 
 
-def below(root: int) -> list[int]:
+def descendants_of(root: int) -> list[int]:
     """Return the pids of a process's live descendants, parents first."""
     pids: list[int] = []
     pending = [root]
     while pending:
-        child_pids = children(pending.pop())
+        child_pids = children_of(pending.pop())
         pids += [pid for pid in child_pids if not _is_dead(pid)]
         pending += child_pids
     return pids
 
 
-def children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children, those of all its threads."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -80,7 +80,7 @@ def _send_signal(pid: int, signal_number: int) -> None:
 _AFTER_HOOK_SECONDS = 2.0
 
 
-def stop_signal(text: str) -> int:
+def parse_stop_signal(text: str) -> int:
     """Parse the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it is empty or unknown."""
     name = text.strip().upper()
     if name.isdigit():
@@ -94,7 +94,7 @@ def signal_process_group(pid: int, signal_number: int) -> None:
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal_number)
         else:
-            for child in children(pid)[:1]:
+            for child in children_of(pid)[:1]:
                 os.kill(child, signal_number)
 
 
@@ -110,7 +110,7 @@ class ContainerTermination:
     def __init__(
         self,
         pid: int,
-        loop: Loop,
+        loop: ShimEventLoop,
         hook: Mapping[str, Any] | None,
         attempt: StartAttempt,
         send_stop_signal: Callable[[], None],

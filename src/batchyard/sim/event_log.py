@@ -9,14 +9,14 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, find_condition, is_true, key_of, label
-from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, is_terminal, node_of, phase
+from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, bound_node, is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.provisioning_request_pods import STAGES
-from batchyard.base.instant import Instant, seconds
+from batchyard.base.instant import Instant, duration_seconds
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling.cycle import PreemptionLoop
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 
 # --- cluster log ---
@@ -54,7 +54,7 @@ def _node_records(event: WatchEvent) -> Iterator[EventFields]:
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
     """Yield a record if a pod is unschedulable, bound, preempted, ended, or deleted before its end."""
-    node, previous = node_of(event.obj), event.old
+    node, previous = bound_node(event.obj), event.old
     if not node:
         message = _unschedulable_message(event.obj)
         if event.type is not _DELETED and message and (previous is None or _unschedulable_message(previous) != message):
@@ -65,7 +65,7 @@ def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
         if not is_terminal(event.obj):
             yield "PodDeleted", fields
         return
-    if previous is None or not node_of(previous):
+    if previous is None or not bound_node(previous):
         yield "PodBound", fields
     if _is_being_preempted(event.obj) and not (previous is not None and _is_being_preempted(previous)):
         yield "PodPreempted", fields
@@ -197,13 +197,13 @@ class EventLog:
         if evicted["reason"] != "Preempted" or preempted is None:
             self._emit("Evicted", {"workload": view.key, "reason": evicted["reason"]})
             return
-        uid = preemptor_uid_of(preempted["message"])
+        uid = parse_preemptor_uid(preempted["message"])
         preemptor = self._key_by_uid.get(uid, uid)
         self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": preemptor})
 
     def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last = self._now() if at is None else at
-        self._sink({"time": seconds(self.last - self._start), "event": event, **fields})
+        self._sink({"time": duration_seconds(self.last - self._start), "event": event, **fields})
 
 
 def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class Finished(WorkloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopFound(Event):
+class PreemptionLoopFound(Event):
     """A preemption loop: Workloads of a cohort preempt each other endlessly."""
 
     cohort: str
@@ -296,7 +296,7 @@ class LoopFound(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Event):
+class RunEnded(Event):
     """The end of a run (`Final` in the log): the pending Workloads, and the Workloads with quota."""
 
     pending: tuple[str, ...]
@@ -333,6 +333,6 @@ _EVENT_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "Preempted": _workload_event_maker(Preempted, "reason", "by"),
     "Evicted": _workload_event_maker(Evicted, "reason"),
     "Finished": _workload_event_maker(Finished),
-    "PreemptionLoop": lambda record: LoopFound(record["time"], record["cohort"], record["message"]),
-    "Final": lambda record: Ended(record["time"], tuple(record["pending"]), tuple(record["admitted"])),
+    "PreemptionLoop": lambda record: PreemptionLoopFound(record["time"], record["cohort"], record["message"]),
+    "Final": lambda record: RunEnded(record["time"], tuple(record["pending"]), tuple(record["admitted"])),
 }

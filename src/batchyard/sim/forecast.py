@@ -20,11 +20,11 @@ from batchyard.api.times import format_time
 from batchyard.api.views.node import node_view
 from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
 from batchyard.apiserver.request import StatusError
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.quota import available
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.event_log import Record
@@ -35,10 +35,10 @@ from batchyard.sim.forecasting.calibration import (
     Calibration,
     ForecastRecord,
     Waits,
-    moved_by,
+    correct_waits,
     sort_waits,
     to_log_wait,
-    tracks_of,
+    tracker_names_for,
     wait_of,
 )
 from batchyard.sim.forecasting.quota_only_state import (
@@ -61,7 +61,7 @@ FORKS: Final = 40
 FORKS_MIN: Final = 3
 #: The limit of kernel steps in all forks of a forecast: about 15 seconds by default, a few seconds in a server.
 WORK_MAX: Final = 400_000
-OF_SERVER: Final = 50_000
+SERVER_WORK_MAX: Final = 50_000
 #: The cost in kernel steps of a scheduling decision about the head of a queue.
 _HEAD_COST: Final = 3
 #: The number of Workloads sampled at once for calibration.
@@ -121,7 +121,7 @@ class Forecast:
         if self.has_started:
             return 0
         if not self.moved:
-            return self.of_forks(probability)
+            return self.quantile_of_forks(probability)
         sorted_waits = sort_waits(self.moved)
         lower_index, remainder = divmod(min(max(probability * (len(LEVELS) + 1) - 1, 0), len(LEVELS) - 1), 1)
         lower_wait, upper_wait = (
@@ -131,7 +131,7 @@ class Forecast:
             return None
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
-    def of_forks(self, fraction: float) -> Duration | None:
+    def quantile_of_forks(self, fraction: float) -> Duration | None:
         """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in fewer."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower = int(position)
@@ -140,21 +140,21 @@ class Forecast:
             return None
         return round(self.waits[lower] + (self.waits[upper] - self.waits[lower]) * (position - lower))
 
-    def corrected_by(self, calibration: Calibration) -> "Forecast":
+    def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the outcomes of earlier forecasts."""
         raw = self.waits_by_level
-        moved = moved_by(calibration, tracks_of(self.basis, raw, self.forks), raw)
+        moved = correct_waits(calibration, tracker_names_for(self.basis, raw, self.forks), raw)
         return self if moved == raw else replace(self, moved=moved)
 
     @property
     def waits_by_level(self) -> Waits:
         """Return the waits in the forks at the calibration levels, before corrections."""
-        return tuple(to_log_wait(self.of_forks(level)) for level in LEVELS)
+        return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
         """Return the record of the forecast that calibration keeps; `uid` is the uid of the Workload."""
         fork_waits = self.waits_by_level
-        tracker_names = tracks_of(self.basis, fork_waits, self.forks)
+        tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.moved or fork_waits)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
@@ -184,10 +184,10 @@ def forecasts(
     return ForecastRunner(state, options).forecasts_by_name(names)
 
 
-def samples(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
+def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
     """Return the forecasts of a sample of pending Workloads, chosen by hashes of the instant and their names."""
     pending_keys = [view.key for views in pending_order_of(state, queues_of(state)).waiting.values() for view in views]
-    sampled = nsmallest(count, pending_keys, lambda name: draw(state.at, "sample", name))
+    sampled = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecasts(state, sampled, options)
     return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
 
@@ -291,7 +291,7 @@ class ForecastRunner:
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
         workloads = [standalone_workload(obj, run_times.run_time(name, obj)) for name, obj in reduced.workloads.items()]
         steps = [] if arrivals is None else arrivals.steps(run_times.new_run_time, options.horizon, seed)
-        kueue = self._state.kueue.sharing_fairly() if options.fair_sharing else self._state.kueue
+        kueue = self._state.kueue.with_fair_sharing() if options.fair_sharing else self._state.kueue
         scenario = Scenario(steps, kueue=kueue)
         not_started = dict.fromkeys(self._last_simulated(name, reduced) for name in names)
 
@@ -346,7 +346,7 @@ class ForecastRunner:
         forecast = Forecast(
             name, self._state.at, self._basis(reduced), waits, len(runs), self._options.seed, depends_on
         )
-        return forecast if self._options.calibration is None else forecast.corrected_by(self._options.calibration)
+        return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
     def _basis(self, reduced: QuotaOnlyState) -> Basis:
         """Return the least reliable basis among the run times in the forks."""
@@ -432,7 +432,7 @@ class _ImmediateEffects:
     over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
-def warnings_of(current_state: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
+def dry_run_warnings(current_state: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
     """Return warnings about the effects of storing a changed object; only visible namespaces' Workloads are named."""
     numbered = with_metadata(changed, resourceVersion=str(current_state.revision + 1))
     before = _simulate_instant(current_state)
@@ -545,7 +545,7 @@ def _quota_above_nodes(state: State, changed: Obj) -> Iterator[str]:
 
 
 #: The kinds that a forecast needs.
-KINDS: Final = (
+FORECAST_KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.CLUSTER_QUEUE),
     *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
     *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
@@ -557,7 +557,7 @@ MaySee = Callable[[str], bool]
 class ForecastAnswers:
     """Computes forecasts and dry-run warnings for the API server, with its scheduler settings."""
 
-    def __init__(self, kueue: KueueSettings = SIMULATED) -> None:
+    def __init__(self, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
         self._kueue = kueue
 
     def forecast_of(
@@ -567,9 +567,9 @@ class ForecastAnswers:
 
         `may_see` reports whether the names of a namespace's Workloads may be shown.
         """
-        state = self._state(list_kind, at, KINDS)
+        state = self._state(list_kind, at, FORECAST_KINDS)
         name = workload_of(state.objects, subject)
-        options = ForecastOptions(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
+        options = ForecastOptions(seed, work_max=SERVER_WORK_MAX, may_see=may_see, calibration=calibration)
         forecast = None if name is None else forecasts(state, [name], options).get(name)
         if forecast is None:
             problem = "has no Workload" if name is None else "has ended"
@@ -580,11 +580,14 @@ class ForecastAnswers:
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
         """Return forecasts of a random sample of pending Workloads, to compare them with their outcomes."""
-        return samples(self._state(list_kind, at, KINDS), ForecastOptions(work_max=OF_SERVER, calibration=calibration))
+        return sample_forecasts(
+            self._state(list_kind, at, FORECAST_KINDS),
+            ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration),
+        )
 
     def warnings_for(self, list_kind: KindLister, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
         """Return the dry-run warnings about a changed object."""
-        return warnings_of(self._state(list_kind, at, (*KINDS, scheme.NODE)), changed, may_see)
+        return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), changed, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:
         objects = {key_of(obj): obj for kind in kinds for obj in list_kind(kind)}

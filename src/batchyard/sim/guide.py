@@ -29,7 +29,7 @@ from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenar
 from batchyard.sim.world import EPOCH, World
 
 #: The name for the files of the platform, which are applied before the first step.
-BEFORE: Final = "platform"
+PLATFORM_FILES: Final = "platform"
 #: The folders of the platform's files, in the order in which they are applied at the start.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
@@ -39,7 +39,7 @@ CONFIGURATION_FILE: Final = "configuration.yaml"
 RENDERED: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
 #: The time of the first step. The autoscaler, which runs every ten seconds, then runs between two rounds of Jobs.
-START: Final = MINUTE + 2 * SECOND
+FIRST_STEP_AT: Final = MINUTE + 2 * SECOND
 BETWEEN_APPLIES: Final = SECOND // 2
 BETWEEN_ROUNDS: Final = SECOND
 #: The name in the guide's tables for the pools that are created for compactly placed Jobs.
@@ -47,7 +47,7 @@ AUTO_PROVISIONED: Final = "auto-provisioned-compact"
 #: The maximum time to wait until the cluster has shrunk after the last Job.
 SHRINKING_MAX: Final = 30 * MINUTE
 #: The maximum length of a run of the guide, about twice its usual length.
-LONGEST: Final = 24 * 60 * MINUTE
+RUN_LENGTH_MAX: Final = 24 * 60 * MINUTE
 
 
 _JOB_KINDS: Final = ("Job", "JobSet")
@@ -92,7 +92,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def starts_at(self) -> Duration:
         """The time at which the first file of the step is applied, from the start of the world."""
-        return START + parse_duration(self.starts_after)
+        return FIRST_STEP_AT + parse_duration(self.starts_after)
 
     def saw(self, queue: str) -> GuideRow:
         """Return the published row of a ClusterQueue; a ClusterQueue without a row was empty."""
@@ -193,7 +193,7 @@ class Guide:
     def play(self) -> Iterator[GuideObservation]:
         """Run each step of the guide, and yield the observed state."""
         world = self.world
-        world.run_until(START - SECOND)
+        world.run_until(FIRST_STEP_AT - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))
         for step in self._steps:
             if step.folder is None:
@@ -211,7 +211,7 @@ class Guide:
         """Run until all Jobs have ended and the additional nodes are removed, or until the time limits."""
         world = self.world
         world.run_until(step.starts_at)
-        while self.unfinished() and world.now() < LONGEST:
+        while self.unfinished() and world.now() < RUN_LENGTH_MAX:
             world.run_until(world.now() + MINUTE)
         latest = world.now() + SHRINKING_MAX
         while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < latest:
@@ -259,12 +259,12 @@ class _GuidePlan:
             self._read(platform / CONFIGURATION_FILE, 0)
         #: The files of the platform (BEFORE) and of each step, in order.
         self.files: dict[str, list[AppliedFile]] = {
-            BEFORE: [
+            PLATFORM_FILES: [
                 AppliedFile(path, 0)
                 for path in (_rendered_files(platform) if platform else self._platform_files(folder))
             ]
         }
-        for applied in self.files[BEFORE]:
+        for applied in self.files[PLATFORM_FILES]:
             self._read(*applied)
         if platform:
             self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated

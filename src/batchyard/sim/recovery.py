@@ -17,46 +17,46 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, find_condition, is_true, label
 from batchyard.api.views.pods import (
     SUCCEEDED,
+    bound_node,
     checkpoint_interval,
     is_terminating,
     lost_work,
-    node_of,
     phase,
     running_since,
 )
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.instances import CRASHED, STOPPING, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import Kernel
 from batchyard.placement.hotswap import HOTSWAP, is_lost
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 
 
 @dataclass(slots=True)
-class Loss:
+class GangLoss:
     """A loss of machines by a gang of pods, with the time until the gang runs in full again."""
 
     #: `namespace/name` of the Workload, of the JobSet without a queue, or of the single pod.
     gang: str
     lost_at: Instant
     #: The end of the recovery; None: the gang does not run in full yet, or ended before.
-    whole_at: Instant | None = None
+    recovered_at: Instant | None = None
     #: The lost work, as the sum over the pods.
     lost_work: Duration = 0
     #: The losses of gangs that were preempted for this recovery.
-    victims: list["Loss"] = field(default_factory=list)
+    victims: list["GangLoss"] = field(default_factory=list)
 
     def document(self, start: Instant) -> dict[str, Any]:
         """Return the loss as a JSON document, with times in seconds from the start of the world."""
-        whole_at = self.whole_at
+        recovered_at = self.recovered_at
         return {
             "gang": self.gang,
-            "lostAt": seconds(self.lost_at - start),
-            "wholeAt": None if whole_at is None else seconds(whole_at - start),
-            "seconds": None if whole_at is None else seconds(whole_at - self.lost_at),
-            "lostPodSeconds": seconds(self.lost_work),
+            "lostAt": duration_seconds(self.lost_at - start),
+            "wholeAt": None if recovered_at is None else duration_seconds(recovered_at - start),
+            "seconds": None if recovered_at is None else duration_seconds(recovered_at - self.lost_at),
+            "lostPodSeconds": duration_seconds(self.lost_work),
             "victims": [victim.document(start) for victim in self.victims],
         }
 
@@ -76,19 +76,19 @@ class _RunningPod:
 class _OpenLoss:
     """A loss whose gang does not run in full yet, with the work at risk by pod uid."""
 
-    loss: Loss
+    loss: GangLoss
     full_count: int
     at_risk: dict[str, Duration] = field(default_factory=dict)
     #: Whether any pod has stopped; preempted pods run until they are deleted.
     has_begun: bool = False
 
 
-class Recoveries:
+class RecoveryTracker:
     """Tracks the losses and recoveries of all gangs from watch events."""
 
     def __init__(self) -> None:
         #: The losses caused by machines, in order of time.
-        self.losses: list[Loss] = []
+        self.losses: list[GangLoss] = []
         self._open_losses: dict[str, _OpenLoss] = {}
         #: The running pods, by gang and pod uid.
         self._running_pods: dict[str, dict[str, _RunningPod]] = {}
@@ -137,7 +137,7 @@ class Recoveries:
         if _became_true(event, "Preempted", HOTSWAP):
             preempted = find_condition(event.obj, "Preempted")
             assert preempted is not None
-            self._record_preemption(gang, self._gangs.get(preemptor_uid_of(preempted["message"]), ""), now)
+            self._record_preemption(gang, self._gangs.get(parse_preemptor_uid(preempted["message"]), ""), now)
         if gang in self._open_losses:
             self._open_losses[gang].full_count = self._full_counts[gang]
             self._close_if_recovered(gang, now)
@@ -161,7 +161,7 @@ class Recoveries:
             return None
         owners = (label(pod, well_known.CONTROLLER_UID), label(pod, well_known.JOB_SET_UID))
         interval = checkpoint_interval([pod, *[self._checkpointed_jobs.get(uid or "") for uid in owners]])
-        return _RunningPod(node_of(pod), since, interval)
+        return _RunningPod(bound_node(pod), since, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
         """Record that a pod runs, or that it stopped (`run` is None); a restarted pod counts as stopped first."""
@@ -195,13 +195,15 @@ class Recoveries:
 
     def _record_pod_preemption(self, event: WatchEvent, gang: str, now: Instant) -> None:
         """Record that a scheduler preempts a pod for the gang that is nominated to its node."""
-        preemptor_gang = self._nominated_gangs.get(node_of(event.obj), "")
+        preemptor_gang = self._nominated_gangs.get(bound_node(event.obj), "")
         if gang:
             self._record_preemption(gang, preemptor_gang, now)
         elif preemptor_gang in self._open_losses:
             run = self._run_of(event.obj)
             lost_pod_work = 0 if run is None else lost_work(run.since, run.interval, now)
-            self._open_losses[preemptor_gang].loss.victims.append(Loss(str(event.key), now, lost_work=lost_pod_work))
+            self._open_losses[preemptor_gang].loss.victims.append(
+                GangLoss(str(event.key), now, lost_work=lost_pod_work)
+            )
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
         """Record that a gang is preempted for another gang, if that one is recovering from a loss."""
@@ -210,10 +212,10 @@ class Recoveries:
         if causing_loss is not None and victim is not None:
             causing_loss.loss.victims.append(victim)
 
-    def _open_loss(self, gang: str, now: Instant) -> Loss | None:
+    def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Open a loss of a gang, with the work at risk; return the loss if none was open."""
         runs, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
-        current = known_loss or _OpenLoss(Loss(gang, now), self._full_counts.get(gang, len(runs)))
+        current = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
         self._open_losses[gang] = current
         for uid, run in runs.items():
             current.at_risk.setdefault(uid, lost_work(run.since, run.interval, now))
@@ -228,7 +230,7 @@ class Recoveries:
         if len(intact_runs) < max(1, current.full_count):
             current.has_begun = True
         elif current.has_begun:
-            current.loss.whole_at = now
+            current.loss.recovered_at = now
             del self._open_losses[gang]
 
 
@@ -284,7 +286,7 @@ class RunAccounting:
     def __init__(self, client: LocalClient, kernel: Kernel) -> None:
         self._kernel = kernel
         self.ledger = CostLedger(client)
-        self.recoveries = Recoveries()
+        self.recoveries = RecoveryTracker()
         client.subscribe(self._observe)
 
     def recall(self, shown: Sequence[WatchEvent]) -> None:

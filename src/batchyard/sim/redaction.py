@@ -14,8 +14,8 @@ import msgspec
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation
-from batchyard.base.instant import duration_text
-from batchyard.kubelet.simulated.durations import sleeping_time
+from batchyard.base.instant import format_duration
+from batchyard.kubelet.simulated.durations import sleep_time_of_command
 from batchyard.sim.state_document import LAST_APPLIED
 
 _CONTAINER_FIELDS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
@@ -111,16 +111,16 @@ class Redaction:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def hashed(self, name: str) -> str:
+    def hash_name(self, name: str) -> str:
         """Return the hash of a name; public names, numbers and uids are returned unchanged."""
         if name in _PUBLIC_NAMES or name.startswith("system-") or _PUBLIC_PATTERN.fullmatch(name):
             return name
         namespace, slash, local_name = name.partition("/")
         if slash:
-            return f"{self.hashed(namespace)}/{self.hashed(local_name)}"
+            return f"{self.hash_name(namespace)}/{self.hash_name(local_name)}"
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
-    def redacted(self, obj: Obj) -> Obj:
+    def redact_object(self, obj: Obj) -> Obj:
         """Return a redacted object: names are hashed, free texts are removed, and the run time is kept."""
         redacted_object: Obj = self._redact_value("", _annotate_sleeping_time(obj))
         return redacted_object
@@ -140,7 +140,7 @@ class Redaction:
             if field == _DETAILS_FIELD:
                 return {key: text if key in _PUBLIC_DETAILS else self._hash_text(text) for key, text in value.items()}
             if field == "individual" and "roots" in value:
-                return {"roots": [self.hashed(text) for text in _full_domain_names(value)]}
+                return {"roots": [self.hash_name(text) for text in _full_domain_names(value)]}
             return {
                 key: self._redact_field(key, each, value) for key, each in value.items() if not _is_removed(key, each)
             }
@@ -157,11 +157,11 @@ class Redaction:
         return self._redact_value(key, value)
 
     def _hash_text(self, value: Any) -> Any:
-        return self.hashed(value) if isinstance(value, str) else value
+        return self.hash_name(value) if isinstance(value, str) else value
 
     def _redact_annotation(self, key: str, text: str) -> str:
         is_public = key.startswith("batchyard.dev/") or "topology" in key  #  the value is a label key
-        return text if is_public else self.hashed(text)
+        return text if is_public else self.hash_name(text)
 
 
 #: A mapping with one of these fields describes a resource, so that its `name` is a resource name.
@@ -188,14 +188,14 @@ def _annotate_sleeping_time(obj: Obj) -> Obj:
     if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
         return obj
     first_container: Mapping[str, Any] = (pod_spec.get("containers") or [{}])[0]
-    sleeping = sleeping_time(
+    sleeping = sleep_time_of_command(
         first_container.get("image") or "",
         tuple(first_container.get("command") or ()),
         tuple(first_container.get("args") or ()),
     )
     if sleeping is None:
         return obj
-    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(sleeping)}
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: format_duration(sleeping)}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 

@@ -14,16 +14,16 @@ from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.dashboard.history import RUN_LIMITS, PlatformHistory
-from batchyard.dashboard.static_report import DashboardViews, PlatformTime, report
+from batchyard.dashboard.static_report import DashboardViews, PlatformTime, render_static_report
 from batchyard.interfaces.client import Delete, WatchEvent, Write
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.workload.lifecycle import Status
 from batchyard.scheduling.workload.lifecycle import status as status_of
 from batchyard.sim.event_log import Event
 from batchyard.sim.faults import ScheduledFault
-from batchyard.sim.recovery import Loss
+from batchyard.sim.recovery import GangLoss
 from batchyard.sim.world import WaitTracker, World
 
 
@@ -140,7 +140,7 @@ class Result:
     #: The cost of the machines; None in a world without a cluster.
     costs: Statement | None = None
     #: The gangs of pods that lost a machine, with the time until each ran in full again.
-    losses: Sequence[Loss] = ()
+    losses: Sequence[GangLoss] = ()
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:
@@ -213,7 +213,7 @@ def _workload_row(obj: Obj, waits: WaitTracker, now: Instant) -> WorkloadResult:
         cluster_queue=view.cluster_queue,
         status=state.value,
         priority=view.priority,
-        waited=seconds(waits.waited(obj, now)),
+        waited=duration_seconds(waits.waited(obj, now)),
         preemptions=waits.preempted(obj),
         why=_pending_message(obj) if state is Status.PENDING else "",
         obj=obj,
@@ -243,7 +243,7 @@ def _job_seconds(obj: Obj, now: Instant) -> float | None:
     if not start:
         return None
     duration: Duration = (parse_time(end) if end else now) - parse_time(start)
-    return seconds(duration)
+    return duration_seconds(duration)
 
 
 # --- report ---
@@ -265,7 +265,7 @@ class Reporter:
         """Return the HTML report of the current state; ages are counted to `now`."""
         world = self._world
         time = PlatformTime(lambda: now, 0)
-        return report(
+        return render_static_report(
             DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, whole=True)
         )
 

@@ -19,7 +19,7 @@ import msgspec
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests
-from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, whole_number
+from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, parse_integer
 from batchyard.api.validation import rules
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
@@ -27,7 +27,7 @@ from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, poo
 from batchyard.scheduling import kueue_configuration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
-    SIMULATED,
+    SIMULATION_SETTINGS,
     KueueSettings,
     parse_kueue_settings,
     unsupported_field_errors,
@@ -93,7 +93,7 @@ def _duration_faults(field_path: str, text: str, *, can_be_zero: bool) -> Iterat
 
 
 def _parse_number(text: str) -> int:
-    value = whole_number(text)
+    value = parse_integer(text)
     return -1 if value is None else value
 
 
@@ -102,7 +102,7 @@ def _parse_number(text: str) -> int:
 # Validation of the targets of a scenario's faults: a fault without a target would have no effect.
 
 
-class Targets(NamedTuple):
+class PossibleFaultTargets(NamedTuple):
     """The possible targets of faults at any time of the scenario: the Clusters with their pools."""
 
     #: All versions of the Cluster: the initial version, and later changes.
@@ -120,7 +120,7 @@ class Targets(NamedTuple):
         return any("autoProvisioning" in each for each in settings)
 
 
-def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterator[FieldError]:
+def missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
     """Report each fault whose target does not exist."""
     for fault in faults:
         path, action = fault.path, fault.action
@@ -134,7 +134,7 @@ def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterato
         yield from _missing_target_faults(action, path, targets)
 
 
-def _missing_target_faults(action: object, path: str, targets: Targets) -> Iterator[FieldError]:
+def _missing_target_faults(action: object, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     match action:
         case Fail(pool=pool, slice=slice_name) if pool or slice_name:
             yield from _pool_faults(pool or slice_name, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
@@ -150,12 +150,12 @@ def _missing_target_faults(action: object, path: str, targets: Targets) -> Itera
             yield from _machine_faults(machine, f"{path}.slowBoot.machine", targets)
 
 
-def _pool_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+def _pool_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     if name not in targets.pools() and not targets.makes_pools():
         yield _unknown_target(path, "node pool", name, targets.pools())
 
 
-def _spot_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+def _spot_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     pool = targets.pools().get(name)
     if pool is not None and pool.get("provisioning") != "spot":
         provisioning = pool.get("provisioning", "standard")
@@ -163,7 +163,7 @@ def _spot_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]
         yield FieldError(path, problem, "name a pool with `provisioning: spot`, or use fail")
 
 
-def _machine_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+def _machine_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     known_types = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
     if name not in known_types:
         yield _unknown_target(path, "machine type", name, known_types)
@@ -226,7 +226,7 @@ class Scenario:
     steps: Sequence[ScenarioStep]
     name: str = ""
     #: The part of Kueue's Configuration that affects scheduling.
-    kueue: KueueSettings = SIMULATED
+    kueue: KueueSettings = SIMULATION_SETTINGS
     #: The time at which the run ends; None: when no more events are scheduled.
     horizon: Duration | None = None
     #: The injected faults.
@@ -329,7 +329,9 @@ def make_scenario(
             if cluster is None
             else [cluster, *[m.obj for m in later_clusters]]
         )
-        faults += map(settings.fault, target_faults(config["faults"], Targets(clusters, "Node" in counts)))
+        faults += map(
+            settings.fault, missing_targets(config["faults"], PossibleFaultTargets(clusters, "Node" in counts))
+        )
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
@@ -412,7 +414,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     faults += map(manifest.fault, field_errors)
     policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
     return {
-        "kueue": replace(SIMULATED, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
+        "kueue": replace(SIMULATION_SETTINGS, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
         "horizon": horizon,
         "faults": tuple(faults_read),
         "hotswap": bool(spec.get("hotswap", True)),
@@ -433,7 +435,7 @@ def _configuration_settings(
         problem = "waitForPodsReady must not be set if there is a Kueue Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "set it only in the Configuration")))
     configured = parse_kueue_settings(configurations[0].obj)
-    return {"kueue": configured.sharing_fairly() if _has_fair_sharing(settings) else configured}
+    return {"kueue": configured.with_fair_sharing() if _has_fair_sharing(settings) else configured}
 
 
 def _has_fair_sharing(settings: Manifest | None) -> bool:

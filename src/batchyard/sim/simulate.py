@@ -19,8 +19,8 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
-from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.base.memory import rare_collections
+from batchyard.base.instant import Duration, Instant, duration_seconds
+from batchyard.base.memory import rare_garbage_collection
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
@@ -58,19 +58,19 @@ class SimulationOptions:
     until: Duration | None = None
     #: Determines the generated uids, and thereby the decisions that depend on uids.
     seed: int = 0
-    on_loop: OnLoop = OnLoop.CONTINUE
+    on_preemption_loop: OnLoop = OnLoop.CONTINUE
     #: Called with each record of the event log as it happens.
     sink: Callable[[Record], None] = ignore_record
     #: The initial state, at whose instant the run starts; None: no objects.
     state: State | None = None
 
 
-@rare_collections()
+@rare_garbage_collection()
 def simulate(
     *sources: Source,
     until: str | float | None = None,
     seed: int = 0,
-    on_loop: str = OnLoop.CONTINUE,
+    on_preemption_loop: str = OnLoop.CONTINUE,
     events: Callable[[Event], None] | None = None,
     record: bool = True,
 ) -> Result:
@@ -93,7 +93,7 @@ def simulate(
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
     sink = _to_events(sinks) if sinks else ignore_record
-    options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_loop), sink)
+    options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_preemption_loop), sink)
     simulation = Simulation(scenario, options)
     simulation.advance()
     return replace(simulation.result(), events=tuple(kept_events), warnings=tuple(warnings))
@@ -111,7 +111,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
-        stop_on_loop = options.on_loop is OnLoop.STOP
+        stop_on_loop = options.on_preemption_loop is OnLoop.STOP
         self.world = World(
             scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop_on_loop, state=options.state
         )
@@ -164,7 +164,7 @@ class Simulation:
         world.log.final(world.client, now)
         return Result(
             scenario=self.scenario.name,
-            duration=seconds(now - self._start),
+            duration=duration_seconds(now - self._start),
             ending=ending,
             events=(),
             loops=tuple(world.loops),

@@ -12,11 +12,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.store.memory import RecoveredStore
 
 #: The kinds that are left out of a state that is read from a file or a cluster.
-LEFT_OUT: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})
+OMITTED_KINDS: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class State:
     unread: Sequence[str] = ()
     #: Kueue's Configuration, if it is known, and the scheduler settings.
     configuration: Obj | None = None
-    kueue: KueueSettings = SIMULATED
+    kueue: KueueSettings = SIMULATION_SETTINGS
 
     @property
     def has_nodes(self) -> bool:

@@ -21,17 +21,17 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.api.yaml_documents import read_documents
 from batchyard.base import uid_for
-from batchyard.base.instant import Duration, Instant, duration_text
-from batchyard.client.transport import received
-from batchyard.scheduling.kueue_configuration import SIMULATED, parse_kueue_settings
+from batchyard.base.instant import Duration, Instant, format_duration
+from batchyard.client.transport import to_storage_version
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.sim.forecasting.run_times import owner_of, rounds_of, with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, ends_of, is_text, read_sources
-from batchyard.sim.state import LEFT_OUT, State
+from batchyard.sim.state import OMITTED_KINDS, State
 
 #: The annotation of a list with the time at which its objects were read.
-TAKEN_AT: Final = "batchyard.dev/taken-at"
+TAKEN_AT_ANNOTATION: Final = "batchyard.dev/taken-at"
 #: The annotation of a list with the kinds that could not be listed, separated by commas.
-UNREAD: Final = "batchyard.dev/not-read"
+UNREAD_KINDS_ANNOTATION: Final = "batchyard.dev/not-read"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -61,7 +61,7 @@ def is_state(source: Source) -> bool:
     """Report whether a file is a snapshot: the annotation with its time is near its beginning or its end."""
     if isinstance(source, Mapping) or is_text(str(source)):
         return False
-    return any(TAKEN_AT in end for end in ends_of(Path(source)))
+    return any(TAKEN_AT_ANNOTATION in end for end in ends_of(Path(source)))
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
@@ -70,7 +70,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     Only a later creation time, which the API server writes, replaces a given time. Later timestamps of other clients
     do not, because their clocks may be wrong.
     """
-    objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
+    objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in OMITTED_KINDS}
     configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
     instants = _creation_instants if at else _all_instants
     state_time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
@@ -83,7 +83,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
         key: _complete_metadata(key, objects_by_key[key], revisions[key], state_time) for key in objects_by_key
     }
     configuration = configurations[0] if configurations else None
-    kueue = SIMULATED if configuration is None else parse_kueue_settings(configuration)
+    kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
     return State(
         state_time,
         max(revisions.values(), default=0),
@@ -97,7 +97,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
 
 def document_of(state: State) -> dict[str, Any]:
     """Return the state as a `List` document of its objects."""
-    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
     items += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
@@ -105,13 +105,16 @@ def document_of(state: State) -> dict[str, Any]:
 
 def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
     """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read."""
-    annotations = {TAKEN_AT: format_time(at), **({UNREAD: ",".join(unread)} if unread else {})}
+    annotations = {
+        TAKEN_AT_ANNOTATION: format_time(at),
+        **({UNREAD_KINDS_ANNOTATION: ",".join(unread)} if unread else {}),
+    }
     return {"resourceVersion": str(revision), "annotations": annotations}
 
 
 def _unread_kinds(value: Any) -> Sequence[str]:
     metadata = value.get("metadata") if isinstance(value, Mapping) and isinstance(value.get("items"), list) else None
-    text = annotation({"metadata": metadata or {}}, UNREAD)
+    text = annotation({"metadata": metadata or {}}, UNREAD_KINDS_ANNOTATION)
     return [kind for kind in (text or "").split(",") if kind]
 
 
@@ -122,7 +125,7 @@ def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
     items = value.get("items")
     if not isinstance(items, list):
         return (value,), None
-    recorded_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT)
+    recorded_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
     return [item for item in items if isinstance(item, Mapping)], None if recorded_at is None else parse_time(
         recorded_at
     )
@@ -135,7 +138,7 @@ def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[
         return ()  #  clusters contain many kinds that the simulator ignores
     metadata = obj.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
-        return (received(kind_info, _version_of(obj), obj),)
+        return (to_storage_version(kind_info, _version_of(obj), obj),)
     decoded = decode(obj)
     faults += [FileFault(location, fault) for fault in decoded.faults]
     return () if decoded.obj is None else (decoded.obj,)
@@ -226,7 +229,10 @@ class StatePart(Enum):
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
     """Yield texts with their names; the text of a state is converted to manifests, each object on its old line."""
     for name, text in texts:
-        yield name, (_manifest_text(text, part) if TAKEN_AT in text and text.lstrip().startswith("{") else text)
+        yield (
+            name,
+            (_manifest_text(text, part) if TAKEN_AT_ANNOTATION in text and text.lstrip().startswith("{") else text),
+        )
 
 
 def as_manifests(state: State) -> list[Obj | None]:
@@ -287,9 +293,9 @@ def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Durat
         name: text for name, text in (kept_metadata.get("annotations") or {}).items() if name != LAST_APPLIED
     }
     if kind in _WORK_KINDS:
-        annotations[well_known.SUBMIT_AT] = duration_text(max(0, _created_at(obj) - first_created))
+        annotations[well_known.SUBMIT_AT] = format_duration(max(0, _created_at(obj) - first_created))
         if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
-            annotations[well_known.RUNTIME] = duration_text(run_times[metadata["uid"]])
+            annotations[well_known.RUNTIME] = format_duration(run_times[metadata["uid"]])
     if kind == scheme.JOB:
         manifest["spec"] = _user_job_spec(obj["spec"])
     return {**manifest, "metadata": {**kept_metadata, **({"annotations": annotations} if annotations else {})}}

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.base.instant import SECOND, Duration, Instant, seconds
+from batchyard.base.instant import SECOND, Duration, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.placement.node_info import NodeInfo
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.time_series import Gauge
-from batchyard.sim.traces import GPU, MODEL, NAMESPACE, Mix, Room, Trace, TracedPod, TracedPodShape
+from batchyard.sim.traces import GPU, MODEL, NAMESPACE, FreeNodeResources, PodMix, Trace, TracedPod, TracedPodShape
 from batchyard.sim.world import EPOCH
 
 # --- trace watch ---
@@ -32,11 +32,11 @@ from batchyard.sim.world import EPOCH
 #: The resource names in nodes. cpu and GPUs are in thousandths, memory in bytes.
 RESOURCES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "gpu": GPU}
 _NAME_BY_RESOURCE: Final = {resource: name for name, resource in RESOURCES.items()}
-ALL: Final = ""
+ALL_NODES: Final = ""
 """The fleet name that stands for all nodes."""
 
 
-class Point(NamedTuple):
+class FleetPoint(NamedTuple):
     """The usage of all nodes at an instant, with the fragmentation and the number of waiting pods."""
 
     at: Instant
@@ -58,7 +58,7 @@ class FleetUsage:
 class TraceWatch:
     """Observes the waits, utilisation and fragmentation of a run; `interval` is the time between recorded points."""
 
-    def __init__(self, mix: Mix, now: Callable[[], Instant], interval: Duration) -> None:
+    def __init__(self, mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
         self._mix = mix
         self._now = now
         self._interval = interval
@@ -71,10 +71,10 @@ class TraceWatch:
         #: By node, its free GPUs and the unusable part of them, in thousandths.
         self._free_by_node: dict[str, tuple[int, int]] = {}
         self._free_sum = self._unusable_sum = 0
-        self.fleets = {ALL: FleetUsage(self._advanced_to)}
+        self.fleets = {ALL_NODES: FleetUsage(self._advanced_to)}
         #: The fraction of the free GPUs that the expected pods cannot use.
         self.fragmentation = Gauge(self._advanced_to)
-        self.points: list[Point] = []
+        self.points: list[FleetPoint] = []
         #: Pods without a node, by uid.
         self.waiting: dict[str, PodView] = {}
         #: By name, when a pod of the trace was bound, or why it was never bound.
@@ -97,8 +97,8 @@ class TraceWatch:
         self._update_fragmentation()
         first_point = self._advanced_to + (self._begun - self._advanced_to) % self._interval
         for at in range(first_point, now, self._interval):
-            used = {resource: gauge.value for resource, gauge in self.fleets[ALL].used.items()}
-            self.points.append(Point(at, used, self.fragmentation.value, len(self.waiting)))
+            used = {resource: gauge.value for resource, gauge in self.fleets[ALL_NODES].used.items()}
+            self.points.append(FleetPoint(at, used, self.fragmentation.value, len(self.waiting)))
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
@@ -135,10 +135,10 @@ class TraceWatch:
                 gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._advanced_to)
 
     def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
-        model = view.labels.get(MODEL, ALL)
+        model = view.labels.get(MODEL, ALL_NODES)
         if model not in self.fleets:
             self.fleets[model] = FleetUsage(self._advanced_to)
-        return [self.fleets[name] for name in dict.fromkeys((ALL, model))]
+        return [self.fleets[name] for name in dict.fromkeys((ALL_NODES, model))]
 
     # --- pods ---
 
@@ -209,9 +209,9 @@ class TraceWatch:
         self.fragmentation.set(self._unusable_sum / total_free if total_free else 0.0, self._advanced_to)
 
 
-def _free_resources_of(node: NodeInfo) -> Room:
+def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
     gpus = tuple([max(0, free_milli) for free_milli in node.devices.left])
-    return Room(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
+    return FreeNodeResources(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
 
 #: The minimum number of points in a report.
@@ -346,7 +346,7 @@ class TraceRun:
 
     def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
-        self._mix = Mix(pod.shape for pod in trace.pods)
+        self._mix = PodMix(pod.shape for pod in trace.pods)
         self.simulation = Simulation(scenario or trace.scenario, options)
         kernel = self.simulation.world.kernel
         end = max((pod.deleted for pod in trace.pods), default=0)
@@ -362,13 +362,15 @@ class TraceRun:
         return TraceReport(
             trace=self._trace.scenario.name,
             load=float(self._trace.load),
-            duration=seconds(length),
+            duration=duration_seconds(length),
             pods=_pod_counts(self._trace.pods, watch, length),
             waits=_trace_waits(self._trace.pods, watch),
             unplaced=_unplaced_reasons(self._trace.pods, watch),
-            usage=[_add_recorded_usage(row, self._trace.pods, length) if row.model == ALL else row for row in usage],
+            usage=[
+                _add_recorded_usage(row, self._trace.pods, length) if row.model == ALL_NODES else row for row in usage
+            ],
             fragmentation=Fragmentation(
-                gauge.mean(EPOCH + length), gauge.peak, seconds(gauge.peak_at - EPOCH), self._mix.without_gpu
+                gauge.mean(EPOCH + length), gauge.peak, duration_seconds(gauge.peak_at - EPOCH), self._mix.without_gpu
             ),
             points=_point_rows(watch),
         )
@@ -436,7 +438,7 @@ def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
     ranked = sorted(amounts)
     if not ranked:
         return DurationStatistics(0, 0, 0, 0, 0)
-    at = [seconds(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
+    at = [duration_seconds(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
     return DurationStatistics(sum(ranked) / len(ranked) / SECOND, *at)
 
 
@@ -472,7 +474,7 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
             total=fleet.total[resource].peak,
             mean=_fraction(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
             peak=_fraction(fleet.used[resource].peak, fleet.total[resource].peak),
-            peak_at=seconds(fleet.used[resource].peak_at - EPOCH),
+            peak_at=duration_seconds(fleet.used[resource].peak_at - EPOCH),
             mean_there=None,
             peak_there=None,
         )
@@ -501,11 +503,11 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
 
 
 def _point_rows(watch: TraceWatch) -> list[PointRow]:
-    total = watch.fleets[ALL].total
+    total = watch.fleets[ALL_NODES].total
     rows = []
     for point in watch.points:
         cpu, memory, gpu = [_fraction(point.used[resource], total[resource].peak) for resource in RESOURCES]
-        rows.append(PointRow(seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
+        rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
     return rows
 
 

@@ -25,7 +25,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Duration
-from batchyard.placement.node_info import WHOLE, pick_devices
+from batchyard.placement.node_info import WHOLE_GPU, choose_gpus
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, ScenarioStep, read_folder
 
 # --- fragmentation ---
@@ -48,7 +48,7 @@ class TracedPodShape(NamedTuple):
     models: tuple[str, ...] = ()
 
 
-class Room(NamedTuple):
+class FreeNodeResources(NamedTuple):
     """The free resources of a node."""
 
     model: str
@@ -58,7 +58,7 @@ class Room(NamedTuple):
     gpus: tuple[int, ...]
 
 
-class Mix:
+class PodMix:
     """The expected pods of a trace, counted by their requests."""
 
     def __init__(self, shapes: Iterable[TracedPodShape]) -> None:
@@ -66,14 +66,14 @@ class Mix:
         for shape in shapes:
             self._counts[shape] = self._counts.get(shape, 0) + 1
         self.pods = sum(self._counts.values())
-        self._unusable_by_room: dict[Room, int] = {}
+        self._unusable_by_room: dict[FreeNodeResources, int] = {}
 
     @property
     def without_gpu(self) -> float:
         """Return the fraction of pods that need no GPU, which is the lower bound of the fragmentation."""
         return sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pods if self.pods else 0.0
 
-    def unusable_gpu_sum(self, free_resources: Room) -> int:
+    def unusable_gpu_sum(self, free_resources: FreeNodeResources) -> int:
         """Return the unusable thousandths of a node's free GPUs, summed over all expected pods."""
         unusable_sum = self._unusable_by_room.get(free_resources)
         if unusable_sum is None:
@@ -83,19 +83,19 @@ class Mix:
         return unusable_sum
 
 
-def _unusable_gpus(shape: TracedPodShape, free_resources: Room) -> int:
+def _unusable_gpus(shape: TracedPodShape, free_resources: FreeNodeResources) -> int:
     if not _fits(shape, free_resources):
         return sum(free_resources.gpus)
-    needed_per_gpu = min(shape.gpu_milli, WHOLE)
+    needed_per_gpu = min(shape.gpu_milli, WHOLE_GPU)
     return sum([free for free in free_resources.gpus if free < needed_per_gpu])
 
 
-def _fits(shape: TracedPodShape, free_resources: Room) -> bool:
+def _fits(shape: TracedPodShape, free_resources: FreeNodeResources) -> bool:
     """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
     if not shape.gpu_milli or shape.cpu > free_resources.cpu or shape.memory > free_resources.memory:
         return False
     return (not shape.models or free_resources.model in shape.models) and bool(
-        pick_devices(shape.gpu_milli, free_resources.gpus)
+        choose_gpus(shape.gpu_milli, free_resources.gpus)
     )
 
 
@@ -140,7 +140,7 @@ class Trace:
     load: Fraction = Fraction(1)
 
 
-def load_of(text: str) -> Fraction:
+def parse_load(text: str) -> Fraction:
     """Parse a load factor such as 100 or 2.5; raise ValueError if it is invalid."""
     if _LOAD_PATTERN.fullmatch(text) is None or not Fraction(text):
         raise ValueError(f"{text!r} is not a valid load: give a number above 0, such as 100 or 2.5")
@@ -172,7 +172,7 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
     )
 
 
-def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
+def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
     """Return a scenario with the nodes and pods of a trace added."""
     steps: dict[Duration, ScenarioStep] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
@@ -286,7 +286,7 @@ def _node_object(row: TraceRow) -> dict[str, Any]:
         "cpu": f"{_whole_number(row, 'cpu_milli')}m",
         "memory": f"{_whole_number(row, 'memory_mib')}Mi",
         "pods": str(PODS_PER_NODE),
-        GPU: str(_whole_number(row, "gpu") * WHOLE),
+        GPU: str(_whole_number(row, "gpu") * WHOLE_GPU),
     }
     return {
         "apiVersion": "v1",
@@ -339,9 +339,9 @@ def _gpu_request(row: TraceRow) -> int:
     """Return the GPU request of a pod in thousandths: a fraction of one GPU, or several GPUs."""
     count, gpu_milli = _whole_number(row, "num_gpu"), _whole_number(row, "gpu_milli")
     if count != 1:
-        return count * WHOLE
-    if not 1 <= gpu_milli <= WHOLE:
-        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, but must be from 1 to {WHOLE} for one GPU")
+        return count * WHOLE_GPU
+    if not 1 <= gpu_milli <= WHOLE_GPU:
+        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, but must be from 1 to {WHOLE_GPU} for one GPU")
     return gpu_milli
 
 

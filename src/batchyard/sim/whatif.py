@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import workload_view
-from batchyard.base.instant import SECOND, Duration, Instant, seconds
+from batchyard.base.instant import SECOND, Duration, Instant, duration_seconds
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Record
@@ -40,10 +40,10 @@ class RunStart:
         return self.scenario.cluster
 
 
-def start_of(state: State, *, fair_sharing: bool = False) -> RunStart:
+def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
     """Return a state as the start of both runs; `fair_sharing` turns fair sharing on in both."""
     clusters = state.of_kind(scheme.CLUSTER)
-    kueue = state.kueue.sharing_fairly() if fair_sharing else state.kueue
+    kueue = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
 
 
@@ -150,7 +150,7 @@ def simulate_start(
 
 def _shift_record(start_offset: Duration, record: Record) -> Record:
     """Return a log record with its time counted from a later start."""
-    return {**record, "time": seconds(round(record["time"] * SECOND) - start_offset)}
+    return {**record, "time": duration_seconds(round(record["time"] * SECOND) - start_offset)}
 
 
 def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
@@ -184,7 +184,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             if not is_finished(obj):
                 age_at_start = age_of(obj, start.state.at)
                 timelines[_name_of(obj)] = _TimelineBuilder(
-                    _queue_of(obj), starts=None if age_at_start is None else -seconds(age_at_start)
+                    _queue_of(obj), starts=None if age_at_start is None else -duration_seconds(age_at_start)
                 )
     queues = {_name_of(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
@@ -255,7 +255,7 @@ def _queue_of(obj: Obj) -> str:
 #: The suffix of batchyard's own API groups.
 _OWN_GROUP_SUFFIX: Final = ".batchyard.dev"
 #: The kinds without which no answer is possible.
-NEEDED: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
+REQUIRED_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
 _CONSEQUENCES: Final = {
     scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
     scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
@@ -302,7 +302,7 @@ def consequences_of(kinds: Iterable[str]) -> list[str]:
 
 
 #: The kinds that a query may name.
-KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
+SUBJECT_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
@@ -431,7 +431,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
         if timelines[0] != timelines[1]:
             queue = next((timeline.queue for timeline in timelines if timeline is not None and timeline.queue), "")
             rows.append(WorkloadDifference(name, queue, *timelines))
-    length = max(seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
+    length = max(duration_seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
     return Difference(began, length, rows, _queue_rows(comparison, length), comparison)
 
 

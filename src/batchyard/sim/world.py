@@ -24,7 +24,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.cycle import PreemptionLoop
@@ -34,7 +34,7 @@ from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.state import State, as_added
 from batchyard.store.memory import Store, changes_reader
-from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
 # --- waits ---
 #
@@ -127,7 +127,7 @@ def _needs_no_quota(workload: Obj) -> bool:
 # of the new manifest is written, and no field is removed.
 
 
-def merged(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
+def merge_applied(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
     """Return the stored object with the changes from the last manifest to the new one.
 
     Mappings are merged by key. Lists are replaced as a whole, even if kubectl merges them by the names of their items.
@@ -140,7 +140,7 @@ def merged(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
         if field in last_applied and last_value == value:
             continue
         result[field] = (
-            merged(_mapping(stored_value), _mapping(last_value), value) if isinstance(value, Mapping) else value
+            merge_applied(_mapping(stored_value), _mapping(last_value), value) if isinstance(value, Mapping) else value
         )
     return result
 
@@ -290,10 +290,12 @@ class World:
         self._faulty_client = None if self._write_faults is None else FaultyClient(self.client, self._write_faults)
         with_nodes = self._settings.with_nodes
         container_delays = container_delays_of(self.scenario.cluster, self._seed)
-        kubelets = Kubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
+        kubelets = SimulatedKubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
-        ports = Ports(self.kernel, self._faulty_client or self.client, runtime, cloud, self._record, self._on_loop)
+        ports = PlatformPorts(
+            self.kernel, self._faulty_client or self.client, runtime, cloud, self._record, self._on_loop
+        )
         ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 
@@ -316,7 +318,7 @@ class World:
 
     def _update(self, stored: Obj, last_applied: Obj, obj: Obj) -> None:
         """Update a stored object with the changes since the last applied manifest; an invalid update is rejected."""
-        updated = merged(stored, last_applied, obj)
+        updated = merge_applied(stored, last_applied, obj)
         faults = validate_update(updated, stored)
         if faults:
             self.refused.append((Update(updated), InvalidObject(faults)))

@@ -26,33 +26,33 @@ import msgspec
 
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.journal_file import (
-    BUSY_FOR,
+    BUSY_TIMEOUT_SECONDS,
     CommitMark,
     CommitRecord,
     CompactionFloor,
     DamagedMark,
     JournalContents,
     JournalError,
-    damaged,
+    create_journal,
+    damaged_journal_error,
     floor_over_all,
     journal_errors,
-    make_journal,
     new_identity,
-    note_replaced,
-    peek,
+    open_read_only,
+    read_commit_record,
     read_journal,
-    read_only,
+    record_replaced_rows,
     reject_interrupted_restore,
     reject_orphaned_log,
     rename_durably,
-    restored_draft,
+    restore_draft_path,
     row_checksum,
     write_floor,
 )
 from batchyard.store.memory import RecoveredStore
 
 #: Added to the revision after a loss of revisions, so that no revision is used for two different changes.
-LEAP: Final = 1_000_000_000
+REVISION_LEAP: Final = 1_000_000_000
 _Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
 #: The number of rows added with one statement.
 _ROWS_PER_INSERT: Final = 64
@@ -116,7 +116,7 @@ class RevisionJournal:
         with self._transaction() if len(rows) > _ROWS_PER_INSERT else journal_errors(self._path):
             self._insert(rows)
         for change in changes:
-            note_replaced(self._replaced_rows, change)
+            record_replaced_rows(self._replaced_rows, change)
         if changes:
             self._acknowledge(changes[-1].revision)
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
@@ -172,7 +172,7 @@ class RevisionJournal:
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
-            commit_record = CommitRecord(make_journal(draft).identity, 0)
+            commit_record = CommitRecord(create_journal(draft).identity, 0)
             self._mark.write(commit_record)
             self._mark.flush()
             rename_durably(draft, self._path)
@@ -185,9 +185,11 @@ class RevisionJournal:
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
-            self._floor = write_floor(self._connection, floor_over_all(self._connection, identity, revision + LEAP))
+            self._floor = write_floor(
+                self._connection, floor_over_all(self._connection, identity, revision + REVISION_LEAP)
+            )
         self._connection.close()
-        self._acknowledge(revision + LEAP)
+        self._acknowledge(revision + REVISION_LEAP)
         return read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
@@ -197,7 +199,7 @@ class RevisionJournal:
                 self._path,
                 isolation_level=None,
                 check_same_thread=False,
-                timeout=BUSY_FOR,
+                timeout=BUSY_TIMEOUT_SECONDS,
                 cached_statements=_STATEMENT_CACHE_SIZE,
             )
             connection.execute(f"PRAGMA synchronous = {'FULL' if sync is SyncMode.FULL else 'NORMAL'}")
@@ -289,7 +291,7 @@ def back_up(journal: Path, backup: Path) -> JournalContents:
     if not backup.parent.is_dir():
         raise JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
-        commit_record = peek(journal)
+        commit_record = read_commit_record(journal)
     except DamagedMark:
         commit_record = None
     with _temporary_file(backup) as draft:
@@ -301,7 +303,7 @@ def back_up(journal: Path, backup: Path) -> JournalContents:
             or commit_record.revision > last_revision
             or commit_record.identity != contents.floor.identity
         ):
-            raise damaged(
+            raise damaged_journal_error(
                 journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
             )
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
@@ -309,7 +311,7 @@ def back_up(journal: Path, backup: Path) -> JournalContents:
     return contents
 
 
-def restore(backup: Path, journal: Path) -> JournalContents:
+def restore_backup(backup: Path, journal: Path) -> JournalContents:
     """Create a journal from a backup and return its contents. Raises JournalError if the backup is invalid."""
     if not backup.is_file():
         raise JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
@@ -323,13 +325,15 @@ def restore(backup: Path, journal: Path) -> JournalContents:
     try:
         _refuse_to_overwrite(journal)
         reject_orphaned_log(journal)
-        draft = restored_draft(journal)
+        draft = restore_draft_path(journal)
         for suffix in ("", "-journal", "-wal", "-shm"):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
         _copy_journal(backup, draft, is_immutable=True, reported_as=journal)
         with journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
-            floor = write_floor(file, floor_over_all(file, new_identity(file), contents.recovered.revision + LEAP))
+            floor = write_floor(
+                file, floor_over_all(file, new_identity(file), contents.recovered.revision + REVISION_LEAP)
+            )
             file.execute("COMMIT")
         restored = read_journal(draft, is_immutable=True)
         mark.write(CommitRecord(floor.identity, floor.revision))
@@ -342,7 +346,7 @@ def restore(backup: Path, journal: Path) -> JournalContents:
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
     """Copy a journal file in its current state; a disk error names the file that it concerns."""
-    with journal_errors(path), closing(read_only(path, is_immutable=is_immutable)) as source:
+    with journal_errors(path), closing(open_read_only(path, is_immutable=is_immutable)) as source:
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         with journal_errors(target if reported_as is None else reported_as), closing(sqlite3.connect(target)) as copy:

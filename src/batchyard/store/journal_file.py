@@ -61,7 +61,7 @@ class CommitMark:
     """The open commit mark of a journal, with an exclusive lock on the journal."""
 
     def __init__(self, journal: Path) -> None:
-        path = mark_of(journal)
+        path = commit_mark_path(journal)
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -90,15 +90,15 @@ class CommitMark:
         os.close(self._fd)
 
 
-def mark_of(journal: Path) -> Path:
+def commit_mark_path(journal: Path) -> Path:
     """Return the path of a journal's commit mark."""
     return journal.with_suffix(".mark")
 
 
-def is_held(journal: Path) -> bool:
+def is_journal_open(journal: Path) -> bool:
     """Report whether a process has a journal open."""
     try:
-        fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -110,19 +110,19 @@ def is_held(journal: Path) -> bool:
     return False
 
 
-def wait_until_released(journal: Path) -> None:
+def wait_until_journal_closed(journal: Path) -> None:
     """Wait until no process has a journal open."""
-    fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
 
-def peek(journal: Path) -> CommitRecord | None:
+def read_commit_record(journal: Path) -> CommitRecord | None:
     """Return the commit record of a journal that another process may have open; None if it has no mark."""
     try:
-        fd = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
@@ -151,12 +151,12 @@ def _read_record(fd: int) -> CommitRecord | None:
     return CommitRecord(*_RECORD.unpack(packed_record))
 
 
-FORMAT: Final = 1
+JOURNAL_FORMAT: Final = 1
 """The version of the file's layout, in SQLite's `user_version`."""
-APPLICATION: Final = 0x62617463
+JOURNAL_APPLICATION_ID: Final = 0x62617463
 """SQLite's `application_id` of journal files, which distinguishes them from other SQLite files."""
 
-BUSY_FOR: Final = 2.0
+BUSY_TIMEOUT_SECONDS: Final = 2.0
 """Seconds to wait for another process: the first one to open the file after a crash locks it for recovery."""
 
 _CREATE_TABLES: Final = """
@@ -181,7 +181,7 @@ _PROBLEMS_BY_CODE: Final = {
     ),
 }
 #: The exceptions for a damaged file: SQLite's messages may contain bytes of the file that are not valid UTF-8.
-DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+DAMAGE_ERRORS: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 _decode = msgspec.json.Decoder(dict).decode
 
 
@@ -202,13 +202,13 @@ class JournalContents(NamedTuple):
     replaced: deque[tuple[int, int]]
 
 
-def make_journal(path: Path) -> CompactionFloor:
+def create_journal(path: Path) -> CompactionFloor:
     """Create an empty journal file, and return its compaction floor."""
     with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_CREATE_TABLES)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute(f"PRAGMA application_id = {JOURNAL_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {JOURNAL_FORMAT}")
         floor = CompactionFloor(new_identity(connection), 0, 0)
         connection.execute("INSERT INTO floor VALUES (?, ?, ?, ?)", (*floor, floor_checksum(floor)))
     return floor
@@ -235,11 +235,11 @@ def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> Compa
     return floor
 
 
-def read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
+def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
     """Open a journal file read-only. Set `is_immutable` if no process writes it and it has no write-ahead log."""
     options = "mode=ro&immutable=1" if is_immutable else "mode=ro"
     return sqlite3.connect(
-        f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR
+        f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS
     )
 
 
@@ -249,7 +249,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
     Errors name the file `reported_as`, if `path` is a copy of it.
     """
     reported_path = path if reported_as is None else reported_as
-    with journal_errors(reported_path), closing(read_only(path, is_immutable=is_immutable)) as connection:
+    with journal_errors(reported_path), closing(open_read_only(path, is_immutable=is_immutable)) as connection:
         connection.execute("BEGIN")
         _check_file(reported_path, connection)
         return _JournalReader(reported_path, _read_floor(reported_path, connection)).read(connection)
@@ -263,14 +263,14 @@ def reject_orphaned_log(path: Path) -> None:
         raise JournalError(f"{problem}; put the journal back, or choose another data directory")
 
 
-def restored_draft(path: Path) -> Path:
+def restore_draft_path(path: Path) -> Path:
     """Return the path of the temporary file of a restore; a new journal uses another, so both can be told apart."""
     return path.with_name(f"{path.name}.restored")
 
 
 def reject_interrupted_restore(path: Path) -> None:
     """Raise JournalError if a restore was interrupted, instead of starting with an empty journal."""
-    draft = restored_draft(path)
+    draft = restore_draft_path(path)
     if draft.exists():
         problem = f"{path.parent}: a restore was started here and not finished"
         raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft.name} to start empty")
@@ -281,21 +281,23 @@ def _check_file(path: Path, connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if check_result != "ok" or not path.stat().st_size:
-        raise damaged(path, str(check_result))
-    if application_id != APPLICATION:
+        raise damaged_journal_error(path, str(check_result))
+    if application_id != JOURNAL_APPLICATION_ID:
         raise JournalError(f"{path} is not a batchyard journal; choose another data directory")
-    if version != FORMAT:
-        raise JournalError(f"{path} has format {version} instead of {FORMAT}; use the batchyard version that wrote it")
+    if version != JOURNAL_FORMAT:
+        raise JournalError(
+            f"{path} has format {version} instead of {JOURNAL_FORMAT}; use the batchyard version that wrote it"
+        )
 
 
 def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
     rows = connection.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
     if len(rows) != 1:
-        raise damaged(path, f"its table `floor` has {len(rows)} rows instead of 1")
+        raise damaged_journal_error(path, f"its table `floor` has {len(rows)} rows instead of 1")
     *fields, checksum = rows[0]
     floor = CompactionFloor(*fields)
     if checksum != floor_checksum(floor):
-        raise damaged(path, "the checksum of its compaction floor does not match")
+        raise damaged_journal_error(path, "the checksum of its compaction floor does not match")
     return floor
 
 
@@ -316,15 +318,15 @@ class _JournalReader:
             change = self._apply_row(row)
             if change.revision > floor.revision:
                 if change.revision != revision + 1:
-                    raise damaged(self._path, f"revision {revision + 1} is missing")
+                    raise damaged_journal_error(self._path, f"revision {revision + 1} is missing")
                 revision = change.revision
                 changes.append(change)
             else:
                 rows_below_floor += 1
-            note_replaced(self._replaced_rows, change)
+            record_replaced_rows(self._replaced_rows, change)
         if rows_below_floor != floor.rows:
             mismatch = f"it has {rows_below_floor} rows up to revision {floor.revision} instead of {floor.rows}"
-            raise damaged(self._path, mismatch)
+            raise damaged_journal_error(self._path, mismatch)
         return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
     def _apply_row(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
@@ -332,18 +334,20 @@ class _JournalReader:
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
-            raise damaged(self._path, f"the checksum of revision {revision} does not match")
+            raise damaged_journal_error(self._path, f"the checksum of revision {revision} does not match")
         old = self._objects.get(key)
         if text is None:
             if old is None:
-                raise damaged(self._path, f'revision {revision} deletes {kind} "{key}", which does not exist')
+                raise damaged_journal_error(
+                    self._path, f'revision {revision} deletes {kind} "{key}", which does not exist'
+                )
             del self._objects[key]
             return WatchEvent(EventType.DELETED, key, old, old, revision)
         self._objects[key] = obj = _decode(text)
         return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, revision)
 
 
-def note_replaced(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
+def record_replaced_rows(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
     """Append the rows that a change makes obsolete: the object's previous row, and the row of a deletion itself."""
     if change.old is not None:
         replaced.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
@@ -370,9 +374,9 @@ def journal_errors(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise journal_error(path, error) from error
     except sqlite3.DatabaseError as error:
-        raise damaged(path, str(error)) from error
+        raise damaged_journal_error(path, str(error)) from error
     except UnicodeDecodeError as error:
-        raise damaged(path, error.object.decode("utf-8", "replace")) from error
+        raise damaged_journal_error(path, error.object.decode("utf-8", "replace")) from error
 
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
@@ -390,6 +394,6 @@ def _result_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def damaged(path: Path, problem: str) -> JournalError:
+def damaged_journal_error(path: Path, problem: str) -> JournalError:
     """Return the JournalError for a damaged file."""
     return JournalError(f"{path} is damaged: {problem}; restore a backup")

@@ -31,13 +31,13 @@ from batchyard.interfaces.client import EventType, WatchEvent
 
 Listener: TypeAlias = Callable[[WatchEvent], None]
 
-WINDOW: Final = 1024  # number of entries; enough for a watcher that is a few batches late
+HISTORY_WINDOW: Final = 1024  # number of entries; enough for a watcher that is a few batches late
 
 
-class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
+class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
     """The requested revision is older than the history window (410 Gone); the client must list again."""
 
-    reason = "Expired"
+    reason = "ExpiredRevision"
 
 
 class RecoveredStore(NamedTuple):
@@ -53,7 +53,7 @@ class RevisionLog:
 
     __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 
-    def __init__(self, window: int = WINDOW, recovered: RecoveredStore | None = None) -> None:
+    def __init__(self, window: int = HISTORY_WINDOW, recovered: RecoveredStore | None = None) -> None:
         invariant(window >= 1, "the history window must hold at least one entry")
         self._entries: deque[WatchEvent] = deque(recovered.changes if recovered else (), maxlen=window)
         self._listeners: list[Listener] = []
@@ -80,7 +80,7 @@ class RevisionLog:
         invariant(count >= 0, "a requested revision must not be newer than the store")
         if count > len(self._entries):
             oldest = self.revision - len(self._entries)
-            raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
+            raise ExpiredRevision(f"too old resource version: {revision} ({oldest}); list again and watch from there")
         return list(islice(self._entries, len(self._entries) - count, None))
 
     def forget(self, revision: int) -> None:
@@ -107,7 +107,7 @@ class RevisionLog:
 # nothing.
 
 
-class Listing:
+class KindListing:
     """The objects of one kind by key, with a sorted list that is updated lazily."""
 
     __slots__ = ("_changed_keys", "_keys", "_sorted_objects", "is_listed", "objects")
@@ -209,7 +209,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
             return None
         try:
             return store.changes_since(revision)
-        except Expired:
+        except ExpiredRevision:
             return None
 
     return changes
@@ -221,13 +221,13 @@ class Store:
     __slots__ = ("_copies", "_listings", "_log")
 
     def __init__(
-        self, *, window: int = WINDOW, detect_mutation: bool = False, recovered: RecoveredStore | None = None
+        self, *, window: int = HISTORY_WINDOW, detect_mutation: bool = False, recovered: RecoveredStore | None = None
     ) -> None:
-        self._listings: dict[str, Listing] = {}
+        self._listings: dict[str, KindListing] = {}
         self._log = RevisionLog(window, recovered)
         self._copies: dict[Key, Obj] | None = {} if detect_mutation else None
         for key, obj in recovered.objects.items() if recovered else ():
-            self._listings.setdefault(key.kind, Listing()).objects[key] = obj
+            self._listings.setdefault(key.kind, KindListing()).objects[key] = obj
             if self._copies is not None:
                 self._copies[key] = copy.deepcopy(obj)
 
@@ -263,7 +263,7 @@ class Store:
         """
         listing = self._listings.get(key[0])
         if listing is None:
-            listing = self._listings[key[0]] = Listing()
+            listing = self._listings[key[0]] = KindListing()
         old = listing.objects.get(key)
         if expect is not None:
             _check_revision(key, old, expect)

@@ -22,18 +22,18 @@ from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
 
 #: The URL paths of the webhooks.
-MUTATE: Final = "/mutate"
-VALIDATE: Final = "/validate"
-CONVERT: Final = "/convert"
+MUTATE_PATH: Final = "/mutate"
+VALIDATE_PATH: Final = "/validate"
+CONVERT_PATH: Final = "/convert"
 #: A Namespace whose Jobs and pods are excluded: a cluster must be able to start without the operator.
-SYSTEM: Final = "kube-system"
+SYSTEM_NAMESPACE: Final = "kube-system"
 #: The label that distinguishes pods of JobSets.
-POD_LABEL: Final = well_known.JOB_SET_NAME
+JOB_SET_POD_LABEL: Final = well_known.JOB_SET_NAME
 _ON_CREATE: Final = ("CREATE",)
 _ON_CREATE_OR_UPDATE: Final = ("CREATE", "UPDATE")
 
 
-class Hook(NamedTuple):
+class OperatorWebhook(NamedTuple):
     """One webhook: its name, and the kind and operations that it handles."""
 
     name: str
@@ -49,7 +49,7 @@ class Hook(NamedTuple):
         return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
 
     @property
-    def is_of_work(self) -> bool:
+    def handles_jobs_or_pods(self) -> bool:
         """Whether the webhook handles Jobs, JobSets or pods, which users create in every Namespace."""
         return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
 
@@ -72,18 +72,20 @@ _VALIDATED_KINDS: Final = {
 _STATUS_VALIDATED_KINDS: Final = (scheme.WORKLOAD,)
 
 
-def hooks(groups: Sequence[str]) -> Sequence[Hook]:
+def operator_webhooks(groups: Sequence[str]) -> Sequence[OperatorWebhook]:
     """Return the webhooks of the given controller groups, mutating ones first."""
     return [*_iterate_webhooks(groups, mutates=True), *_iterate_webhooks(groups, mutates=False)]
 
 
-def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
+def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
     for kind in dict.fromkeys(kind for group in groups for kind in kinds_by_group.get(group, ())):
         info = kind_info(kind)
         operations = _ON_CREATE if mutates or kind == scheme.POD else _ON_CREATE_OR_UPDATE
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
-        yield Hook(f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, subresources)
+        yield OperatorWebhook(
+            f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, subresources
+        )
 
 
 # --- lookups ---
@@ -185,7 +187,7 @@ def namespace_of(review: Mapping[str, Any]) -> str:
     return namespace
 
 
-def mutated(
+def review_mutation(
     review: Mapping[str, Any],
     groups: Sequence[str],
     fetched: FetchedObjects,
@@ -204,7 +206,7 @@ def mutated(
     return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
 
 
-def validated(review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects) -> Obj:
+def review_validation(review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects) -> Obj:
     """Return the validating webhook's answer: whether the object is allowed, or else the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
@@ -220,7 +222,7 @@ def validated(review: Mapping[str, Any], groups: Sequence[str], fetched: Fetched
     return _admission_response(request)
 
 
-def converted(review: Mapping[str, Any]) -> Obj:
+def review_conversion(review: Mapping[str, Any]) -> Obj:
     """Return the answer to a ConversionReview: the objects in the requested version, or the error."""
     request = _read_request(review)
     target_version, objects = request.get("desiredAPIVersion"), request.get("objects")

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from batchyard.accounting.budgets import (
+    BudgetEvaluation,
     BudgetPeriod,
     BudgetUse,
-    BudgetVerdict,
-    crosses_at,
+    evaluate_budget,
     newly_reached,
+    next_threshold_at,
     period_of,
     status_of,
-    verdict_of,
     with_priority_boost,
     with_stop_policy,
 )
@@ -38,8 +38,8 @@ def queue(name: str = "main", stop: str = "None", **notes: str) -> Obj:
     return {"metadata": {"name": name, "annotations": annotations}, "spec": {"clusterQueue": "cq", "stopPolicy": stop}}
 
 
-def verdict(spent: int, **spec: Any) -> BudgetVerdict:
-    return verdict_of(budget(**spec), spent)
+def verdict(spent: int, **spec: Any) -> BudgetEvaluation:
+    return evaluate_budget(budget(**spec), spent)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_budget_without_thresholds_notifies_at_80_and_holds_at_100_percent() -> 
 
 
 def test_crosses_at_returns_exact_time_of_next_threshold() -> None:
-    at = crosses_at(budget(thresholds=LADDER), BudgetUse(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
+    at = next_threshold_at(budget(thresholds=LADDER), BudgetUse(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
     assert at == NOW + 20 * MINUTE
-    assert crosses_at(budget(), BudgetUse(spent=4 * DOLLAR), NOW) is None
+    assert next_threshold_at(budget(), BudgetUse(spent=4 * DOLLAR), NOW) is None
 
 
 def test_budget_holds_queue_and_restores_it_on_release() -> None:

@@ -3,19 +3,19 @@
 import hypothesis
 from hypothesis import strategies as st
 
-from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE_MACHINE, AccountKey, CostAccount
 from batchyard.accounting.records import (
     PLATFORM,
     CostReport,
     RecordedAmount,
     amounts_of,
     combined_spec,
-    document,
+    cost_report_document,
     hour_name,
     limit_named_workloads,
-    read,
-    record,
-    report,
+    make_cost_record,
+    make_cost_report,
+    parse_cost_record,
     specs_of,
 )
 from batchyard.api.meta import Obj
@@ -40,7 +40,9 @@ def hour(
     """Return the records of one hour; `at` counts hours after ten."""
     begin = TEN + at * HOUR
     specs = specs_of(lines, settled or {}, [])
-    return [record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()]
+    return [
+        make_cost_record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()
+    ]
 
 
 def rows(found: CostReport) -> dict[str, dict[str, int]]:
@@ -49,7 +51,7 @@ def rows(found: CostReport) -> dict[str, dict[str, int]]:
 
 def test_cost_records_round_trip() -> None:
     lines = {account_key(IDLE): RecordedAmount(5, 6, 7), account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
-    found = {obj["metadata"]["namespace"]: read(obj) for obj in hour(lines)}
+    found = {obj["metadata"]["namespace"]: parse_cost_record(obj) for obj in hour(lines)}
     assert found["red"].lines == {account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
     assert found[PLATFORM].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
     assert found[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
@@ -63,11 +65,11 @@ def test_settled_amount_replaces_running_amount_of_earlier_hour() -> None:
         (TEN, account_key(LOST, "red", "w")): RecordedAmount(0, 0, 300_000),
     }
     second = hour({account_key(DONE, "red", "w"): RecordedAmount(HOUR, 0, 100_000)}, 1, settled)
-    alone = report(first, "team", TEN, TEN + HOUR)
+    alone = make_cost_report(first, "team", TEN, TEN + HOUR)
     assert rows(alone) == {"red": {RUNS: 90}}
-    later = report([*first, *second], "team", TEN, TEN + HOUR)
+    later = make_cost_report([*first, *second], "team", TEN, TEN + HOUR)
     assert {use: cents for use, cents in rows(later)["red"].items() if cents} == {DONE: 60, LOST: 30}
-    assert report([*first, *second], "team", 0, FOREVER).total.total == 100
+    assert make_cost_report([*first, *second], "team", 0, FOREVER).total.total == 100
 
 
 def test_day_record_reports_same_rows_as_its_hours() -> None:
@@ -80,12 +82,13 @@ def test_day_record_reports_same_rows_as_its_hours() -> None:
     )
     day = []
     for namespace in ("red", PLATFORM):
-        some = [read(obj) for obj in [*first, *second] if obj["metadata"]["namespace"] == namespace]
+        some = [parse_cost_record(obj) for obj in [*first, *second] if obj["metadata"]["namespace"] == namespace]
         span = TEN - 10 * HOUR, TEN + 14 * HOUR
-        day.append(record(namespace, "day-2026-11-22", span, span[1], combined_spec(some)))
+        day.append(make_cost_record(namespace, "day-2026-11-22", span, span[1], combined_spec(some)))
     for by in ("team", "workload", "use"):
         reported = [
-            document(report(some, by, 0, FOREVER))["rows"] for some in ([*first, *second], day, [*first, *second, *day])
+            cost_report_document(make_cost_report(some, by, 0, FOREVER))["rows"]
+            for some in ([*first, *second], day, [*first, *second, *day])
         ]
         assert reported[0] == reported[1] == reported[2]
 
@@ -105,7 +108,7 @@ def test_report_includes_cost_of_deleted_namespace() -> None:
         }
     )
     left = [obj for obj in objects if obj["metadata"]["namespace"] != "red"]
-    assert rows(report(left, "team", 0, FOREVER)) == {"(nobody)": {IDLE: 10}, "(no record)": {DONE: 50}}
+    assert rows(make_cost_report(left, "team", 0, FOREVER)) == {"(nobody)": {IDLE: 10}, "(no record)": {DONE: 50}}
 
 
 def test_team_record_contains_only_its_own_costs() -> None:
@@ -117,7 +120,7 @@ def test_team_record_contains_only_its_own_costs() -> None:
     )
     own = [obj for obj in objects if obj["metadata"]["namespace"] == "red"]
     assert "blue" not in str(own)
-    assert rows(report(own, "team", 0, FOREVER)) == {"red": {DONE: 50}}
+    assert rows(make_cost_report(own, "team", 0, FOREVER)) == {"red": {DONE: 50}}
 
 
 @hypothesis.given(
@@ -125,10 +128,10 @@ def test_team_record_contains_only_its_own_costs() -> None:
         st.builds(
             account_key, st.sampled_from([DONE, LOST, RUNS]), st.sampled_from(["red", "blue"]), st.sampled_from("ab")
         ),
-        st.integers(0, HOUR * WHOLE),
+        st.integers(0, HOUR * WHOLE_MACHINE),
         max_size=8,
     ),
-    st.integers(0, HOUR * WHOLE),
+    st.integers(0, HOUR * WHOLE_MACHINE),
     st.integers(0, 50_000_000),
 )
 def test_report_rows_sum_to_cost_of_machines(taken: dict[AccountKey, int], idle: int, price: int) -> None:
@@ -136,8 +139,10 @@ def test_report_rows_sum_to_cost_of_machines(taken: dict[AccountKey, int], idle:
     lines = amounts_of({each: CostAccount(time, 0, time * price) for each, time in times.items()})
     objects = hour(lines)
     cost = sum(times.values()) * price
-    total = next(read(obj) for obj in objects if obj["metadata"]["namespace"] == PLATFORM).machines[("p", "standard")]
-    assert abs(total.microdollars * HOUR * WHOLE - cost) <= HOUR * WHOLE // 2 + 1
+    total = next(parse_cost_record(obj) for obj in objects if obj["metadata"]["namespace"] == PLATFORM).machines[
+        ("p", "standard")
+    ]
+    assert abs(total.microdollars * HOUR * WHOLE_MACHINE - cost) <= HOUR * WHOLE_MACHINE // 2 + 1
     for by in ("team", "queue", "workload", "flavor", "pool", "use"):
-        found = report(objects, by, 0, FOREVER)
+        found = make_cost_report(objects, by, 0, FOREVER)
         assert sum(row.total for row in found.rows) == (total.microdollars + 5_000) // 10_000

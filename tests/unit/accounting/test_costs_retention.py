@@ -2,7 +2,14 @@
 
 from batchyard.accounting.accounts import DONE, AccountKey
 from batchyard.accounting.controller import DAY, DAY_RECORD_RETENTION, HOUR_RECORD_RETENTION, retention_writes
-from batchyard.accounting.records import PLATFORM, RecordedAmount, hour_name, record, report, specs_of
+from batchyard.accounting.records import (
+    PLATFORM,
+    RecordedAmount,
+    hour_name,
+    make_cost_record,
+    make_cost_report,
+    specs_of,
+)
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import parse_time
@@ -33,7 +40,7 @@ class Records:
                 )
             }
             for namespace, spec in specs_of(lines, {}, []).items():
-                obj = record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+                obj = make_cost_record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
                 self.client.submit([Create(obj)], ignore)
         self.kernel.run()
 
@@ -61,11 +68,11 @@ def test_hour_records_are_kept_for_one_week() -> None:
 
 def test_day_records_merge_into_months_after_three_months() -> None:
     records = Records(72)
-    reported = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
+    reported = [make_cost_report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
     records.compact(BEGIN + 3 * DAY + HOUR_RECORD_RETENTION)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
     records.compact(BEGIN + 40 * DAY + DAY_RECORD_RETENTION)
     for namespace in ("red", PLATFORM):
         assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
-    again = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
+    again = [make_cost_report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
     assert [each.rows for each in again] == [each.rows for each in reported]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.meta import Layer, boolean, layers, whole_number
+from batchyard.api.meta import SliceLayer, parse_boolean, parse_integer, parse_slice_layers
 
 
 @pytest.mark.parametrize(
@@ -20,25 +20,28 @@ from batchyard.api.meta import Layer, boolean, layers, whole_number
     ],
 )
 def test_whole_number_accepts_decimal_within_64_bits(text: str, value: int | None) -> None:
-    assert whole_number(text) == value
+    assert parse_integer(text) == value
 
 
 def test_whole_number_rejects_value_over_given_bits() -> None:
-    assert whole_number("2147483647", bits=32) == 2**31 - 1
-    assert whole_number("-2147483648", bits=32) == -(2**31)
-    assert whole_number("2147483648", bits=32) is None
+    assert parse_integer("2147483647", bits=32) == 2**31 - 1
+    assert parse_integer("-2147483648", bits=32) == -(2**31)
+    assert parse_integer("2147483648", bits=32) is None
 
 
 def test_boolean_accepts_go_spellings_only() -> None:
-    assert [boolean(text) for text in ("1", "t", "T", "true", "TRUE", "True")] == [True] * 6
-    assert [boolean(text) for text in ("0", "f", "F", "false", "FALSE", "False")] == [False] * 6
-    assert [boolean(text) for text in ("", "tRUE", "yes", " true")] == [None] * 4
+    assert [parse_boolean(text) for text in ("1", "t", "T", "true", "TRUE", "True")] == [True] * 6
+    assert [parse_boolean(text) for text in ("0", "f", "F", "false", "FALSE", "False")] == [False] * 6
+    assert [parse_boolean(text) for text in ("", "tRUE", "yes", " true")] == [None] * 4
 
 
 def test_layers_ignore_unknown_fields() -> None:
-    assert layers('[{"topology": "rack", "size": 2, "colour": "red"}, {}]') == [Layer("rack", 2), Layer()]
+    assert parse_slice_layers('[{"topology": "rack", "size": 2, "colour": "red"}, {}]') == [
+        SliceLayer("rack", 2),
+        SliceLayer(),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", "[1]", '[{"size": "2"}]', "[" * 100_000, '[{"a":' + "[" * 100_000])
 def test_layers_returns_none_for_invalid_text(text: str) -> None:
-    assert layers(text) is None
+    assert parse_slice_layers(text) is None

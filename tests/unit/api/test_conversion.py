@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.conversion import NEW_ONLY, OLD, OLD_ONLY, STORAGE, from_storage, to_storage
+from batchyard.api.conversion import (
+    NEW_ONLY_ANNOTATION,
+    OLD_API_VERSION,
+    OLD_ONLY_ANNOTATION,
+    STORAGE_API_VERSION,
+    from_storage,
+    to_storage,
+)
 from edits import GONE, edited
 
 Obj = dict[str, Any]
@@ -16,7 +23,7 @@ def old(kind: str, spec: Obj | None = None, status: Obj | None = None, **annotat
     """An object of v1beta1."""
     metadata = {"name": "it", **({"annotations": annotations} if annotations else {})}
     parts = {name: part for name, part in (("spec", spec), ("status", status)) if part is not None}
-    return {"apiVersion": OLD, "kind": kind, "metadata": metadata, **parts}
+    return {"apiVersion": OLD_API_VERSION, "kind": kind, "metadata": metadata, **parts}
 
 
 def kept(obj: Obj, annotation: str) -> Any:
@@ -93,10 +100,10 @@ def admitted(places: Obj) -> Obj:
 )
 def test_renamed_fields_are_converted_in_both_directions(before: Obj, after: Obj) -> None:
     stored = to_storage(before)
-    assert stored["apiVersion"] == STORAGE
+    assert stored["apiVersion"] == STORAGE_API_VERSION
     assert {part: stored[part] for part in after} == after
-    assert kept(stored, OLD_ONLY) is None
-    assert from_storage(stored, OLD) == before
+    assert kept(stored, OLD_ONLY_ANNOTATION) is None
+    assert from_storage(stored, OLD_API_VERSION) == before
 
 
 @pytest.mark.parametrize(
@@ -152,13 +159,13 @@ def test_renamed_fields_are_converted_in_both_directions(before: Obj, after: Obj
 def test_v1beta1_only_fields_are_restored_from_annotation(before: Obj, after: Obj, original: Obj) -> None:
     stored = to_storage(before)
     assert {part: stored[part] for part in after} == after
-    assert kept(stored, OLD_ONLY) == original
-    assert from_storage(stored, OLD) == before
+    assert kept(stored, OLD_ONLY_ANNOTATION) == original
+    assert from_storage(stored, OLD_API_VERSION) == before
 
 
 def new(kind: str, spec: Obj | None = None, status: Obj | None = None) -> Obj:
     """An object of the storage version."""
-    return {**old(kind, spec, status), "apiVersion": STORAGE}
+    return {**old(kind, spec, status), "apiVersion": STORAGE_API_VERSION}
 
 
 LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]}
@@ -198,8 +205,8 @@ LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size"
     ],
 )
 def test_storage_only_fields_are_restored_from_annotation(stored: Obj, part: str) -> None:
-    before = from_storage(stored, OLD)
-    assert list(kept(before, NEW_ONLY)) == [part]
+    before = from_storage(stored, OLD_API_VERSION)
+    assert list(kept(before, NEW_ONLY_ANNOTATION)) == [part]
     assert to_storage(before) == stored
 
 
@@ -208,13 +215,13 @@ def test_changed_field_overrides_annotation() -> None:
         old("ClusterQueue", {"admissionChecks": ["a"], "flavorFungibility": {"whenCanBorrow": "Borrow"}})
     )
     strategy = {"admissionChecks": [{"name": "b"}]}
-    changed = from_storage(edited(stored, {"spec.admissionChecksStrategy": strategy}), OLD)
+    changed = from_storage(edited(stored, {"spec.admissionChecksStrategy": strategy}), OLD_API_VERSION)
     assert changed["spec"] == {"admissionChecksStrategy": strategy, "flavorFungibility": {"whenCanBorrow": "Borrow"}}
 
 
 def test_annotation_of_removed_field_is_ignored() -> None:
     stored = new("Workload", {"podSets": [{**make.pod_set("a"), "topologyRequest": LAYERS}]}, {"preemptionGates": []})
-    before = from_storage(stored, OLD)
+    before = from_storage(stored, OLD_API_VERSION)
     after = to_storage(edited(before, {"spec.podSets[0].topologyRequest": GONE, "status": GONE}))
     assert after == new("Workload", {"podSets": [make.pod_set("a")]})
 
@@ -230,7 +237,7 @@ def test_annotation_of_removed_field_is_ignored() -> None:
     ],
 )
 def test_invalid_annotation_is_dropped(text: str) -> None:
-    before = old("MultiKueueCluster", {"kubeConfig": {"location": "s"}}, None, **{NEW_ONLY: text, "a": "b"})
+    before = old("MultiKueueCluster", {"kubeConfig": {"location": "s"}}, None, **{NEW_ONLY_ANNOTATION: text, "a": "b"})
     after = to_storage(before)
     assert after["spec"] == {"clusterSource": {"kubeConfig": {"location": "s"}}}
     assert after["metadata"]["annotations"] == {"a": "b"}
@@ -265,7 +272,7 @@ def test_object_in_target_version_is_returned_unchanged(obj: Obj) -> None:
 
 def test_conversion_to_unknown_version_raises_value_error() -> None:
     with pytest.raises(ValueError, match="batch/v1 Job has no version"):
-        from_storage(make.job(), OLD)
+        from_storage(make.job(), OLD_API_VERSION)
     with pytest.raises(ValueError, match="Workload has no version"):
         from_storage(make.workload(), "kueue.x-k8s.io/v1")
 
@@ -273,7 +280,7 @@ def test_conversion_to_unknown_version_raises_value_error() -> None:
 def test_conversion_does_not_modify_input() -> None:
     before = old("ClusterQueue", {"cohort": "all", "admissionChecks": ["a"]}, None, a="b")
     text = repr(before)
-    from_storage(to_storage(before), OLD)
+    from_storage(to_storage(before), OLD_API_VERSION)
     assert repr(before) == text
 
 

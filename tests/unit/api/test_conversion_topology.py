@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.kueue_conversion import compressed, expanded
+from batchyard.api.kueue_conversion import compress_domains, expand_slices
 from batchyard.api.well_known import HOSTNAME
 
 RACKS = ["block", "rack"]
@@ -15,11 +15,11 @@ def domains(*values: str, count: int = 1) -> list[dict[str, object]]:
 
 
 def test_empty_domains_produce_no_slices() -> None:
-    assert compressed(RACKS, []) == []
+    assert compress_domains(RACKS, []) == []
 
 
 def test_common_value_is_written_once_as_universal() -> None:
-    assert compressed(RACKS, domains("b1/r1", "b1/r1", count=3)) == [
+    assert compress_domains(RACKS, domains("b1/r1", "b1/r1", count=3)) == [
         {
             "domainCount": 2,
             "podCounts": {"universal": 3},
@@ -30,7 +30,7 @@ def test_common_value_is_written_once_as_universal() -> None:
 
 def test_different_values_are_written_individually() -> None:
     given = [{"values": ["b1", "r1-x"], "count": 1}, {"values": ["b2", "r2-x"], "count": 2}]
-    assert compressed(RACKS, given) == [
+    assert compress_domains(RACKS, given) == [
         {
             "domainCount": 2,
             "podCounts": {"individual": [1, 2]},
@@ -51,7 +51,7 @@ def test_different_values_are_written_individually() -> None:
     ],
 )
 def test_common_prefix_and_suffix_do_not_overlap(values: list[str], individual: dict[str, object]) -> None:
-    (part,) = compressed(RACKS, domains(*values))
+    (part,) = compress_domains(RACKS, domains(*values))
     assert part["valuesPerLevel"][1] == {"individual": individual}
 
 
@@ -62,31 +62,31 @@ def hosts(*pools: tuple[str, int]) -> list[dict[str, object]]:
 
 def test_hosts_of_different_pools_get_separate_slices_if_shorter() -> None:
     given = hosts(("gke-cluster-name-pool-with-a-long-name-aaaa", 30), ("other-cluster-pool-with-a-long-name-bbbb", 30))
-    slices = compressed(HOSTS, given)
+    slices = compress_domains(HOSTS, given)
     assert [part["domainCount"] for part in slices] == [30, 30]
     assert slices[1]["valuesPerLevel"][1]["individual"]["prefix"] == "other-cluster-pool-with-a-long-name-bbbb-"
-    assert expanded(slices) == given
+    assert expand_slices(slices) == given
 
 
 def test_few_hosts_of_different_pools_share_slice() -> None:
-    assert [part["domainCount"] for part in compressed(HOSTS, hosts(("a", 2), ("b", 2)))] == [4]
+    assert [part["domainCount"] for part in compress_domains(HOSTS, hosts(("a", 2), ("b", 2)))] == [4]
 
 
 def test_only_hostname_level_is_split_by_name_prefix() -> None:
     given = hosts(("gke-cluster-name-pool-with-a-long-name-aaaa", 30), ("other-cluster-pool-with-a-long-name-bbbb", 30))
-    assert len(compressed(RACKS, given)) == 1
+    assert len(compress_domains(RACKS, given)) == 1
 
 
 def test_too_many_slices_fall_back_to_shorter_prefix() -> None:
     given = domains(*(f"b/{'pool' * 20}-{i // 2}-{i % 2}-{'x' * 40}" for i in range(2_004)))
-    slices = compressed(HOSTS, given)
+    slices = compress_domains(HOSTS, given)
     assert [part["domainCount"] for part in slices] == [2_004]
-    assert expanded(slices) == given
+    assert expand_slices(slices) == given
 
 
 def test_slice_has_at_most_100000_domains() -> None:
     given = domains(*(f"b/h{i}" for i in range(100_001)))
-    assert [part["domainCount"] for part in compressed(RACKS, given)] == [100_000, 1]
+    assert [part["domainCount"] for part in compress_domains(RACKS, given)] == [100_000, 1]
 
 
 def test_slices_are_expanded_in_order() -> None:
@@ -98,4 +98,4 @@ def test_slices_are_expanded_in_order() -> None:
             "valuesPerLevel": [{"individual": {"roots": ["b", "a"]}}],
         },
     ]
-    assert [(d["values"], d["count"]) for d in expanded(slices)] == [(["z"], 3), (["b"], 1), (["a"], 2)]
+    assert [(d["values"], d["count"]) for d in expand_slices(slices)] == [(["z"], 3), (["b"], 1), (["a"], 2)]

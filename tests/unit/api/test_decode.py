@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.manifests import complete, decode
+from batchyard.api.manifests import decode, decode_unvalidated
 from batchyard.api.meta import Obj
 from batchyard.api.validation import validate_status
 from edits import GONE, edited
@@ -157,25 +157,28 @@ BAD = {"spec.podSets": "none"}
 def test_unchanged_part_of_old_object_is_not_validated_again() -> None:
     bad = edited(WORKLOAD, BAD)
     status = {"conditions": [make.condition("Finished")]}
-    assert complete({**bad, "status": status}, "default", bad).obj == {**bad, "status": status}
+    assert decode_unvalidated({**bad, "status": status}, "default", bad).obj == {**bad, "status": status}
 
 
 def test_copied_part_of_old_object_is_validated_again() -> None:
     bad = edited(WORKLOAD, BAD)
-    assert complete({**bad, "spec": {**bad["spec"]}}, "default", bad).obj is None
+    assert decode_unvalidated({**bad, "spec": {**bad["spec"]}}, "default", bad).obj is None
 
 
 def test_status_update_is_checked_by_validate_status_only() -> None:
     valid = stored_object(WORKLOAD)
     reserved = {**valid, "status": {"conditions": [make.condition("QuotaReserved")]}}
     assert [fault.path for fault in decode(reserved).faults] == ["status.admission"]
-    assert complete(reserved, "default").obj is not None
+    assert decode_unvalidated(reserved, "default").obj is not None
     assert [fault.path for fault in validate_status(reserved, valid)] == ["status.admission"]
 
 
 def test_missing_required_field_is_rejected_despite_old_object() -> None:
     valid = stored_object(TASK)
-    assert complete({field: valid[field] for field in ("apiVersion", "kind", "spec")}, "default", valid).obj is None
+    assert (
+        decode_unvalidated({field: valid[field] for field in ("apiVersion", "kind", "spec")}, "default", valid).obj
+        is None
+    )
 
 
 def test_null_label_adds_no_fault_beside_other_faults() -> None:

@@ -71,35 +71,35 @@ def test_amount_returns_whole_number_rounded_up(resource: str, text: str | int |
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(SUFFIXES)))
 def test_suffix_multiplies_quantity(number: int, suffix: str) -> None:
-    assert meta.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * meta.NANO
+    assert meta.parse_quantity(f"{number}{suffix}") == number * SUFFIXES[suffix] * meta.NANO
 
 
 @pytest.mark.parametrize("text", INVALID_QUANTITIES)
 def test_invalid_quantity_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity; write it as 500m"):
-        meta.parse(text)
+        meta.parse_quantity(text)
 
 
 def test_boolean_is_rejected_even_after_parsing_equal_integer() -> None:
-    meta.parse(1)
+    meta.parse_quantity(1)
     with pytest.raises(ValueError, match="True is not a quantity"):
-        meta.parse(True)
+        meta.parse_quantity(True)
 
 
 def test_error_for_long_text_is_short() -> None:
     with pytest.raises(ValueError, match="is not a quantity") as caught:
-        meta.parse("9" * 5000)
+        meta.parse_quantity("9" * 5000)
     assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("text", ["1e9999", "9223372036854775808", "12E", "-12E"])
 def test_quantity_is_capped_at_64_bits(text: str) -> None:
-    assert abs(meta.parse(text)) == meta.INT64_MAX * meta.NANO
+    assert abs(meta.parse_quantity(text)) == meta.INT64_MAX * meta.NANO
 
 
 def test_fraction_below_nano_is_rounded_away_from_zero() -> None:
-    assert meta.parse("0.1n") == 1
-    assert meta.parse("-0.1n") == -1
+    assert meta.parse_quantity("0.1n") == 1
+    assert meta.parse_quantity("-0.1n") == -1
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_fraction_below_nano_is_rounded_away_from_zero() -> None:
     ],
 )
 def test_canonical_form_keeps_suffix_family(text: str | int, canonical: str) -> None:
-    assert meta.canonical(text) == canonical
+    assert meta.canonical_quantity(text) == canonical
 
 
 @settings(deadline=None)
 @given(quantities)
 def test_canonical_form_has_equal_value_and_is_idempotent(text: str) -> None:
-    canonical = meta.canonical(text)
-    assert meta.parse(canonical) == meta.parse(text)
-    assert meta.canonical(canonical) == canonical
+    canonical = meta.canonical_quantity(text)
+    assert meta.parse_quantity(canonical) == meta.parse_quantity(text)
+    assert meta.canonical_quantity(canonical) == canonical
 
 
 @settings(deadline=None)
@@ -140,7 +140,7 @@ def test_formatted_amount_round_trips(resource: str, whole: int) -> None:
 @settings(deadline=None)
 @given(quantities, quantities)
 def test_amounts_keep_order_of_quantities(one: str, other: str) -> None:
-    if meta.parse(one) <= meta.parse(other):
+    if meta.parse_quantity(one) <= meta.parse_quantity(other):
         assert meta.amount("cpu", one) <= meta.amount("cpu", other)
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from batchyard.api.manifests import decode
-from batchyard.api.schema.scalars import pull_policy
+from batchyard.api.schema.scalars import default_pull_policy
 from minimal_objects import MINIMAL_OBJECTS, RUN_ONCE, WHOLE
 
 
@@ -140,4 +140,4 @@ def test_service_account_is_stored_in_both_fields() -> None:
     ],
 )
 def test_pull_policy_depends_on_image_tag(image: str, policy: str) -> None:
-    assert pull_policy(image) == policy
+    assert default_pull_policy(image) == policy

@@ -1,7 +1,7 @@
 """The owning jobs of an object."""
 
 import make
-from batchyard.api.meta import Key, Obj, ancestry, controller_reference, key_of, owning_jobs
+from batchyard.api.meta import Key, Obj, controller_reference, controlling_jobs, find_managed_ancestor, key_of
 from edits import edited
 
 
@@ -19,7 +19,7 @@ def chain(length: int) -> list[Obj]:
 
 def owner_names(obj: Obj, *there: Obj) -> list[str]:
     found = {key_of(each): each for each in there}
-    return [above["metadata"]["name"] for above in owning_jobs(obj, found.get)]
+    return [above["metadata"]["name"] for above in controlling_jobs(obj, found.get)]
 
 
 def test_owning_jobs_are_returned_from_nearest_to_topmost() -> None:
@@ -52,10 +52,10 @@ def test_ancestry_returns_topmost_owner_with_queue_name() -> None:
     jobs = chain(3)
     jobs[0] = edited(jobs[0], {"metadata.labels": {}})
     found = {key_of(each): each for each in jobs}
-    assert ancestry(jobs[2], found.get) == (key_of(jobs[1]), None)
-    assert ancestry(jobs[1], found.get) == (None, None)
+    assert find_managed_ancestor(jobs[2], found.get) == (key_of(jobs[1]), None)
+    assert find_managed_ancestor(jobs[1], found.get) == (None, None)
 
 
 def test_ancestry_returns_missing_owner() -> None:
     jobs = chain(3)
-    assert ancestry(jobs[2], {key_of(jobs[1]): jobs[1]}.get) == (None, Key("Job.batch", "team", "job-0"))
+    assert find_managed_ancestor(jobs[2], {key_of(jobs[1]): jobs[1]}.get) == (None, Key("Job.batch", "team", "job-0"))

@@ -149,7 +149,7 @@ def test_preferred_affinity_and_anti_affinity_have_signed_weights() -> None:
     both = {**preferred("podAffinity", 3, pod_term(HOST)), **preferred("podAntiAffinity", 4, pod_term(ZONE))}
     shape = pod_view(pod(affinity=both)).shape
     assert [(weight, term.topology_key) for weight, term in shape.preferred] == [(3, HOST), (-4, ZONE)]
-    assert not shape.minds_pods
+    assert not shape.depends_on_pods
 
 
 def test_topology_spread_constraint_gets_kubernetes_defaults() -> None:

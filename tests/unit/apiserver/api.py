@@ -11,14 +11,14 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.api_services import api_service_resource
-from batchyard.apiserver.auth.security import security_of
-from batchyard.apiserver.auth.tokens import Tokens
+from batchyard.apiserver.auth.security import build_security
+from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import (
     ANONYMOUS,
-    MASTERS,
+    MASTERS_GROUP,
     AnyResponse,
     ApiRequest,
     DeferredResponse,
@@ -37,12 +37,12 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import WatchEvent, Write, WriteResult
 from batchyard.kubelet.simulated.containers import SimulatedContainers
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.server.http.dispatcher import encoded
+from batchyard.server.http.dispatcher import encode_body
 from batchyard.store.memory import Store
 
 #: The Namespaces that exist from the start.
 NAMESPACES = ("default", "team", "team-a", "team-b", "other")
-OWNER = UserInfo("owner", (MASTERS,))
+OWNER = UserInfo("owner", (MASTERS_GROUP,))
 
 
 class Stored:
@@ -107,7 +107,7 @@ class Sealed:
 
 def body_bytes(response: Response) -> bytes:
     """The body of a response as its client receives it."""
-    body = encoded(response).body
+    body = encode_body(response).body
     return body if isinstance(body, bytes) else b"".join(body)
 
 
@@ -119,18 +119,18 @@ class Api:
 
     def __init__(self, window: int = 1000, start: Instant = 0) -> None:
         self.stored = Stored(window, start)
-        self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
+        self.tokens = TokenIssuer(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
         self.stored.join(self.containers)
         self.index = SchedulerCache()
         served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
-        security = security_of(self.stored, served, self.tokens)
+        security = build_security(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[AuditedRequest] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
         self.resources = resources
-        self.stored.client.judge_owners(resources.is_namespaced)
+        self.stored.client.set_scope_lookup(resources.is_namespaced)
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 

@@ -7,7 +7,7 @@ from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.manifests import decode
 from batchyard.api.meta import Key, is_true
 from batchyard.api.printing import row
-from batchyard.apiserver.api_services import own_service
+from batchyard.apiserver.api_services import kubernetes_service_objects
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.housekeeping.controllers import CustomResourceDefinitions
@@ -144,7 +144,9 @@ def test_deprecated_api_version_returns_warning() -> None:
 
 
 def test_own_service_has_endpoints_of_listening_address() -> None:
-    service, endpoints, found = (decode(obj).obj for obj in own_service("127.0.0.1", 6443, is_secure=True))
+    service, endpoints, found = (
+        decode(obj).obj for obj in kubernetes_service_objects("127.0.0.1", 6443, is_secure=True)
+    )
     assert service is not None
     assert endpoints is not None
     assert found is not None
@@ -154,7 +156,7 @@ def test_own_service_has_endpoints_of_listening_address() -> None:
 
 
 def test_own_service_supports_ipv6_address() -> None:
-    assert own_service("::1", 1, is_secure=False)[2]["addressType"] == "IPv6"
+    assert kubernetes_service_objects("::1", 1, is_secure=False)[2]["addressType"] == "IPv6"
 
 
 def test_table_cell_of_count_is_number() -> None:

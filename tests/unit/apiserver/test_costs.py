@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.apply import UPDATERS_MAX
-from batchyard.apiserver.handlers.write import OBJECT_MAX
+from batchyard.apiserver.apply import UPDATE_ENTRIES_MAX
+from batchyard.apiserver.handlers.write import OBJECT_SIZE_MAX
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -55,7 +55,7 @@ def test_object_with_many_unknown_fields_is_rejected(api: Api) -> None:
 
 def test_update_managers_are_merged_to_maximum(api: Api) -> None:
     assert api.ask("PUT", MAP, with_managed_fields(*map(managed_field, range(2_000)))).code == 200
-    assert len(api.get(MAP)["metadata"]["managedFields"]) <= UPDATERS_MAX
+    assert len(api.get(MAP)["metadata"]["managedFields"]) <= UPDATE_ENTRIES_MAX
 
 
 def test_apply_with_many_appliers_takes_linear_time(api: Api) -> None:
@@ -99,6 +99,6 @@ def test_json_patch_limits_number_of_moved_items(api: Api) -> None:
 
 
 def test_object_above_maximum_size_is_rejected(api: Api) -> None:
-    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "team-a"}, "message": "x" * OBJECT_MAX}
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "team-a"}, "message": "x" * OBJECT_SIZE_MAX}
     response = api.ask("POST", "/api/v1/namespaces/team-a/events", event)
     assert (response.code, response.body["reason"]) == (413, "RequestEntityTooLarge")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.json_patch import json_patched, strict_faults
+from batchyard.apiserver.json_patch import apply_json_patch, json_patch_strict_faults
 from batchyard.apiserver.request import StatusError
 
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
@@ -12,7 +12,7 @@ OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
 def patched(*operations: tuple[Any, ...]) -> Any:
     names = ("op", "path", "value", "from")
-    return json_patched(OBJ, [dict(zip(names, operation, strict=False)) for operation in operations])
+    return apply_json_patch(OBJ, [dict(zip(names, operation, strict=False)) for operation in operations])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_patch_does_not_change_original_object() -> None:
 
 def test_patch_shares_unchanged_parts_with_original() -> None:
     obj: dict[str, Any] = {"a": {"b": {}}, "c": {"d": [{}]}}
-    after = json_patched(
+    after = apply_json_patch(
         obj, [{"op": "add", "path": "/c/d/-", "value": 1}, {"op": "add", "path": "/c/d/-", "value": 2}]
     )
     assert after == {"a": {"b": {}}, "c": {"d": [{}, 1, 2]}}
@@ -52,7 +52,7 @@ def test_patch_shares_unchanged_parts_with_original() -> None:
 
 def test_patch_does_not_change_values_of_its_operations() -> None:
     patch: list[dict[str, Any]] = [{"op": "add", "path": "/e", "value": [1]}, {"op": "add", "path": "/e/-", "value": 2}]
-    assert json_patched(OBJ, patch)["e"] == [1, 2]
+    assert apply_json_patch(OBJ, patch)["e"] == [1, 2]
     assert patch[0]["value"] == [1]
 
 
@@ -134,12 +134,12 @@ DIFFERENT = [(1, True), (0, False), (1, 1.0), (True, 1), ("1", 1), ([1], [True])
 @pytest.mark.parametrize(("stored", "value"), DIFFERENT)
 def test_operation_test_fails_for_values_of_different_types(stored: Any, value: Any) -> None:
     with pytest.raises(StatusError):
-        json_patched({"a": stored}, [{"op": "test", "path": "/a", "value": value}])
+        apply_json_patch({"a": stored}, [{"op": "test", "path": "/a", "value": value}])
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, None, "x", [1, [None]], {"a": {"b": None}}])
 def test_operation_test_succeeds_for_equal_value(value: Any) -> None:
-    json_patched({"a": value}, [{"op": "test", "path": "/a", "value": value}])
+    apply_json_patch({"a": value}, [{"op": "test", "path": "/a", "value": value}])
 
 
 @pytest.mark.parametrize(
@@ -169,20 +169,20 @@ def test_operation_treats_missing_key_as_null(operation: tuple[Any, ...], after:
 )
 def test_patch_that_is_not_list_of_operations_is_bad_request(patch: Any, message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        json_patched(OBJ, patch)
+        apply_json_patch(OBJ, patch)
     assert (caught.value.code, str(caught.value)) == (400, f"error decoding patch: {message}")
 
 
 def test_nested_copies_exceed_maximum_depth() -> None:
     deeper = [{"op": "copy", "from": "/a", "path": "/a" + "/x" * depth} for depth in range(1, 120)]
     with pytest.raises(StatusError) as caught:
-        json_patched({"a": {}}, deeper)
+        apply_json_patch({"a": {}}, deeper)
     assert caught.value.details["causes"][0]["message"] == "exceeded max depth"
 
 
 def test_strict_decoding_reports_fields_of_operations() -> None:
     patch = [{"op": "add", "path": "/a", "value": 1, "form": "/b"}]
-    assert strict_faults(patch, ['duplicate field "[0].op"']) == [
+    assert json_patch_strict_faults(patch, ['duplicate field "[0].op"']) == [
         'json patch duplicate field "[0].op"',
         'json patch unknown field "[0].form"',
     ]

@@ -6,21 +6,28 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import POD, SERVICE, kind_info
-from batchyard.apiserver.apply import UPDATERS_MAX, FieldManager, Versions, applied, check_config, updated
-from batchyard.apiserver.patch import MergeSchema, shape_of_kind
+from batchyard.apiserver.apply import (
+    UPDATE_ENTRIES_MAX,
+    FieldManager,
+    VersionAccessors,
+    apply_configuration,
+    check_config,
+    updated_managed_fields,
+)
+from batchyard.apiserver.patch import MergeSchema, merge_schema_of_kind
 from batchyard.apiserver.request import StatusError
 from unit.apiserver.api import Api
 
 META = {"name": "a", "namespace": "default"}
 
 
-def versions(kind: str) -> Versions:
+def versions(kind: str) -> VersionAccessors:
     """A kind that has one version."""
 
     def merge_schema(_version: str) -> MergeSchema:
-        return shape_of_kind(kind_info(kind), "v1")
+        return merge_schema_of_kind(kind_info(kind), "v1")
 
-    return Versions(merge_schema, lambda obj, _version: obj, lambda _version: True)
+    return VersionAccessors(merge_schema, lambda obj, _version: obj, lambda _version: True)
 
 
 PODS, SERVICES = versions(POD), versions(SERVICE)
@@ -39,7 +46,7 @@ def service(*ports: int, **spec: Any) -> dict[str, Any]:
 
 def apply(live: Obj | None, config: Obj, manager: str, time: int = 0, *, force: bool = False) -> dict[str, Any]:
     """The object after an apply."""
-    result = applied(live, config, by(manager, time), SERVICES, force=force)
+    result = apply_configuration(live, config, by(manager, time), SERVICES, force=force)
     return {**result.obj, "metadata": {**result.obj["metadata"], "managedFields": result.entries}}
 
 
@@ -94,7 +101,7 @@ def test_apply_reports_all_conflicts_by_manager() -> None:
 def test_conflict_with_updater_reports_api_version() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     changed = {**service(type="NodePort"), "metadata": live["metadata"]}
-    entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    entries = updated_managed_fields(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
     with pytest.raises(StatusError, match=r'conflict with "editor" using v1: \.spec\.type'):
         apply({**changed, "metadata": {**META, "managedFields": entries}}, service(type="ClusterIP"), "me")
 
@@ -118,7 +125,7 @@ def test_repeated_apply_keeps_object_and_time() -> None:
 def test_update_owns_changed_fields_and_drops_removed_fields() -> None:
     live = apply(None, service(80, type="ClusterIP"), "me")
     changed = service(type="NodePort")
-    entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    entries = updated_managed_fields(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
     obj = {"metadata": {"managedFields": entries}}
     assert managers(obj) == {"editor": {"f:type": {}}}
 
@@ -142,18 +149,18 @@ def test_kubectl_takes_ownership_of_last_applied_configuration() -> None:
 def test_oldest_updaters_are_merged() -> None:
     entries: list[dict[str, Any]] = []
     obj = service()
-    for number in range(UPDATERS_MAX + 2):
+    for number in range(UPDATE_ENTRIES_MAX + 2):
         new = {**obj, "metadata": {**META, "labels": {f"l{n}": "" for n in range(number + 1)}}}
-        entries = updated(obj, new, entries, by(f"m{number}", number), SERVICES)
+        entries = updated_managed_fields(obj, new, entries, by(f"m{number}", number), SERVICES)
         obj = new
-    assert len(entries) == UPDATERS_MAX
+    assert len(entries) == UPDATE_ENTRIES_MAX
     assert entries[0]["manager"] == "ancient-changes"
     assert set(entries[0]["fieldsV1"]["f:metadata"]["f:labels"]) >= {"f:l0", "f:l1"}
 
 
 def test_atomic_field_has_one_owner() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": {"nodeSelector": {"a": "b"}, "tolerations": []}}
-    entries = applied(None, pod, by("me"), PODS, force=False).entries
+    entries = apply_configuration(None, pod, by("me"), PODS, force=False).entries
     assert entries[0]["fieldsV1"] == {"f:spec": {"f:nodeSelector": {}, "f:tolerations": {}}}
 
 

@@ -7,27 +7,27 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.auth.authorization import AuthorizationDecision, RequestAttributes
 from batchyard.apiserver.auth.security import AuthFilters
-from batchyard.apiserver.auth.tokens import Tokens, page_token
+from batchyard.apiserver.auth.tokens import TokenIssuer, dashboard_token
 from batchyard.apiserver.dashboard import (
-    FILES,
-    MODELS,
-    PAGE_STREAMS_FOR_OWNER,
-    PAGE_STREAMS_MAX,
-    PAGE_STREAMS_PER_FLOW_MAX,
+    DASHBOARD_FILES_PATH,
+    DASHBOARD_MODELS_PATH,
+    DASHBOARD_STREAMS_FOR_OWNER,
+    DASHBOARD_STREAMS_MAX,
+    DASHBOARD_STREAMS_PER_FLOW_MAX,
     ModelHandler,
     ModelStream,
     StaticFileHandler,
 )
-from batchyard.apiserver.request import ANONYMOUS, MASTERS, ApiRequest, Response, StatusError, UserInfo
+from batchyard.apiserver.request import ANONYMOUS, MASTERS_GROUP, ApiRequest, Response, StatusError, UserInfo
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.dashboard.static_report import HEADERS, asset
+from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import EventType, WatchEvent
 from unit.apiserver.api import Sealed
 
-OWNER = UserInfo("owner", (MASTERS,))
+OWNER = UserInfo("owner", (MASTERS_GROUP,))
 ANN = UserInfo("ann", ())
 
 
@@ -50,8 +50,10 @@ class Counting:
 class Rights:
     """Ann may list pods; every user may get paths."""
 
-    def decide(self, attributes: Attributes) -> Decision:
-        return Decision(not attributes.resource or (attributes.user.name, attributes.resource) == ("ann", "pods"))
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
+        return AuthorizationDecision(
+            not attributes.resource or (attributes.user.name, attributes.resource) == ("ann", "pods")
+        )
 
 
 class Feeding:
@@ -72,10 +74,10 @@ class Page:
         self.models = ModelHandler(self.pages, Rights(), self.feeding, self.kernel)
 
     def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
-        return self.models.answer(ApiRequest("GET", f"{MODELS}counting", query, user=UserInfo(user, ())))
+        return self.models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", query, user=UserInfo(user, ())))
 
     def watch(self, user: UserInfo = ANN) -> ModelStream:
-        stream = self.models.answer(ApiRequest("GET", f"{MODELS}counting", {"watch": "true"}, user=user))
+        stream = self.models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", {"watch": "true"}, user=user))
         assert isinstance(stream, ModelStream)
         return stream
 
@@ -100,7 +102,7 @@ def test_dashboard_model_depends_on_rights_of_user() -> None:
 
 def test_unknown_dashboard_view_is_not_found() -> None:
     with pytest.raises(StatusError, match="not found, or not visible"):
-        Page().models.answer(ApiRequest("GET", f"{MODELS}none"))
+        Page().models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}none"))
 
 
 def test_stream_sends_changed_fields_at_limited_rate() -> None:
@@ -134,7 +136,7 @@ def test_stream_builds_no_model_for_other_kinds_or_slow_client() -> None:
 
 def test_stream_interval_grows_with_number_of_streams() -> None:
     page = Page()
-    streams = [page.watch(OWNER) for _ in range(PAGE_STREAMS_MAX)]
+    streams = [page.watch(OWNER) for _ in range(DASHBOARD_STREAMS_MAX)]
     with pytest.raises(StatusError, match="50 dashboard streams are open"):
         page.watch(OWNER)
     for stream in streams:
@@ -148,7 +150,7 @@ def test_stream_interval_grows_with_number_of_streams() -> None:
 
 def test_user_has_limited_number_of_streams() -> None:
     page = Page()
-    streams = [page.watch() for _ in range(PAGE_STREAMS_PER_FLOW_MAX)]
+    streams = [page.watch() for _ in range(DASHBOARD_STREAMS_PER_FLOW_MAX)]
     with pytest.raises(StatusError, match="10 dashboard streams are open for ann") as refused:
         page.watch()
     assert (refused.value.code, refused.value.details) == (429, {"retryAfterSeconds": 1})
@@ -159,7 +161,7 @@ def test_user_has_limited_number_of_streams() -> None:
 
 def test_service_accounts_of_one_namespace_share_stream_limit() -> None:
     page = Page()
-    for number in range(PAGE_STREAMS_PER_FLOW_MAX):
+    for number in range(DASHBOARD_STREAMS_PER_FLOW_MAX):
         page.watch(UserInfo(f"system:serviceaccount:team-a:bot-{number}", ()))
     with pytest.raises(StatusError, match="are open for system:serviceaccounts:team-a"):
         page.watch(UserInfo("system:serviceaccount:team-a:another", ()))
@@ -168,11 +170,11 @@ def test_service_accounts_of_one_namespace_share_stream_limit() -> None:
 
 def test_some_streams_are_reserved_for_owner() -> None:
     page = Page()
-    for number in range(PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER):
+    for number in range(DASHBOARD_STREAMS_MAX - DASHBOARD_STREAMS_FOR_OWNER):
         page.watch(UserInfo(f"user-{number}", ()))
     with pytest.raises(StatusError, match="40 dashboard streams are open"):
         page.watch()
-    for _ in range(PAGE_STREAMS_FOR_OWNER):
+    for _ in range(DASHBOARD_STREAMS_FOR_OWNER):
         page.watch(OWNER)
 
 
@@ -193,17 +195,17 @@ def test_exception_in_model_ends_stream_and_is_logged(
 
 
 def test_static_files_have_security_headers() -> None:
-    files = StaticFileHandler(asset, HEADERS)
-    answer = files.answer(ApiRequest("GET", f"{FILES}/"))
+    files = StaticFileHandler(read_asset, HEADERS)
+    answer = files.answer(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}/"))
     reported = dict(answer.headers)
     assert "default-src 'none'" in reported["content-security-policy"]
     assert "frame-ancestors 'none'" in reported["content-security-policy"]
     assert "unsafe" not in reported["content-security-policy"]
     assert (reported["x-content-type-options"], reported["referrer-policy"]) == ("nosniff", "no-referrer")
     assert b"<script>" not in answer.body
-    assert dict(files.answer(ApiRequest("GET", FILES)).headers)["location"] == f"{FILES}/"
+    assert dict(files.answer(ApiRequest("GET", DASHBOARD_FILES_PATH)).headers)["location"] == f"{DASHBOARD_FILES_PATH}/"
     for name in ("/../pages.py", "/js/none.js", "x", "/static/index.html"):
-        assert files.answer(ApiRequest("GET", f"{FILES}{name}")).code == 404
+        assert files.answer(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}{name}")).code == 404
 
 
 class PageAccess:
@@ -211,8 +213,8 @@ class PageAccess:
 
     def __init__(self) -> None:
         self.now = 10 * HOUR
-        self.access = AuthFilters(Rights(), Tokens(VirtualStore(), Sealed(), lambda: self.now))
-        self.token = page_token(Sealed(), "ann", ("team",), self.now, self.now + HOUR)
+        self.access = AuthFilters(Rights(), TokenIssuer(VirtualStore(), Sealed(), lambda: self.now))
+        self.token = dashboard_token(Sealed(), "ann", ("team",), self.now, self.now + HOUR)
 
     def user(self, method: str, path: str, **headers: str) -> UserInfo | None:
         reported = {"authorization": f"Bearer {self.token}", **headers}
@@ -234,12 +236,17 @@ class VirtualStore:
 
 def test_page_token_allows_dashboard_reads_until_expiry() -> None:
     page_access = PageAccess()
-    found = page_access.user("GET", f"{MODELS}overview")
+    found = page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview")
     assert found is not None
     assert (found.name, found.groups) == ("ann", ("team", "system:authenticated"))
     why = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w/why"
     assert page_access.user("GET", why) == found
-    for method, path in (("GET", "/api/v1/secrets"), ("POST", why), ("POST", f"{MODELS}overview"), ("GET", "/metrics")):
+    for method, path in (
+        ("GET", "/api/v1/secrets"),
+        ("POST", why),
+        ("POST", f"{DASHBOARD_MODELS_PATH}overview"),
+        ("GET", "/metrics"),
+    ):
         assert page_access.user(method, path) is None
     for name in ("why", "eta"):
         for path in (
@@ -250,16 +257,16 @@ def test_page_token_allows_dashboard_reads_until_expiry() -> None:
         ):
             assert page_access.user("GET", path) is None, "what is called as the part is not the part"
     assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
-    assert page_access.user("GET", f"{MODELS}overview", upgrade="websocket") is None
+    assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview", upgrade="websocket") is None
     page_access.now += HOUR
-    assert page_access.user("GET", f"{MODELS}overview") is None
+    assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview") is None
 
 
 def test_page_token_is_not_service_account_token_and_files_need_none() -> None:
     page_access = PageAccess()
-    assert Tokens(VirtualStore(), Sealed(), lambda: page_access.now).user_of(page_access.token) is None
+    assert TokenIssuer(VirtualStore(), Sealed(), lambda: page_access.now).user_of(page_access.token) is None
     page_access.token = page_access.token[:-4] + "AAAA"
-    assert page_access.user("GET", f"{MODELS}overview") is None
-    assert page_access.access.authenticate(ApiRequest("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
+    assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview") is None
+    assert page_access.access.authenticate(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}/js/app.js")).user == ANONYMOUS
     with pytest.raises(StatusError):
-        page_access.access.authenticate(ApiRequest("GET", f"{MODELS}overview"))
+        page_access.access.authenticate(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}overview"))

@@ -116,7 +116,7 @@ def test_followed_log_streams_lines_until_container_ends() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     heard: list[bytes] = []
-    stream.on_news = lambda: heard.extend(stream.take())
+    stream.on_new_data = lambda: heard.extend(stream.take())
     assert words(b"".join(stream.take()).decode()) == ["0 started:"]
     api.pass_time(60)
     assert words(b"".join(heard).decode()) == ["30 saved:", "0 saved:"]

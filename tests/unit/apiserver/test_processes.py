@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.apiserver.request import ApiRequest, StatusError
-from batchyard.apiserver.subresources.pod_streams import ports_of
+from batchyard.apiserver.subresources.pod_streams import requested_ports
 
 
 def request_for_ports(*ports: int) -> ApiRequest:
@@ -12,6 +12,6 @@ def request_for_ports(*ports: int) -> ApiRequest:
 
 
 def test_port_forward_rejects_more_than_128_ports() -> None:
-    assert ports_of(request_for_ports(*range(1, 129))) == tuple(range(1, 129))
+    assert requested_ports(request_for_ports(*range(1, 129))) == tuple(range(1, 129))
     with pytest.raises(StatusError, match="129 ports are too many for one connection: forward at most 128"):
-        ports_of(request_for_ports(*range(1, 130)))
+        requested_ports(request_for_ports(*range(1, 130)))

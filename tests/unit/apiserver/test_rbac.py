@@ -2,14 +2,14 @@
 
 import pytest
 
-from batchyard.apiserver.request import AUTHENTICATED, UserInfo, account_groups, account_name
+from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, account_name
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
 MAPS = "/api/v1/namespaces/team/configmaps"
-ANNA = UserInfo("anna", ("team", AUTHENTICATED))
-ROBOT = UserInfo(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED))
+ANNA = UserInfo("anna", ("team", AUTHENTICATED_GROUP))
+ROBOT = UserInfo(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED_GROUP))
 
 
 def api() -> Api:
@@ -25,7 +25,7 @@ def may_read(api: Api, who: UserInfo = ANNA, path: str = MAPS) -> bool:
     return code == 200
 
 
-@pytest.mark.parametrize("subject", [user("anna"), group("team"), group(AUTHENTICATED)])
+@pytest.mark.parametrize("subject", [user("anna"), group("team"), group(AUTHENTICATED_GROUP)])
 def test_role_binding_allows_in_its_namespace_only(subject: dict[str, str]) -> None:
     given = api()
     assert not may_read(given)

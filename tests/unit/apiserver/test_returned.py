@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.request import Response
-from batchyard.server.http.dispatcher import encoded
+from batchyard.server.http.dispatcher import encode_body
 from unit.apiserver.api import Api
 
 CORE = "/api/v1/namespaces/team"
@@ -69,11 +69,11 @@ def test_create_as_dry_run_accepts_resource_version() -> None:
 
 @pytest.mark.parametrize("body", [{"a": 1}, [1]])
 def test_json_response_ends_with_newline(body: Any) -> None:
-    assert encoded(Response(200, body)).body == json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    assert encode_body(Response(200, body)).body == json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def test_text_response_is_sent_unchanged() -> None:
-    assert encoded(Response(200, "ok")).body == b"ok"
+    assert encode_body(Response(200, "ok")).body == b"ok"
 
 
 def responses(document: Any, path: str, method: str) -> dict[str, str]:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import JOB, POD, kind_info
-from batchyard.apiserver.patch import MergeSchema, shape_of_kind, shape_of_schema
-from batchyard.apiserver.serialization import pruned
+from batchyard.apiserver.patch import MergeSchema, merge_schema_of_custom_kind, merge_schema_of_kind
+from batchyard.apiserver.serialization import prune_to_merge_schema
 
 TEXT = {"type": "string"}
 PORT = {"properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}}
@@ -24,7 +24,7 @@ SCHEMA: dict[str, Any] = {
         "open": {"properties": {"a": TEXT}, "x-kubernetes-preserve-unknown-fields": True},
     }
 }
-CUSTOM = shape_of_schema(SCHEMA)
+CUSTOM = merge_schema_of_custom_kind(SCHEMA)
 
 
 def at(shape: MergeSchema, *path: str) -> MergeSchema:
@@ -55,18 +55,18 @@ def test_schema_key_has_default() -> None:
 
 def test_pruned_drops_unknown_fields_unless_preserved() -> None:
     sent = {"labels": {"a": "b"}, "open": {"b": 1}, "steps": [{"port": 1, "prt": 2}], "selector": {"x": "y"}, "z": 1}
-    known, faults = pruned(sent, CUSTOM)
+    known, faults = prune_to_merge_schema(sent, CUSTOM)
     assert known == {"labels": {"a": "b"}, "open": {"b": 1}, "steps": [{"port": 1}], "selector": {}}
     assert faults == ['unknown field "steps[0].prt"', 'unknown field "selector.x"', 'unknown field "z"']
 
 
 def test_pruned_returns_same_object_without_unknown_fields() -> None:
     sent = {"labels": {"a": "b"}, "steps": [{"port": 1}]}
-    assert pruned(sent, CUSTOM).value is sent
+    assert prune_to_merge_schema(sent, CUSTOM).value is sent
 
 
 def test_pod_and_pod_template_have_same_merge_schema() -> None:
-    of_pod, of_job = shape_of_kind(kind_info(POD), "v1"), shape_of_kind(kind_info(JOB), "v1")
+    of_pod, of_job = merge_schema_of_kind(kind_info(POD), "v1"), merge_schema_of_kind(kind_info(JOB), "v1")
     for shape in (at(of_pod, "spec"), at(of_job, "spec", "template", "spec")):
         assert at(shape, "containers", "[]", "ports").keys == ("containerPort", "protocol")
         assert (at(shape, "volumes").merge, at(shape, "volumes").retains) == ("name", True)

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import NODE, POD, kind_info
-from batchyard.apiserver.patch import shape_of_kind, strategically_merged
+from batchyard.apiserver.patch import apply_strategic_merge_patch, merge_schema_of_kind
 from batchyard.apiserver.request import StatusError
 
-SHAPE = shape_of_kind(kind_info(POD), "v1")
+SHAPE = merge_schema_of_kind(kind_info(POD), "v1")
 A, B, C = ({"name": name, "image": f"{name}:1"} for name in "abc")
 NFS, CLAIM = {"server": "s", "path": "/"}, {"claimName": "c"}
 
 
 def spec(patch: dict[str, Any], **given: Any) -> dict[str, Any]:
     """The spec of a pod after a patch of it."""
-    merged: dict[str, Any] = strategically_merged({"spec": given}, {"spec": patch}, SHAPE)["spec"]
+    merged: dict[str, Any] = apply_strategic_merge_patch({"spec": given}, {"spec": patch}, SHAPE)["spec"]
     return merged
 
 
@@ -68,7 +68,7 @@ def test_lists_without_merge_key_are_replaced() -> None:
 
 
 def test_scalar_list_values_are_added_and_deleted() -> None:
-    finalizers = strategically_merged(
+    finalizers = apply_strategic_merge_patch(
         {"metadata": {"finalizers": ["a/x", "a/y"]}},
         {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"], "finalizers": ["a/z"]}},
         SHAPE,
@@ -117,9 +117,9 @@ def test_invalid_strategic_patch_is_rejected(patch: dict[str, Any], reported: st
 
 
 def test_patch_with_mappings_for_scalar_list_is_rejected() -> None:
-    node = shape_of_kind(kind_info(NODE), "v1")
+    node = merge_schema_of_kind(kind_info(NODE), "v1")
     with pytest.raises(StatusError, match="cannot merge lists without merge key"):
-        strategically_merged({}, {"spec": {"podCIDRs": [{"a": "b"}]}}, node)
+        apply_strategic_merge_patch({}, {"spec": {"podCIDRs": [{"a": "b"}]}}, node)
 
 
 def test_patch_does_not_change_original_object() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.scheme import NATIVE, scope
-from batchyard.apiserver.built_in import find_decoding_error, time_fault
+from batchyard.api.scheme import NATIVE, load_scope
+from batchyard.apiserver.built_in import find_decoding_error, go_time_error
 from unit.apiserver.api import Api
 
 INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
@@ -47,7 +47,7 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
     ],
 )
 def test_first_value_of_wrong_type_is_reported(job: dict[str, Any], reported: str | None) -> None:
-    assert find_decoding_error(job, scope(NATIVE), "Job") == reported
+    assert find_decoding_error(job, load_scope(NATIVE), "Job") == reported
 
 
 SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00"
@@ -71,7 +71,7 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
 )
 def test_invalid_time_is_reported_with_go_message(text: str, layout: str, reported: str | None) -> None:
     wanted = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
-    assert time_fault(text, is_micro=layout == MICROS) == wanted
+    assert go_time_error(text, is_micro=layout == MICROS) == wanted
 
 
 def test_times_are_stored_in_utc_and_micro_times_with_six_digits() -> None:

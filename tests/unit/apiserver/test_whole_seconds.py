@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.conversion import as_stored
+from batchyard.api.conversion import restore_stored_times
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.meta import Key, key_of
 from unit.apiserver.api import Api
@@ -65,5 +65,5 @@ def test_lease_times_keep_fractions() -> None:
 
 
 def test_grown_lists_are_stored_as_sent() -> None:
-    assert as_stored([WHOLE, WHOLE], [WHOLE], [FINE]) == [WHOLE, WHOLE]
-    assert as_stored({"a": [WHOLE], "b": 1}, {"a": [WHOLE]}, {"a": [FINE]}) == {"a": [FINE], "b": 1}
+    assert restore_stored_times([WHOLE, WHOLE], [WHOLE], [FINE]) == [WHOLE, WHOLE]
+    assert restore_stored_times({"a": [WHOLE], "b": 1}, {"a": [WHOLE]}, {"a": [FINE]}) == {"a": [FINE], "b": 1}

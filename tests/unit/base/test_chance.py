@@ -1,25 +1,35 @@
 """Draws determined by a seed and names."""
 
-from batchyard.base import draw, triangular
+from batchyard.base import draw_integer, draw_triangular
 from batchyard.base.instant import SECOND
 
 
 def test_draw_is_equal_for_equal_seed_and_names_only() -> None:
-    assert draw(7, "node-a", "boot") == draw(7, "node-a", "boot")
-    assert len({draw(7, "node-a", "boot"), draw(8, "node-a", "boot"), draw(7, "node-b", "boot"), draw(7, "x")}) == 4
+    assert draw_integer(7, "node-a", "boot") == draw_integer(7, "node-a", "boot")
+    assert (
+        len(
+            {
+                draw_integer(7, "node-a", "boot"),
+                draw_integer(8, "node-a", "boot"),
+                draw_integer(7, "node-b", "boot"),
+                draw_integer(7, "x"),
+            }
+        )
+        == 4
+    )
 
 
 def test_draw_separates_adjacent_names() -> None:
-    assert draw(1, "ab", "c") != draw(1, "a", "bc")
+    assert draw_integer(1, "ab", "c") != draw_integer(1, "a", "bc")
 
 
 def test_draws_are_uniformly_distributed() -> None:
-    tenths = [draw(0, str(n)) * 10 >> 52 for n in range(10_000)]
+    tenths = [draw_integer(0, str(n)) * 10 >> 52 for n in range(10_000)]
     assert all(900 < tenths.count(tenth) < 1100 for tenth in range(10))
 
 
 def test_triangular_duration_stays_in_bounds_and_peaks_at_typical_value() -> None:
-    drawn = [triangular(10 * SECOND, 20 * SECOND, 60 * SECOND, 3, str(n)) for n in range(4_000)]
+    drawn = [draw_triangular(10 * SECOND, 20 * SECOND, 60 * SECOND, 3, str(n)) for n in range(4_000)]
     assert all(10 * SECOND <= duration <= 60 * SECOND for duration in drawn)
     mean = sum(drawn) / len(drawn) / SECOND
     assert 29 < mean < 31  # the mean of a triangular distribution is a third of the sum of its corners
@@ -28,9 +38,9 @@ def test_triangular_duration_stays_in_bounds_and_peaks_at_typical_value() -> Non
 
 
 def test_triangular_duration_with_equal_bounds_returns_bound() -> None:
-    assert triangular(5, 5, 5, 0, "a") == 5
+    assert draw_triangular(5, 5, 5, 0, "a") == 5
 
 
 def test_triangular_duration_accepts_typical_value_equal_to_bound() -> None:
-    assert {triangular(0, 0, 9, 0, str(n)) <= 9 for n in range(99)} == {True}
-    assert {triangular(0, 9, 9, 0, str(n)) <= 9 for n in range(99)} == {True}
+    assert {draw_triangular(0, 0, 9, 0, str(n)) <= 9 for n in range(99)} == {True}
+    assert {draw_triangular(0, 9, 9, 0, str(n)) <= 9 for n in range(99)} == {True}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, format_age, parse_duration, seconds
+from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, duration_seconds, format_age, parse_duration
 
 DAY = 24 * HOUR
 YEAR = 365 * DAY
@@ -73,4 +73,4 @@ def test_parse_duration_rejects_invalid_text_with_examples(text: str) -> None:
 
 
 def test_seconds_returns_integer_for_whole_seconds() -> None:
-    assert [repr(seconds(d)) for d in (0, 3 * SECOND, SECOND // 2, -SECOND)] == ["0", "3", "0.5", "-1"]
+    assert [repr(duration_seconds(d)) for d in (0, 3 * SECOND, SECOND // 2, -SECOND)] == ["0", "3", "0.5", "-1"]

@@ -181,7 +181,7 @@ def test_interrupt_ends_run_without_traceback(tmp_path: Path) -> None:
         running.stdout.readline()
         running.send_signal(signal.SIGINT)
         _, reported = running.communicate(timeout=60)
-    assert (running.returncode, reported) == (main.INTERRUPTED, "")
+    assert (running.returncode, reported) == (main.INTERRUPTED_EXIT_CODE, "")
 
 
 def test_internal_error_is_reported_without_traceback() -> None:

@@ -53,7 +53,7 @@ class Line:
         """Interrupt all watches."""
         watches, self._watches = self._watches, []
         for stream, ended in watches:
-            stream.on_news = lambda: None
+            stream.on_new_data = lambda: None
             self.kernel.call_soon(partial(ended, HttpAnswer(200, trouble="cut")))
 
     def _watch(
@@ -73,7 +73,7 @@ class Line:
             if lines:
                 self.kernel.call_at(self.kernel.now() + _THERE, lambda: reported(lines))
 
-        stream.on_news = news
+        stream.on_new_data = news
         self._watches.append((stream, ended))
         news()
 

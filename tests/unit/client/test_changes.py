@@ -12,11 +12,11 @@ import make
 from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.apiserver.patch import merged
+from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.client.transport import HttpRequest
-from batchyard.client.write_queue import ADMISSION, PODS_READY, RECLAIMABLE, merge_patch
+from batchyard.client.write_queue import ADMISSION_MANAGER, PODS_READY_MANAGER, RECLAIMABLE_PODS_MANAGER, merge_patch
 from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
-from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
+from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
 from unit.client.served import Served
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
@@ -111,18 +111,18 @@ def test_update_of_old_revision_conflicts(world: World) -> None:
 
 def test_kueue_removes_status_that_batchyard_applied(world: World) -> None:
     assert world.set_status(ADMITTED)["admission"] == GIVEN
-    assert world.managers() == [(ADMISSION, "Apply")]
-    world.apply(ADMISSION, {"conditions": [condition("QuotaReserved", "False")]})
+    assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
+    world.apply(ADMISSION_MANAGER, {"conditions": [condition("QuotaReserved", "False")]})
     assert "admission" not in world.workload()["status"]
 
 
 def test_batchyard_removes_status_that_kueue_applied(world: World) -> None:
-    world.apply(ADMISSION, ADMITTED)
-    world.apply(RECLAIMABLE, {"reclaimablePods": [{"name": "main", "count": 1}]})
+    world.apply(ADMISSION_MANAGER, ADMITTED)
+    world.apply(RECLAIMABLE_PODS_MANAGER, {"reclaimablePods": [{"name": "main", "count": 1}]})
     pending = {"conditions": [condition("QuotaReserved", "False"), condition("Admitted", "False")]}
     assert world.set_status(pending) == pending
     assert [path.partition("?")[2] for path, _ in world.sent] == [
-        f"fieldManager={manager}&force=true" for manager in (ADMISSION, RECLAIMABLE)
+        f"fieldManager={manager}&force=true" for manager in (ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER)
     ]
 
 
@@ -140,9 +140,9 @@ def test_kueue_removes_status_of_earlier_release(world: World) -> None:
     assert world.managers() == [("batchyard", "Update")]
     world.write(UpdateStatus(with_path(world.workload(), ("status", "requeueState"), {"count": 1})))
     assert has_former_owner(world.workload())
-    world.write(Update(world.workload(), handed_over(world.workload())))
-    assert world.managers() == [(ADMISSION, "Apply")]
-    world.apply(ADMISSION, {"conditions": [condition("QuotaReserved", "False")]})
+    world.write(Update(world.workload(), transfer_field_ownership(world.workload())))
+    assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
+    world.apply(ADMISSION_MANAGER, {"conditions": [condition("QuotaReserved", "False")]})
     assert world.workload()["status"] == {"conditions": [condition("QuotaReserved", "False")]}
 
 
@@ -151,7 +151,11 @@ def test_each_part_of_status_has_its_field_manager(world: World) -> None:
     ready = {**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PodsReady")]}
     world.set_status(ready)
     world.set_status({**ready, "reclaimablePods": [{"name": "main", "count": 1}]})
-    assert [path.partition("=")[2].partition("&")[0] for path, _ in world.sent] == [ADMISSION, PODS_READY, RECLAIMABLE]
+    assert [path.partition("=")[2].partition("&")[0] for path, _ in world.sent] == [
+        ADMISSION_MANAGER,
+        PODS_READY_MANAGER,
+        RECLAIMABLE_PODS_MANAGER,
+    ]
     foreign = {**ready, "conditions": [*ready["conditions"], condition("Watched")]}
     world.apply("somebody", {"conditions": [condition("Watched")]})
     world.sent.clear()
@@ -171,5 +175,5 @@ _documents = st.dictionaries(st.sampled_from("abc"), _json, max_size=3)
 @given(_documents, _documents)
 def test_merge_patch_turns_one_document_into_another(before: dict[str, Any], after: dict[str, Any]) -> None:
     patch = merge_patch(before, after)
-    assert merged(before, patch) == after
+    assert apply_merge_patch(before, patch) == after
     assert (patch == {}) == (before == after)

@@ -2,7 +2,7 @@
 
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
-from batchyard.client.informer import Cache, Informer, InformerScope
+from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import HttpAnswer
 
 ONE = InformerScope("team", "fieldSelector=metadata.name%3Da")
@@ -10,7 +10,7 @@ EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 
 def test_list_and_watch_requests_have_selector_of_scope() -> None:
-    informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
+    informer = Informer(kind_info(scheme.JOB), ObjectCache(), 0, ONE)
     path = "/apis/batch/v1/namespaces/team/jobs"
     assert informer.plan_request().request.path == f"{path}?limit=500&{ONE.selector}"
     informer.process_list_page(EMPTY)
@@ -20,7 +20,7 @@ def test_list_and_watch_requests_have_selector_of_scope() -> None:
 
 
 def test_expired_page_is_followed_by_full_list() -> None:
-    informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
+    informer = Informer(kind_info(scheme.JOB), ObjectCache(), 0, ONE)
     informer.plan_request()
     informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
     informer.plan_request()
@@ -29,7 +29,7 @@ def test_expired_page_is_followed_by_full_list() -> None:
 
 
 def test_invalid_list_response_is_trouble_and_keeps_cache() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     informer = Informer(kind_info(scheme.JOB), cache, 0)
     job = b'{"metadata": {"name": "a", "namespace": "team", "resourceVersion": "3", "uid": "u"}}'
     informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))

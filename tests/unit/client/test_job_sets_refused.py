@@ -4,7 +4,7 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
+from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, TemporarilyForbidden
 from batchyard.api.meta import Obj, with_path
 from batchyard.client.local import AdmissionHooks, LocalClient
 from batchyard.controller_runtime.runner import Runner
@@ -41,7 +41,7 @@ class RefusingStage:
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (RefusedForNow(QUOTA), QUOTA),
+        (TemporarilyForbidden(QUOTA), QUOTA),
         (InvalidObject([ONE]), 'Job.batch "js-driver-0" is invalid: spec.a: no'),
         (InvalidObject([ONE, OTHER]), 'Job.batch "js-driver-0" is invalid: [spec.a: no, spec.b: never]'),
     ],
@@ -76,7 +76,7 @@ def test_many_jobs_are_created_in_batches() -> None:
 
 
 def test_rejected_job_set_with_many_jobs_builds_few_of_them() -> None:
-    refusing = RefusingStage(scheme.JOB, RefusedForNow(QUOTA))
+    refusing = RefusingStage(scheme.JOB, TemporarilyForbidden(QUOTA))
     refusing.stage.put(
         with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many")
     )

@@ -4,7 +4,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.client.garbage_collector import Scopes
+from batchyard.client.garbage_collector import NamespacedLookup
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, EventType, Propagation, WatchEvent
@@ -22,13 +22,13 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata}
 
 
-def recalled(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualEventLoop]:
+def recalled(*objs: Obj, scopes: NamespacedLookup | None = None) -> tuple[LocalClient, VirtualEventLoop]:
     """A client of a store that is recovered with these objects."""
     kernel = VirtualEventLoop()
     store = Store(recovered=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
     client = LocalClient(store, kernel)
     if scopes is not None:
-        client.judge_owners(scopes)
+        client.set_scope_lookup(scopes)
     client.recall([WatchEvent(EventType.ADDED, key_of(each), each, None, 1) for each in objs])
     kernel.run()
     return client, kernel

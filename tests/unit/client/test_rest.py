@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.errors import Conflict, InvalidObject, NotFound, RefusedForNow, Unanswered
+from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpAnswer, HttpRequest
@@ -192,7 +192,7 @@ def test_rejected_writes_return_matching_errors() -> None:
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)
     world.line.trouble = failing(HttpAnswer(403, b'{"message": "no"}'))
     refused = write(world, Create(config_map())).error
-    assert isinstance(refused, RefusedForNow), "rights may be given later"
+    assert isinstance(refused, TemporarilyForbidden), "rights may be given later"
     assert str(refused) == "no"
 
 
@@ -237,7 +237,7 @@ def test_write_is_retried_after_retry_after_time() -> None:
 def test_write_to_unavailable_server_gives_up() -> None:
     world = served()
     world.line.trouble = failing(*[HttpAnswer(503)] * 100)
-    assert isinstance(write(world, Create(config_map())).error, Unanswered)
+    assert isinstance(write(world, Create(config_map())).error, NoValidResponse)
 
 
 def test_create_with_lost_answer_succeeds() -> None:
@@ -258,7 +258,7 @@ def test_create_with_generated_name_is_not_retried() -> None:
     world = served()
     nameless = {**config_map(), "metadata": {"generateName": "c-", "namespace": "team"}}
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
-    assert isinstance(write(world, Create(nameless)).error, Unanswered)
+    assert isinstance(write(world, Create(nameless)).error, NoValidResponse)
     assert len(world.client.list(scheme.CONFIG_MAP)) == 1
 
 

@@ -35,23 +35,23 @@ def unstored(metadata: dict[str, Any], kind: str = "Job") -> Obj:
 
 
 def test_create_sets_uid_creation_time_and_generation() -> None:
-    metadata = local.created(unstored({"name": "a"}), "u9", NOW)["metadata"]
+    metadata = local.with_server_metadata(unstored({"name": "a"}), "u9", NOW)["metadata"]
     assert metadata == {"name": "a", "uid": "u9", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
 
 
 def test_create_keeps_given_uid_and_creation_time() -> None:
     given = {"name": "a", "uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 12}
-    metadata = local.created(unstored(given), "u9", NOW)["metadata"]
+    metadata = local.with_server_metadata(unstored(given), "u9", NOW)["metadata"]
     assert metadata == {**given, "generation": 1}
 
 
 def test_some_kinds_have_no_generation() -> None:
-    assert "generation" not in local.created(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
+    assert "generation" not in local.with_server_metadata(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
 
 
 def test_create_drops_deletion_timestamp() -> None:
     given = {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
-    assert "deletionTimestamp" not in local.created(unstored(given), "u9", NOW)["metadata"]
+    assert "deletionTimestamp" not in local.with_server_metadata(unstored(given), "u9", NOW)["metadata"]
 
 
 def test_generated_name_depends_on_uid() -> None:
@@ -70,64 +70,64 @@ def test_generated_name_has_at_most_63_characters() -> None:
 
 
 def test_object_needs_name_or_generate_name() -> None:
-    local.check_named({"metadata": {"name": "a"}})
-    local.check_named({"metadata": {"generateName": "a-"}})
+    local.check_name_given({"metadata": {"name": "a"}})
+    local.check_name_given({"metadata": {"generateName": "a-"}})
     with pytest.raises(InvalidObject, match="name or generateName is required"):
-        local.check_named({"metadata": {"name": ""}})
+        local.check_name_given({"metadata": {"name": ""}})
 
 
 def test_spec_change_increments_generation() -> None:
-    new = local.updated(stored(), with_path(stored(), ("spec", "suspend"), False))
+    new = local.apply_update(stored(), with_path(stored(), ("spec", "suspend"), False))
     assert new["metadata"]["generation"] == 4
     assert new["spec"] == {"suspend": False}
 
 
 def test_change_of_other_top_level_field_increments_generation() -> None:
-    assert local.updated(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
+    assert local.apply_update(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
     without = {field: value for field, value in stored().items() if field != "spec"}
-    new = local.updated(stored(), without)
+    new = local.apply_update(stored(), without)
     assert new["metadata"]["generation"] == 4
     assert "spec" not in new
 
 
 def test_metadata_change_keeps_generation() -> None:
-    new = local.updated(stored(), with_metadata(stored(), labels={"a": "b"}))
+    new = local.apply_update(stored(), with_metadata(stored(), labels={"a": "b"}))
     assert new["metadata"] == {**stored()["metadata"], "labels": {"a": "b"}}
 
 
 def test_update_does_not_write_status() -> None:
     before = stored()
-    new = local.updated(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
+    new = local.apply_update(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
     assert new["status"] is before["status"]
     bare = {field: value for field, value in before.items() if field != "status"}
-    assert "status" not in local.updated(bare, with_path(before, ("spec", "suspend"), False))
-    assert local.updated(before, bare) is before
+    assert "status" not in local.apply_update(bare, with_path(before, ("spec", "suspend"), False))
+    assert local.apply_update(before, bare) is before
 
 
 def test_update_does_not_write_server_side_metadata() -> None:
     before = stored(deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0, finalizers=["f"])
     sent = {"name": "a", "finalizers": ["f"], "generation": 99, "creationTimestamp": "1999-01-01T00:00:00Z"}
-    assert local.updated(before, {**before, "metadata": sent}) is before
+    assert local.apply_update(before, {**before, "metadata": sent}) is before
     meddling = with_metadata(stored(), deletionTimestamp="2026-01-01T00:00:00Z", labels={"a": "b"})
-    assert "deletionTimestamp" not in local.updated(stored(), meddling)["metadata"]
+    assert "deletionTimestamp" not in local.apply_update(stored(), meddling)["metadata"]
 
 
 def test_update_without_change_returns_same_object() -> None:
     before = stored()
-    assert local.updated(before, stored()) is before
-    assert local.updated(before, with_status(before, {"other": 1})) is before
-    assert local.status_updated(before, with_path(before, ("spec", "suspend"), False)) is before
+    assert local.apply_update(before, stored()) is before
+    assert local.apply_update(before, with_status(before, {"other": 1})) is before
+    assert local.apply_status_update(before, with_path(before, ("spec", "suspend"), False)) is before
 
 
 def test_status_update_writes_status_only() -> None:
     before = stored()
     sent = with_metadata({**with_path(before, ("spec", "suspend"), False), "status": {"active": 2}}, labels={"a": "b"})
-    assert local.status_updated(before, sent) == {**before, "status": {"active": 2}}
+    assert local.apply_status_update(before, sent) == {**before, "status": {"active": 2}}
 
 
 def test_status_update_without_status_removes_status() -> None:
     bare = {field: value for field, value in stored().items() if field != "status"}
-    assert local.status_updated(stored(), bare) == bare
+    assert local.apply_status_update(stored(), bare) == bare
 
 
 def test_preconditions_check_revision_and_uid() -> None:
@@ -140,11 +140,11 @@ def test_preconditions_check_revision_and_uid() -> None:
 
 
 def test_deletion_is_marked_once() -> None:
-    marked = local.marked_deleted(stored(), NOW)
+    marked = local.mark_deleted(stored(), NOW)
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 0
     assert marked["metadata"]["generation"] == 4
-    assert local.marked_deleted(marked, NOW + 1) is marked
+    assert local.mark_deleted(marked, NOW + 1) is marked
 
 
 def test_only_marked_object_without_finalizers_is_released() -> None:

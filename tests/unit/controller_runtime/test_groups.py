@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.controller_groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
+from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS, REMOTE_GROUPS, select_groups
 
 
 @pytest.mark.parametrize(
@@ -18,16 +18,16 @@ from batchyard.controller_groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
     ],
 )
 def test_chosen_parses_list_of_groups(text: str, found: tuple[str, ...]) -> None:
-    assert chosen(text) == found
+    assert select_groups(text) == found
 
 
 @pytest.mark.parametrize("text", ["queues", "-queues", "*,**"])
 def test_unknown_controller_group_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not in the list of known controllers: admission, "):
-        chosen(text)
+        select_groups(text)
 
 
 def test_remote_groups_exclude_runtime() -> None:
-    assert set(ON_KUBERNETES) < set(REMOTE)
+    assert set(KUBERNETES_GROUPS) < set(REMOTE_GROUPS)
     with pytest.raises(ValueError, match="runtime"):
-        chosen("runtime", REMOTE)
+        select_groups("runtime", REMOTE_GROUPS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, Unanswered
+from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, NoValidResponse
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
@@ -359,7 +359,7 @@ def test_writes_of_result_are_applied_in_order() -> None:
 
 def test_events_are_recorded_after_writes_succeed() -> None:
     script = always(Update(job(done=1)), events=[record_of("Done"), record_of("Dusted")])
-    bench = RunnerBench(ScriptedController(script=script, predicate=is_touch), errors=[Unanswered("lost")])
+    bench = RunnerBench(ScriptedController(script=script, predicate=is_touch), errors=[NoValidResponse("lost")])
     bench.touch()
     bench.run(Create(job()))
     assert bench.recorded == [(MILLISECOND, "scripted", "Done"), (MILLISECOND, "scripted", "Dusted")]
@@ -406,7 +406,7 @@ def test_independent_writes_continue_after_error() -> None:
 def test_first_error_of_independent_writes_determines_retry() -> None:
     outcome = ReconcileResult([Create(job("b")), Create(job("c"))], independent=True)
     controller = ScriptedController(script=in_turn(outcome, ReconcileResult()), predicate=is_touch)
-    bench = RunnerBench(controller, errors=[Unanswered("lost"), Conflict("second")])
+    bench = RunnerBench(controller, errors=[NoValidResponse("lost"), Conflict("second")])
     bench.touch()
     bench.run(seconds=MILLISECOND / SECOND)
     assert controller.reconciled == [("a", 0), ("a", MILLISECOND)]
@@ -423,7 +423,7 @@ def test_immediate_retries_are_limited() -> None:
 
 def test_other_errors_are_retried_with_backoff() -> None:
     controller = ScriptedController(script=count_to(1))
-    bench = RunnerBench(controller, errors=[Unanswered("lost")] * 4)
+    bench = RunnerBench(controller, errors=[NoValidResponse("lost")] * 4)
     bench.run(Create(job()), seconds=0)
     assert bench.runner.failing() == [("scripted", A, 1)]
     assert bench.runner.is_idle()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.errors import ApiError, InvalidObject, RefusedForNow
+from batchyard.api.errors import ApiError, InvalidObject, TemporarilyForbidden
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Reader
@@ -10,7 +10,7 @@ from batchyard.interfaces.controller import ReconcileResult
 from unit.controller_runtime.test_runner import RunnerBench, ScriptedController, count_to, is_touch, job, key
 
 
-@pytest.mark.parametrize("error", [InvalidObject([]), RefusedForNow("no right")])
+@pytest.mark.parametrize("error", [InvalidObject([]), TemporarilyForbidden("no right")])
 def test_rejected_write_is_retried_with_backoff_and_reported(error: ApiError) -> None:
     controller = ScriptedController(script=count_to(1))
     bench = RunnerBench(controller, errors=[error] * 4)

@@ -16,7 +16,9 @@ def workload() -> Iterator[str]:
     found = ShadowComparison(lambda: 7, lambda: DIVERGENCES_SHOWN_MAX + 2)
     key = next(iter(world.history.workload_histories.values())).key
     for of in (*["team-b/other"] * (DIVERGENCES_SHOWN_MAX + 1), key):
-        found.partings.appendleft(SchedulerDivergence(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"]))
+        found.recent_divergences.appendleft(
+            SchedulerDivergence(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"])
+        )
     world.history.comparison = found
     yield key
     world.history.comparison = None

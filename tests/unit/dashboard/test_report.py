@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 
-from batchyard.dashboard.static_report import SCRIPTS, asset, script_of_all
+from batchyard.dashboard.static_report import SCRIPTS, bundled_script, read_asset
 from batchyard.sim.result import Reporter
 from batchyard.sim.simulate import Simulation, read_scenario
 
@@ -80,19 +80,19 @@ def test_report_escapes_object_text_and_has_no_external_resources() -> None:
 
 
 def test_top_level_names_are_unique_across_scripts() -> None:
-    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_of_all(), re.MULTILINE)
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", bundled_script(), re.MULTILINE)
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_scripts_are_ordered_after_their_imports() -> None:
     for place, name in enumerate(SCRIPTS):
-        found = asset(f"js/{name}")
+        found = read_asset(f"js/{name}")
         assert found is not None
         imported = re.findall(r'^import .* from "\./(.+)";$', found.content.decode(), re.MULTILINE)
         assert set(imported) <= set(SCRIPTS[:place]), name
 
 
 def test_index_page_references_all_scripts() -> None:
-    page = asset("")
+    page = read_asset("")
     assert page is not None
     assert set(re.findall(r'(?:src|href)="js/(.+?)"', page.content.decode())) == set(SCRIPTS)

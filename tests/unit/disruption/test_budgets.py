@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.meta import key_of
-from batchyard.disruption.controller import EvictionRefusal, ExpectedPods, find_disrupted, status_of, verdict
+from batchyard.disruption.controller import EvictionRefusal, ExpectedPods, eviction_decision, find_disrupted, status_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_node
 from batchyard.placement.preemption import PodPreemption, find_preemption
@@ -31,7 +31,7 @@ def web(name: str = "pod", *, ready: bool = True, **fields: Any) -> dict[str, An
 
 
 def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> EvictionRefusal:
-    found = verdict(asked or web(), [judged], make.NOW).refusal
+    found = eviction_decision(asked or web(), [judged], make.NOW).refusal
     assert found is not None
     return found
 
@@ -68,7 +68,7 @@ def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
 
 
 def test_allowed_eviction_decrements_disruptions_allowed() -> None:
-    judged = verdict(web(), [budget(status={"disruptionsAllowed": 1})], make.NOW)
+    judged = eviction_decision(web(), [budget(status={"disruptionsAllowed": 1})], make.NOW)
     assert judged.refusal is None
     assert judged.spent is not None
     assert judged.spent["status"]["disruptedPods"] == {"pod": make.stamp()}
@@ -99,7 +99,7 @@ def test_budget_with_failed_sync_reports_reason() -> None:
 
 def test_eviction_of_pod_with_two_budgets_fails() -> None:
     two = [budget("a", status={"disruptionsAllowed": 1}), budget("b", status={"disruptionsAllowed": 1})]
-    found = verdict(web(), two, make.NOW).refusal
+    found = eviction_decision(web(), two, make.NOW).refusal
     assert found is not None
     assert found.code == 500
 
@@ -114,16 +114,16 @@ def test_eviction_of_pod_with_two_budgets_fails() -> None:
     ],
 )
 def test_eviction_of_pod_without_applicable_budget_is_allowed(asked: Any) -> None:
-    assert verdict(asked, [budget(status={"disruptionsAllowed": 0})], make.NOW) == (None, None)
+    assert eviction_decision(asked, [budget(status={"disruptionsAllowed": 0})], make.NOW) == (None, None)
 
 
 def test_eviction_of_unready_pod_is_allowed_if_enough_pods_are_healthy() -> None:
     unready = web(ready=False)
     none_left = {"disruptionsAllowed": 0, "desiredHealthy": 2}
-    assert verdict(unready, [budget(status={**none_left, "currentHealthy": 2})], make.NOW) == (None, None)
+    assert eviction_decision(unready, [budget(status={**none_left, "currentHealthy": 2})], make.NOW) == (None, None)
     assert refusal(budget(status={**none_left, "currentHealthy": 1}), unready).code == 429
     always = budget(status={**none_left, "currentHealthy": 1}, unhealthyPodEvictionPolicy="AlwaysAllow")
-    assert verdict(unready, [always], make.NOW) == (None, None)
+    assert eviction_decision(unready, [always], make.NOW) == (None, None)
 
 
 def on(name: str, node_name: str = "n", priority: int = 0, labels: Any = None) -> Any:

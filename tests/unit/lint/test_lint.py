@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from batchyard import simulate
-from batchyard.apiserver.patch import merged
-from batchyard.lint.findings import DOCUMENT, Severity
+from batchyard.apiserver.patch import apply_merge_patch
+from batchyard.lint.findings import RULES_DOCUMENT, Severity
 from batchyard.lint.registry import RULES, RULES_BY_NAME, lint
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ def changed(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
         if at is None:
             done.append(again)
         else:
-            done[at] = merged(done[at], change)
+            done[at] = apply_merge_patch(done[at], change)
     return done
 
 
@@ -124,7 +124,7 @@ def test_preemption_loop_finding_is_confirmed_by_simulation(name: str) -> None:
 
 
 def test_documentation_lists_every_rule_with_severity_and_summary() -> None:
-    text = (ROOT / DOCUMENT).read_text()
+    text = (ROOT / RULES_DOCUMENT).read_text()
     sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
     assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
     assert [

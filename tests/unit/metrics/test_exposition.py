@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from batchyard.metrics.exposition import Exposition, Scrape, groups_in
+from batchyard.metrics.exposition import Exposition, Scrape, selected_groups
 
 LARGE = "x" * 100_000
 
@@ -27,15 +27,15 @@ def test_exposition_filters_by_group_and_rejects_unknown_group() -> None:
 
 def test_groups_in_returns_every_collect_parameter() -> None:
     stated = [("collect[]", "kueue"), ("other", "x"), ("collect[]", "gpus")]
-    assert groups_in({"collect[]": "kueue", "other": "x"}, stated) == ["kueue", "gpus"]
-    assert groups_in({}, []) == []
+    assert selected_groups({"collect[]": "kueue", "other": "x"}, stated) == ["kueue", "gpus"]
+    assert selected_groups({}, []) == []
 
 
 def test_scrape_yields_to_event_loop_between_parts() -> None:
     waiting: list[Callable[[], None]] = []
     scrape = Scrape(iter(["a", "", "b"]), waiting.append)
     received: list[object] = []
-    scrape.on_news = lambda: received.extend(scrape.take())
+    scrape.on_new_data = lambda: received.extend(scrape.take())
     received.extend(scrape.take())
     assert (received, list(scrape.take())) == ([b"a"], [])
     while waiting:

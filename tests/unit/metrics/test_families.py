@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Counters, Histograms, Metric, number, text_of
+from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Counters, Histograms, Metric, format_value, gauge_text
 
 COUNT = Metric("seen_total", COUNTER, "What was seen", ("queue", "role"))
 TIME = Metric("took_seconds", HISTOGRAM, "How long", ("queue",), (1.0, 2.5))
@@ -41,7 +41,7 @@ def test_counters_report_changed_value() -> None:
 
 
 def test_family_without_series_has_empty_text() -> None:
-    assert (all_of(Counters(COUNT)), all_of(Histograms(TIME)), text_of(COUNT, [])) == ("", "", "")
+    assert (all_of(Counters(COUNT)), all_of(Histograms(TIME)), gauge_text(COUNT, [])) == ("", "", "")
 
 
 def test_histogram_buckets_are_cumulative_up_to_their_bound() -> None:
@@ -82,7 +82,9 @@ def test_forget_removes_series_of_deleted_queue() -> None:
 
 
 def test_label_values_are_escaped() -> None:
-    assert text_of(Metric("x", GAUGE, "h", ("a",)), [(('say "no"\\\n',), 1)]).endswith('x{a="say \\"no\\"\\\\\\n"} 1\n')
+    assert gauge_text(Metric("x", GAUGE, "h", ("a",)), [(('say "no"\\\n',), 1)]).endswith(
+        'x{a="say \\"no\\"\\\\\\n"} 1\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,4 +92,4 @@ def test_label_values_are_escaped() -> None:
     [(1, "1"), (2.0, "2"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (1e16, "1e+16")],
 )
 def test_numbers_use_prometheus_notation(value: float, reported: str) -> None:
-    assert number(value) == reported
+    assert format_value(value) == reported

@@ -7,9 +7,9 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.metrics.gpus import (
-    LOADING,
+    LOAD_STEP,
+    LOADING_TIME,
     MEASURED,
-    STEP,
     GpuHolder,
     GpuState,
     SimulatedGpus,
@@ -53,26 +53,28 @@ def test_running_pod_keeps_its_gpu_busy_and_others_stay_idle() -> None:
 
 
 def test_simulated_utilization_varies_over_time_and_is_deterministic() -> None:
-    course = [simulated_load("uid-a", 0, step * STEP) for step in range(400)]
-    assert [load.busy for load in course] == [simulated_load("uid-a", 0, step * STEP + 7).busy for step in range(400)]
-    working = [load.busy for load in course[LOADING // STEP :]]
+    course = [simulated_load("uid-a", 0, step * LOAD_STEP) for step in range(400)]
+    assert [load.busy for load in course] == [
+        simulated_load("uid-a", 0, step * LOAD_STEP + 7).busy for step in range(400)
+    ]
+    working = [load.busy for load in course[LOADING_TIME // LOAD_STEP :]]
     assert all(5 <= busy <= 100 for busy in working)
     assert sum(busy < 40 for busy in working) in range(10, 60)
     assert 60 < sum(working) / len(working) < 100
     assert sum(one != other for one, other in pairwise(working)) > 300
-    assert len({load.memory for load in course[LOADING // STEP :]}) == 1
+    assert len({load.memory for load in course[LOADING_TIME // LOAD_STEP :]}) == 1
 
 
 def test_simulated_load_is_low_while_pod_loads() -> None:
     assert simulated_load("uid-a", 0, -SECOND) == SimulatedLoad(simulated_load("uid-a", 0, 0).busy, 0)
     early, late = simulated_load("uid-a", 0, 10 * SECOND), simulated_load("uid-a", 0, 29 * SECOND)
     assert early.busy < 30
-    assert 0 < early.memory < late.memory < simulated_load("uid-a", 0, LOADING).memory + 1
+    assert 0 < early.memory < late.memory < simulated_load("uid-a", 0, LOADING_TIME).memory + 1
 
 
 def test_simulated_load_differs_by_pod_and_gpu() -> None:
     courses = [
-        [simulated_load(uid, gpu, step * STEP).busy for step in range(40)] for uid in ("a", "b") for gpu in (0, 1)
+        [simulated_load(uid, gpu, step * LOAD_STEP).busy for step in range(40)] for uid in ("a", "b") for gpu in (0, 1)
     ]
     assert len({tuple(course) for course in courses}) == 4
 

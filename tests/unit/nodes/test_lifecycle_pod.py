@@ -36,14 +36,14 @@ def test_deleted_at_is_grace_period_before_deletion_timestamp() -> None:
 
 def test_ended_pod_with_zero_grace_period_is_held_only_by_finalizers() -> None:
     deleted = {"deletionTimestamp": make.stamp(), "deletionGracePeriodSeconds": 0}
-    assert pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=deleted))
-    assert not pods.is_gone_but_for_finalizers(pod(status=running(), metadata=deleted))
+    assert pods.has_only_finalizers_left(pod(status={"phase": "Failed"}, metadata=deleted))
+    assert not pods.has_only_finalizers_left(pod(status=running(), metadata=deleted))
     with_time = {**deleted, "deletionGracePeriodSeconds": 30}
-    assert not pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=with_time))
+    assert not pods.has_only_finalizers_left(pod(status={"phase": "Failed"}, metadata=with_time))
 
 
 def test_failed_pod_keeps_status_and_gets_disruption_target() -> None:
-    failed = pods.failed(pod(status=running()), pods.BY_POD_GC, make.at(5))
+    failed = pods.with_failed_phase(pod(status=running()), pods.DISRUPTION_BY_POD_GC, make.at(5))
     assert failed["status"]["phase"] == "Failed"
     assert stated(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
     assert failed["status"]["startTime"] == make.stamp()
@@ -51,22 +51,22 @@ def test_failed_pod_keeps_status_and_gets_disruption_target() -> None:
 
 def test_ended_pod_is_not_marked_as_failed() -> None:
     ended = pod(status={"phase": "Succeeded"})
-    assert pods.failed(ended, pods.BY_POD_GC, make.NOW) is ended
+    assert pods.with_failed_phase(ended, pods.DISRUPTION_BY_POD_GC, make.NOW) is ended
 
 
 def test_not_ready_changes_only_ready_condition() -> None:
-    marked = pods.not_ready(pod(status=running()), make.at(50))
+    marked = pods.with_ready_false(pod(status=running()), make.at(50))
     assert not pods.is_ready(marked)
     assert marked["status"]["conditions"][0]["lastTransitionTime"] == make.stamp(50)
     assert marked["status"]["conditions"][1] == running()["conditions"][1]
-    assert pods.not_ready(marked, make.at(60)) is marked
+    assert pods.with_ready_false(marked, make.at(60)) is marked
     unheard = pod()
-    assert pods.not_ready(unheard, make.NOW) is unheard
+    assert pods.with_ready_false(unheard, make.NOW) is unheard
 
 
 def test_same_disruption_condition_is_not_written_again() -> None:
-    once = pods.disrupted(pod(status=running()), pods.BY_TAINT, make.at(5))
-    assert pods.disrupted(once, pods.BY_TAINT, make.at(9)) is once
+    once = pods.with_disruption(pod(status=running()), pods.DISRUPTION_BY_TAINT, make.at(5))
+    assert pods.with_disruption(once, pods.DISRUPTION_BY_TAINT, make.at(9)) is once
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_same_disruption_condition_is_not_written_again() -> None:
     ],
 )
 def test_pod_is_evicted_when_its_toleration_of_taint_ends(tolerations: list[Any], seconds: float | None) -> None:
-    found = pods.driven_out_at(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
+    found = pods.taint_eviction_time(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
     assert found == (None if seconds is None else make.at(seconds))
 
 
 def test_eviction_time_uses_shortest_toleration_and_earliest_taint() -> None:
     tolerations = [toleration("a", 100), toleration("b", 40)]
     taints = [taint("a", since=5), taint("b", since=30)]
-    assert pods.driven_out_at(pod(status=running(), tolerations=tolerations), taints) == make.at(45)
+    assert pods.taint_eviction_time(pod(status=running(), tolerations=tolerations), taints) == make.at(45)
 
 
 def test_pod_started_after_taint_tolerates_it_from_its_own_start() -> None:
     late = pod(status=running(60), tolerations=[toleration("a", 10)])
-    assert pods.driven_out_at(late, [taint("a", since=5)]) == make.at(70)
-    assert pods.driven_out_at(late, [taint("a", since=None)]) == make.at(70)
+    assert pods.taint_eviction_time(late, [taint("a", since=5)]) == make.at(70)
+    assert pods.taint_eviction_time(late, [taint("a", since=None)]) == make.at(70)
 
 
 def test_pods_are_indexed_by_node() -> None:

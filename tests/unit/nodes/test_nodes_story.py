@@ -10,7 +10,7 @@ from batchyard.base.instant import Instant
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Delete, EventType, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import Controller
-from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.health import NodeHealth, TaintEviction
@@ -24,7 +24,7 @@ TOLERANT = [toleration("node.kubernetes.io/unreachable", 300), toleration("node.
 
 
 def controllers() -> Sequence[Controller]:
-    return Kubelets(slow(3)), NodeAgents(), NodeHealth(), TaintEviction(), PodGarbageCollector()
+    return SimulatedKubelets(slow(3)), NodeAgents(), NodeHealth(), TaintEviction(), PodGarbageCollector()
 
 
 def long_pod(name: str, on: str = "node", **spec: Any) -> Any:

@@ -9,8 +9,8 @@ import pytest
 
 from batchyard.api.manifests import decode
 from batchyard.apiserver.crd.definitions import DefinitionStrategy
-from batchyard.cli.commands.install import faults_of
-from batchyard.controller_groups import ON_KUBERNETES, REMOTE
+from batchyard.cli.commands.install import option_problems
+from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests
 from batchyard.server.operator.coexistence import OPERATOR_CONFIG_MAP
 from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
@@ -39,7 +39,7 @@ def test_deploy_files_are_up_to_date(path: Path) -> None:
     assert path.read_text("utf-8") == files()[path], "run tools/installation_files.py"
 
 
-@pytest.mark.parametrize("settings", [InstallSettings(), InstallSettings(controllers=REMOTE, webhooks=False)])
+@pytest.mark.parametrize("settings", [InstallSettings(), InstallSettings(controllers=REMOTE_GROUPS, webhooks=False)])
 def test_api_server_accepts_all_manifests(settings: InstallSettings) -> None:
     definitions = DefinitionStrategy()
     for obj in manifests(settings):
@@ -48,7 +48,7 @@ def test_api_server_accepts_all_manifests(settings: InstallSettings) -> None:
 
 
 def test_roles_have_no_wildcards_and_no_access_to_rbac_or_all_secrets() -> None:
-    cluster = role(InstallSettings(controllers=[group for group in REMOTE if group != "namespaces"]))
+    cluster = role(InstallSettings(controllers=[group for group in REMOTE_GROUPS if group != "namespaces"]))
     assert not [rule for rule in cluster | role(InstallSettings(), "Role") if "*" in "".join(rule)]
     assert not [rule for rule in cluster if rule[0] == "rbac.authorization.k8s.io" or rule[1] == "secrets"]
 
@@ -135,8 +135,13 @@ VALUES: Any = [
         InstallSettings(controllers=("jobset",), priority_class="", user_roles=False, page=False),
     ),
     (
-        ("--set", f"controllers={{{','.join(REMOTE)}}},definitions=false,fairSharing=true,scraping=PodMonitoring"),
-        InstallSettings(controllers=REMOTE, definitions=False, fair_sharing=True, scraping=Scraping.POD_MONITORING),
+        (
+            "--set",
+            f"controllers={{{','.join(REMOTE_GROUPS)}}},definitions=false,fairSharing=true,scraping=PodMonitoring",
+        ),
+        InstallSettings(
+            controllers=REMOTE_GROUPS, definitions=False, fair_sharing=True, scraping=Scraping.POD_MONITORING
+        ),
     ),
     (
         ("--set", "name=queues,image.repository=there/it,image.tag=v2,arguments={--log-level=info}"),
@@ -170,7 +175,7 @@ def test_helm_chart_passes_helm_lint() -> None:
 
 def test_helm_chart_enables_default_controllers_of_operator() -> None:
     (values,) = objects_printed_by("cat", f"{CHART}/values.yaml")
-    assert tuple(values["controllers"]) == ON_KUBERNETES
+    assert tuple(values["controllers"]) == KUBERNETES_GROUPS
 
 
 @pytest.mark.parametrize(
@@ -183,5 +188,5 @@ def test_helm_chart_enables_default_controllers_of_operator() -> None:
     ],
 )
 def test_invalid_install_settings_are_rejected(settings: InstallSettings, option: str) -> None:
-    assert [option for option, _ in faults_of(settings)] == [option]
-    assert [*faults_of(InstallSettings())] == []
+    assert [option for option, _ in option_problems(settings)] == [option]
+    assert [*option_problems(InstallSettings())] == []

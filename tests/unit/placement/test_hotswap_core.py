@@ -13,7 +13,7 @@ from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
 from batchyard.placement.hotswap import EvictionUnit, HotswapPlan, find_hotswap, message
 from batchyard.placement.node_filters import AutoscalingProfile
-from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.messages import parse_preemptor_uid
 from unit.placement.hotswap_make import HIGH, LOW, EvictionUnits, claim, names, running, slice_of
 from unit.placement.placement_make import cluster, member, node, pod
 
@@ -196,7 +196,7 @@ def test_hotswap_message_names_preemptor_victim_and_lost_work() -> None:
         "Preempted to accommodate a workload (UID: u1, JobUID: UNKNOWN) due to Hotswap: team/high needs the nodes of"
         " team/low, whose 4 pods lose 61m of work since their last checkpoints"
     )
-    assert preemptor_uid_of(reported) == "u1"
+    assert parse_preemptor_uid(reported) == "u1"
 
 
 # --- properties ---

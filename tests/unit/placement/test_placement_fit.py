@@ -1,7 +1,7 @@
 """The node chosen for a pod, and the message if there is none."""
 
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.filtering import ChosenNode, find_node, pick_node, why_not
+from batchyard.placement.filtering import ChosenNode, choose_node, filter_failure_reasons, find_node
 from batchyard.placement.node_filters import AutoscalingProfile
 from unit.placement.placement_make import (
     HOST,
@@ -76,7 +76,7 @@ def test_unschedulable_message_without_nodes() -> None:
 
 def test_why_not_returns_reasons_of_single_node() -> None:
     nodes = cluster(node("a"), node("b", taints=[TAINT]))
-    reasons = [why_not(view(pod("p")), of, nodes) for of in nodes]
+    reasons = [filter_failure_reasons(view(pod("p")), of, nodes) for of in nodes]
     assert reasons == [(), ("node(s) had untolerated taint {reserved: true}",)]
 
 
@@ -121,8 +121,8 @@ def test_nominated_pod_does_not_satisfy_affinity() -> None:
 def test_pick_node_agrees_with_find_node() -> None:
     nodes = cluster(node("a"))
     assert find_node(view(pod("p")), nodes) == ChosenNode("a")
-    assert pick_node(view(pod("p")), nodes) == "a"
-    assert pick_node(view(pod("q", cpu="9")), nodes) == ""
+    assert choose_node(view(pod("p")), nodes) == "a"
+    assert choose_node(view(pod("q", cpu="9")), nodes) == ""
 
 
 def test_conflicting_node_names_are_reported_as_affinity_conflict() -> None:

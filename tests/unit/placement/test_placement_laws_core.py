@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchyard.api.meta import Obj
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.filtering import Unschedulable, find_node, pick_node, why_not
+from batchyard.placement.filtering import Unschedulable, choose_node, filter_failure_reasons, find_node
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import PodPreemption, find_preemption
@@ -54,7 +54,7 @@ class ClusterHistory:
         elif kind == "nominate":
             self.nominated[what[0]["metadata"]["uid"]] = what
             self.nodes.nominate(view(what[0]), what[1])
-        elif kind == "pod" and (place := pick_node(view(what), self.nodes)):
+        elif kind == "pod" and (place := choose_node(view(what), self.nodes)):
             self.pod_objs[what["metadata"]["uid"]] = {**what, "spec": {**what["spec"], "nodeName": place}}
             self.nodes.add_pod(view(what), place)
         elif kind == "ask":
@@ -92,8 +92,8 @@ def test_incremental_snapshot_agrees_with_rebuilt_snapshot(
 @given(changes(), pods("x"))
 def test_pick_node_returns_node_without_obstacles(history: list[tuple[str, Any]], pending: Obj) -> None:
     cluster_nodes = run(history).nodes
-    free = [n.name for n in cluster_nodes if not why_not(view(pending), n, cluster_nodes)]
-    place = pick_node(view(pending), cluster_nodes)
+    free = [n.name for n in cluster_nodes if not filter_failure_reasons(view(pending), n, cluster_nodes)]
+    place = choose_node(view(pending), cluster_nodes)
     assert place in free if free else place == ""
 
 
@@ -122,4 +122,4 @@ def test_preemptor_fits_after_victims_are_removed(history: list[tuple[str, Any]]
         for victim in found.victims:
             cluster_nodes.remove_pod(victim.uid)
         cluster_nodes.nominate(preemptor, found.node)
-        assert pick_node(preemptor, cluster_nodes) == found.node
+        assert choose_node(preemptor, cluster_nodes) == found.node

@@ -9,7 +9,7 @@ import yaml
 
 from batchyard.api.kueue_configuration import read_configuration
 from batchyard.base.instant import MINUTE
-from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import ENGINE, render
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
@@ -107,7 +107,7 @@ def test_changed_configuration_restarts_manager(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_kueue_configuration_is_rejected(stated: str, reported: str) -> None:
-    with pytest.raises(InvalidPlatform, match=r"p\.yaml:8: spec\.kueue") as caught:
+    with pytest.raises(InvalidPlatformError, match=r"p\.yaml:8: spec\.kueue") as caught:
         read(f"  kueue: {stated}\n")
     assert reported in str(caught.value)
 
@@ -128,7 +128,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     ],
 )
 def test_unsupported_operator_configuration_is_rejected(stated: str, reported: str) -> None:
-    with pytest.raises(InvalidPlatform) as caught:
+    with pytest.raises(InvalidPlatformError) as caught:
         read(f"  kueue: {stated}\n", OURS)
     assert reported in str(caught.value)
 

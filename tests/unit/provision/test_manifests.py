@@ -11,8 +11,8 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.package_data import find_folder
-from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
-from batchyard.provision.manifests import made
+from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
+from batchyard.provision.manifests import platform_objects
 from batchyard.provision.model import PlatformModel
 from batchyard.sim.scenario import files_below
 
@@ -33,7 +33,7 @@ def example(name: str, **changes: str) -> PlatformModel:
 
 
 def objects(platform: PlatformModel) -> list[Obj]:
-    return [each.obj for group in made(platform).values() for each in group]
+    return [each.obj for group in platform_objects(platform).values() for each in group]
 
 
 def by_key(found: Iterable[Obj]) -> dict[Key, Obj]:
@@ -145,7 +145,7 @@ def test_flavors_with_other_resources_form_separate_groups() -> None:
 
 
 def test_invalid_value_is_reported_with_its_path() -> None:
-    with pytest.raises(InvalidPlatform) as reported:
+    with pytest.raises(InvalidPlatformError) as reported:
         example(
             "refarch", **{"cpu: {nominalQuota: 0, borrowingLimit: 4}": "cpu: {nominalQuota: -1, borrowingLimit: 4}"}
         )

@@ -9,7 +9,7 @@ import yaml
 
 from batchyard.api.manifests import decode
 from batchyard.package_data import read_folder
-from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.system_pods import system_pod_faults, system_pods
@@ -186,7 +186,7 @@ def test_changed_configuration_restarts_prometheus() -> None:
     ],
 )
 def test_invalid_monitoring_stack_is_rejected(stack: str, reported: str) -> None:
-    with pytest.raises(InvalidPlatform, match=reported):
+    with pytest.raises(InvalidPlatformError, match=reported):
         platform(stack=stack)
 
 
@@ -195,7 +195,7 @@ def test_team_in_monitoring_namespace_is_rejected() -> None:
     assert "namespace: monitoring" in text
     read_platform(PlatformSource("p.yaml", text))
     with pytest.raises(
-        InvalidPlatform, match="the namespace monitoring is reserved for Kubernetes, the engine or its monitoring"
+        InvalidPlatformError, match="the namespace monitoring is reserved for Kubernetes, the engine or its monitoring"
     ):
         read_platform(
             PlatformSource("p.yaml", text.replace("\nspec:\n", "\nspec:\n  monitoring: {stack: {enabled: true}}\n"))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.api.scheme import table
+from batchyard.api.scheme import field_table
 from batchyard.package_data import find_folder
-from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import LocalQueue, MetricsCollector, PlatformEngine, PlatformModel
 
 SMALL = """\
@@ -46,7 +46,7 @@ def read(text: str = SMALL) -> PlatformModel:
 
 
 def faults(text: str) -> str:
-    with pytest.raises(InvalidPlatform) as caught:
+    with pytest.raises(InvalidPlatformError) as caught:
         read(text)
     return str(caught.value)
 
@@ -274,7 +274,7 @@ def test_all_faults_are_reported_together() -> None:
 
 def test_each_field_is_documented() -> None:
     reported = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
-    types = {name: fields for name, fields in table("platform.v1alpha1").items() if name != "Platform"}
+    types = {name: fields for name, fields in field_table("platform.v1alpha1").items() if name != "Platform"}
     assert [
         f"{name}.{field}" for name, fields in types.items() for field in fields if f"`{field}`" not in reported
     ] == []

@@ -7,7 +7,7 @@ from resource import RLIMIT_FSIZE, setrlimit
 import pytest
 import yaml
 
-from batchyard.cli.platform.render import RECORD, write
+from batchyard.cli.platform.render import RECORD_FILE, write_platform_files
 from batchyard.package_data import find_folder, read_folder
 from batchyard.provision.engine import engine_deployments
 from batchyard.provision.loading import PlatformSource, read_platform
@@ -30,7 +30,7 @@ def files_in(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != RECORD
+        if path.is_file() and path.name != RECORD_FILE
     }
 
 
@@ -94,24 +94,24 @@ def test_driver_installer_is_added_when_gke_drivers_are_disabled() -> None:
 
 
 def test_obsolete_files_are_deleted(tmp_path: Path) -> None:
-    write({"a.yaml": "a", "sub/b.yaml": "b"}, tmp_path, overwrite=False)
-    assert write({"a.yaml": "new"}, tmp_path, overwrite=False) == ([], 1)
+    write_platform_files({"a.yaml": "a", "sub/b.yaml": "b"}, tmp_path, overwrite=False)
+    assert write_platform_files({"a.yaml": "new"}, tmp_path, overwrite=False) == ([], 1)
     assert files_in(tmp_path) == {"a.yaml": "new"}
     assert not (tmp_path / "sub").exists()
 
 
 def test_foreign_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
-    write({"a.yaml": "a"}, tmp_path, overwrite=False)
-    write({"b.yaml": "b"}, tmp_path, overwrite=False)
+    write_platform_files({"a.yaml": "a"}, tmp_path, overwrite=False)
+    write_platform_files({"b.yaml": "b"}, tmp_path, overwrite=False)
     assert files_in(tmp_path) == {"b.yaml": "b", "mine.yaml": "mine"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_changed_file_is_replaced_only_with_overwrite(tmp_path: Path, overwrite: bool) -> None:
-    write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
+    write_platform_files({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
     (tmp_path / "a.yaml").write_text("changed")
-    in_the_way, _ = write({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=overwrite)
+    in_the_way, _ = write_platform_files({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=overwrite)
     assert in_the_way == ([] if overwrite else ["a.yaml"])
     assert files_in(tmp_path) == (
         {"a.yaml": "new", "b.yaml": "new"} if overwrite else {"a.yaml": "changed", "b.yaml": "b"}
@@ -119,36 +119,36 @@ def test_changed_file_is_replaced_only_with_overwrite(tmp_path: Path, overwrite:
 
 
 def test_changed_obsolete_file_is_kept(tmp_path: Path) -> None:
-    write({"a.yaml": "a"}, tmp_path, overwrite=False)
+    write_platform_files({"a.yaml": "a"}, tmp_path, overwrite=False)
     (tmp_path / "a.yaml").write_text("changed")
-    assert write({"b.yaml": "b"}, tmp_path, overwrite=False) == ([], 0)
+    assert write_platform_files({"b.yaml": "b"}, tmp_path, overwrite=False) == ([], 0)
     assert files_in(tmp_path) == {"a.yaml": "changed", "b.yaml": "b"}
 
 
 def test_interrupted_write_recognizes_its_files(tmp_path: Path) -> None:
-    write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
+    write_platform_files({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
     (tmp_path / "b.yaml").unlink()
     (tmp_path / "b.yaml").mkdir()
     (tmp_path / "b.yaml" / "mine").write_text("mine")
     with pytest.raises(OSError, match="directory"):
-        write({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=True)
+        write_platform_files({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=True)
     (tmp_path / "b.yaml" / "mine").unlink()
     (tmp_path / "b.yaml").rmdir()
-    assert write({"a.yaml": "newer", "b.yaml": "newer"}, tmp_path, overwrite=False) == ([], 0)
+    assert write_platform_files({"a.yaml": "newer", "b.yaml": "newer"}, tmp_path, overwrite=False) == ([], 0)
 
 
 def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    write({"a.yaml": "a"}, folder, overwrite=False)
+    write_platform_files({"a.yaml": "a"}, folder, overwrite=False)
 
     def without_room() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         setrlimit(RLIMIT_FSIZE, (4000, 4000))
-        write({"a.yaml": "b" * 5000}, folder, overwrite=False)
+        write_platform_files({"a.yaml": "b" * 5000}, folder, overwrite=False)
 
     assert in_a_process(without_room, tmp_path / "told") == 70
     assert files_in(folder) == {"a.yaml": "a"}
-    assert write({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)
+    assert write_platform_files({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)
 
 
 def test_managed_prometheus_reads_kueue_metrics_with_reader_token() -> None:

@@ -3,11 +3,11 @@
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.google import made_on_google
+from batchyard.provision.google import google_resource_names
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.provision.system_pods import Supply, quotas, supplies
+from batchyard.provision.system_pods import MachineSupply, machine_supplies, quotas
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 HEAD = """\
@@ -31,8 +31,8 @@ def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> PlatformModel
     return read_platform(PlatformSource("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
 
 
-def supply(row: str) -> Supply:
-    (only,) = supplies(pools(row))
+def supply(row: str) -> MachineSupply:
+    (only,) = machine_supplies(pools(row))
     return only
 
 
@@ -56,12 +56,12 @@ def test_idle_and_full_costs_follow_from_bounds() -> None:
 
 
 def test_reserved_machines_cost_less_than_on_demand() -> None:
-    by_name = {each.name: each for each in supplies(example("refarch"))}
+    by_name = {each.name: each for each in machine_supplies(example("refarch"))}
     assert by_name["spot-np"].price < by_name["reserved-np"].price < by_name["ondemand-np"].price
 
 
 def test_auto_provisioned_machines_derive_from_flavor_quota() -> None:
-    made = supplies(example("refarch"))[-1]
+    made = machine_supplies(example("refarch"))[-1]
     assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
     assert (made.minimum, made.maximum, made.provisioning) == (0, 8, "spot")
 
@@ -70,7 +70,7 @@ def test_auto_provisioning_limit_bounds_supply() -> None:
     text = EXAMPLES["refarch.yaml"].replace(
         "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
     )
-    assert supplies(read_platform(PlatformSource("p", text)))[-1].maximum == 3
+    assert machine_supplies(read_platform(PlatformSource("p", text)))[-1].maximum == 3
 
 
 def needed(platform: PlatformModel) -> dict[str, int]:
@@ -116,7 +116,7 @@ def test_platform_without_google_cloud_has_no_quotas() -> None:
 
 def test_listed_google_resources_match_terraform_variables() -> None:
     platform = example("refarch")
-    reported = made_on_google(platform)
+    reported = google_resource_names(platform)
     variables = render(platform)["terraform/terraform.tfvars"]
     names = [
         *reported["node pool"],
@@ -140,7 +140,7 @@ def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
     platform = read_platform(
         PlatformSource("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
     )
-    reported = made_on_google(platform)
+    reported = google_resource_names(platform)
     assert reported["reservation"] == ["machine-reservation"]
     assert reported["future reservation, draft"] == ["december"]
     assert reported["future reservation, submitted"] == ["january"]

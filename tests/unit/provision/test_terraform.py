@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import batchyard.provision.terraform
-from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformEngine, PlatformModel
 from batchyard.provision.terraform import pools
 from batchyard.provision.terraform.files import files
@@ -192,7 +192,7 @@ def test_submission_of_unknown_reservation_is_rejected() -> None:
     reported = re.escape(
         'spec.google.submitReservations[0]: "november" is not a future reservation that Terraform creates'
     )
-    with pytest.raises(InvalidPlatform, match=reported):
+    with pytest.raises(InvalidPlatformError, match=reported):
         platform("{project: my-project, submitReservations: [november]}", BOOKED)
 
 
@@ -374,5 +374,5 @@ def test_kept_repository_is_excluded_from_destroy() -> None:
     ],
 )
 def test_invalid_image_is_rejected(image: str, path: str) -> None:
-    with pytest.raises(InvalidPlatform, match=re.escape(f"spec.google.{path}: ")):
+    with pytest.raises(InvalidPlatformError, match=re.escape(f"spec.google.{path}: ")):
         platform(f"{{project: my-project, images: [{image}]}}")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import INT64_MAX
-from batchyard.scheduling.quota import LOWEST, Share, compare, share_of
+from batchyard.scheduling.quota import LOWEST_SHARE, Share, compare_shares, dominant_share
 from yard import Yard, cohort, group, queue, quota
 
 
 def share(yard: Yard, name: str) -> Share:
-    return share_of(yard.node(name), yard.snapshot.names)
+    return dominant_share(yard.node(name), yard.snapshot.names)
 
 
 def lending(**fields: Any) -> Yard:
@@ -137,11 +137,11 @@ def test_borrowing_limit_of_cohort_reduces_lendable_quota_of_its_queues() -> Non
         pytest.param(Share(1, 900, "", ()), Share(0, 1, "", ()), -1, id="any share is below zero weight"),
         pytest.param(Share(0, 2, "", ()), Share(0, 1, "", ()), 1, id="unweighted shares of zero weights are compared"),
         pytest.param(Share(0, 0, "", ()), Share(1, 1, "", ()), -1, id="zero weight without borrowing is zero"),
-        pytest.param(LOWEST, Share(1, 0, "", ()), -1, id="lowest is below zero"),
+        pytest.param(LOWEST_SHARE, Share(1, 0, "", ()), -1, id="lowest is below zero"),
     ],
 )
 def test_shares_are_compared_by_weight(a: Share, b: Share, expected: int) -> None:
-    assert (compare(a, b), compare(b, a)) == (expected, -expected)
+    assert (compare_shares(a, b), compare_shares(b, a)) == (expected, -expected)
 
 
 def test_is_borrowing_on_checks_only_requested_resources() -> None:

@@ -52,7 +52,7 @@ def test_fair_sharing_uses_configured_strategies() -> None:
     fair = parse_kueue_settings(configuration("fairSharing: {preemptionStrategies: [LessThanInitialShare]}")).policy
     assert fair == SchedulingPolicy(fair_sharing=True, strategies=(FairSharingStrategy.INITIAL_SHARE,))
     assert parse_kueue_settings(configuration()).policy.fair_strategies == ()
-    assert KueueSettings().sharing_fairly().policy.fair_strategies == tuple(FairSharingStrategy)
+    assert KueueSettings().with_fair_sharing().policy.fair_strategies == tuple(FairSharingStrategy)
 
 
 def test_deployment_fields_are_listed() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.controller import TraceSpan
-from batchyard.scheduling.workload_traces import WorkloadTracer, root_of, trace_of
+from batchyard.scheduling.workload_traces import WorkloadTracer, root_span_id, workload_trace_id
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 
@@ -27,7 +27,7 @@ def test_phases_cover_workload_span_without_gap(example: str) -> None:
     spans, world = run_example(example)
     roots = [span for span in spans if not span.parent]
     workloads = {w["metadata"]["uid"] for w in world.objects("Workload.kueue.x-k8s.io")}
-    assert {trace_of(uid) for uid in workloads} == {root.trace for root in roots}
+    assert {workload_trace_id(uid) for uid in workloads} == {root.trace for root in roots}
     for root in roots:
         phases = sorted((s for s in spans if s.parent == root.id and s.trace == root.trace), key=lambda s: s.start)
         assert [phase.start for phase in phases] == [root.start, *(phase.end for phase in phases[:-1])]
@@ -61,7 +61,7 @@ def test_workload_span_has_queue_and_flavor_attributes() -> None:
     [("4057EF00-0000-4000-8000-000000000001", "4057ef00000040008000000000000001"), ("a", None), ("0" * 32, None)],
 )
 def test_trace_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -> None:
-    found = trace_of(uid)
+    found = workload_trace_id(uid)
     assert found == (trace or found)
-    assert (len(found), len(root_of(uid))) == (32, 16)
+    assert (len(found), len(root_span_id(uid))) == (32, 16)
     assert int(found, 16) > 0

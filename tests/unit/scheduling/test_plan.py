@@ -1,6 +1,6 @@
 """Plans: the requests of pods by resource group of a ClusterQueue."""
 
-from batchyard.api.views.node import PodTemplate, pod_template
+from batchyard.api.views.node import PodTemplate, parse_pod_template
 from batchyard.scheduling.cluster_queue import NO_FLAVOR_ASSIGNMENT, ResourceGroupIndex
 from batchyard.scheduling.quota import FIT, HOPELESS, FlavorAssignmentMode
 from yard import Yard, group, queue
@@ -8,7 +8,7 @@ from yard import Yard, group, queue
 
 def template(**requests: int) -> PodTemplate:
     """A template of pods with these requests."""
-    return pod_template({"containers": [{"resources": {"requests": requests}}]})
+    return parse_pod_template({"containers": [{"resources": {"requests": requests}}]})
 
 
 def coverage(yard: Yard, name: str = "cq") -> ResourceGroupIndex:

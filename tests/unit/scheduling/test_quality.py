@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from batchyard.api.views.workload import Fungibility
+from batchyard.api.views.workload import FlavorFungibility
 from batchyard.scheduling.quota import (
     FIT,
     HOPELESS,
@@ -22,7 +22,7 @@ from batchyard.scheduling.quota import (
     worst,
 )
 
-DEFAULT, PREFERRING = Fungibility(), Fungibility(prefer_preemption=True)
+DEFAULT, PREFERRING = FlavorFungibility(), FlavorFungibility(prefer_preemption=True)
 #: Sorted from worst to best: preemption is worse than borrowing, and the reverse.
 BY_POSSIBILITY = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, PREEMPT, RECLAIM - 2, RECLAIM, FIT - 2, FIT - 1, FIT]
 BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, FIT - 1, PREEMPT, RECLAIM, FIT]
@@ -47,7 +47,7 @@ def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:
 
 
 @pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])
-def test_qualities_are_ordered_by_preference(rules: Fungibility, order: list[int]) -> None:
+def test_qualities_are_ordered_by_preference(rules: FlavorFungibility, order: list[int]) -> None:
     for (i, a), (j, b) in product(enumerate(order), repeat=2):
         assert is_better(a, b, rules) == (i > j), (i, j)
         assert worst([a, b], rules) == order[min(i, j)]
@@ -57,15 +57,17 @@ def test_qualities_are_ordered_by_preference(rules: Fungibility, order: list[int
     ("of", "rules", "goes_on"),
     [
         (NO_FIT, DEFAULT, True),
-        (HOPELESS, Fungibility(try_next_when_preempting=False), True),
+        (HOPELESS, FlavorFungibility(try_next_when_preempting=False), True),
         (PREEMPT, DEFAULT, True),
-        (PREEMPT, Fungibility(try_next_when_preempting=False), False),
-        (RECLAIM - 1, Fungibility(try_next_when_preempting=False), False),
-        (RECLAIM - 1, Fungibility(try_next_when_borrowing=True, try_next_when_preempting=False), True),
+        (PREEMPT, FlavorFungibility(try_next_when_preempting=False), False),
+        (RECLAIM - 1, FlavorFungibility(try_next_when_preempting=False), False),
+        (RECLAIM - 1, FlavorFungibility(try_next_when_borrowing=True, try_next_when_preempting=False), True),
         (FIT - 1, DEFAULT, False),
-        (FIT - 1, Fungibility(try_next_when_borrowing=True), True),
-        (FIT, Fungibility(try_next_when_borrowing=True), False),
+        (FIT - 1, FlavorFungibility(try_next_when_borrowing=True), True),
+        (FIT, FlavorFungibility(try_next_when_borrowing=True), False),
     ],
 )
-def test_fungibility_rules_decide_whether_to_try_next_flavor(of: int, rules: Fungibility, *, goes_on: bool) -> None:
+def test_fungibility_rules_decide_whether_to_try_next_flavor(
+    of: int, rules: FlavorFungibility, *, goes_on: bool
+) -> None:
     assert should_try_next_flavor(of, rules) is goes_on

@@ -8,9 +8,9 @@ from batchyard.scheduling.quota import (
     fits_in_quota,
     is_borrowing_with,
     is_within_nominal,
-    left_to_ask,
     local_available,
     lowest_fitting_height,
+    request_to_parent,
 )
 from yard import Yard, cohort, queue, quota
 
@@ -210,11 +210,11 @@ def test_borrowing_begins_above_subtree_quota() -> None:
 def test_left_to_ask_returns_request_above_local_quota() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     fr = spot_cpu(yard)
-    assert left_to_ask(yard.node("a"), ((fr, 4 * CPU),)) == ((fr, 1 * CPU),)
-    assert left_to_ask(yard.node("a"), ((fr, 5 * CPU),)) == ((fr, 2 * CPU),)
+    assert request_to_parent(yard.node("a"), ((fr, 4 * CPU),)) == ((fr, 1 * CPU),)
+    assert request_to_parent(yard.node("a"), ((fr, 5 * CPU),)) == ((fr, 2 * CPU),)
     assert [fits_in_quota(yard.node("a"), ((fr, cpus * CPU),)) for cpus in (4, 5)] == [True, False]
     yard.hold("x", 2, "a")
-    assert left_to_ask(yard.node("a"), ((fr, 1 * CPU),)) == ((fr, 0),)
+    assert request_to_parent(yard.node("a"), ((fr, 1 * CPU),)) == ((fr, 0),)
 
 
 @pytest.mark.parametrize(

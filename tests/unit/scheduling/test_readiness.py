@@ -7,7 +7,12 @@ import pytest
 
 import make
 from batchyard.api.views.workload import cluster_queue_view
-from batchyard.scheduling.cluster_queue import MULTI_KUEUE, PROVISIONING, AdmissionCheckInfo, readiness_of
+from batchyard.scheduling.cluster_queue import (
+    MULTIKUEUE_CONTROLLER_NAME,
+    PROVISIONING_CONTROLLER_NAME,
+    AdmissionCheckInfo,
+    compute_active_status,
+)
 from yard import group, queue
 
 CHECKS = {"admissionChecks": [{"name": "b"}, {"name": "a"}]}
@@ -19,7 +24,7 @@ def readiness(
     terminating = spec.pop("terminating", False)
     view = cluster_queue_view(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 1})], **spec))
     known = {name: AdmissionCheckInfo(active) for name, active in (checks or {}).items()}
-    return readiness_of(view, terminating=terminating, flavors=flavors, checks=known)
+    return compute_active_status(view, terminating=terminating, flavors=flavors, checks=known)
 
 
 def inactive_message(*faults: str) -> str:
@@ -33,7 +38,7 @@ def test_queue_with_existing_references_is_ready() -> None:
 
 def test_queue_without_resource_groups_is_ready() -> None:
     bare = cluster_queue_view(make.cluster_queue())
-    assert readiness_of(bare, terminating=False, flavors=(), checks={}).active
+    assert compute_active_status(bare, terminating=False, flavors=(), checks={}).active
 
 
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
@@ -71,8 +76,11 @@ def test_invalid_combinations_of_multikueue_checks_are_reported() -> None:
     rules = [{"name": "b"}, {"name": "a"}, {"name": "p", "onFlavors": ["one"]}, {"name": "c", "onFlavors": ["two"]}]
     groups = [group(one={"cpu": 1}, two={"cpu": 1})]
     view = cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": rules}))
-    known = {name: AdmissionCheckInfo(True, PROVISIONING if name == "p" else MULTI_KUEUE) for name in "abcp"}
-    found = readiness_of(view, terminating=False, flavors=("one", "two"), checks=known)
+    known = {
+        name: AdmissionCheckInfo(True, PROVISIONING_CONTROLLER_NAME if name == "p" else MULTIKUEUE_CONTROLLER_NAME)
+        for name in "abcp"
+    }
+    found = compute_active_status(view, terminating=False, flavors=("one", "two"), checks=known)
     assert found == (
         False,
         "MultipleMultiKueueAdmissionChecks",

@@ -10,8 +10,8 @@ from batchyard.scheduling.messages import (
     InsufficientQuota,
     PodSetReasons,
     PreemptionReason,
+    format_pod_set_reasons,
     least_severe,
-    message_of,
     most_severe,
     preemption_message,
 )
@@ -56,7 +56,7 @@ def test_reasons_of_pod_set_are_sorted_by_text() -> None:
 def test_pod_sets_without_reasons_are_omitted() -> None:
     facts = (PodSetReasons("a", ("one",)), PodSetReasons("b", ()), PodSetReasons("c", ("two",)))
     message = "couldn't assign flavors to pod set a: one; couldn't assign flavors to pod set c: two"
-    assert (message_of(facts), message_of(())) == (message, "")
+    assert (format_pod_set_reasons(facts), format_pod_set_reasons(())) == (message, "")
 
 
 @pytest.mark.parametrize(

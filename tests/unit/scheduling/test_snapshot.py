@@ -106,7 +106,7 @@ def test_usage_before_settle_is_counted() -> None:
 @pytest.mark.parametrize("parents", [{"x": "x"}, {"x": "y", "y": "x"}, {"x": "y", "y": "z", "z": "y"}], ids=str)
 def test_cohort_cycle_excludes_its_queues(parents: dict[str, str]) -> None:
     yard = Yard(queue("cq", 2, cohort="x"), *(cohort(name, 1, parent=parent) for name, parent in parents.items()))
-    assert yard.snapshot.queues["cq"].in_cycle
+    assert yard.snapshot.queues["cq"].is_in_cohort_cycle
     assert path(yard, "cq") == "/cq"
 
 

@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
 from batchyard.base.instant import SECOND
-from batchyard.scheduling.scheduler_cache import GRACE
+from batchyard.scheduling.scheduler_cache import REACTIVATION_GRACE_PERIOD
 from batchyard.scheduling.workload import lifecycle
 from watcher import Watcher, holding, open_queue, parked
 from yard import cohort, group, queue, workload
@@ -237,8 +237,8 @@ def test_release_without_local_queue_reactivates_after_grace_period() -> None:
     watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
-    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
-    for seconds, heads in ((GRACE // SECOND - 1, []), (GRACE // SECOND, ["a"])):
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + REACTIVATION_GRACE_PERIOD)
+    for seconds, heads in ((REACTIVATION_GRACE_PERIOD // SECOND - 1, []), (REACTIVATION_GRACE_PERIOD // SECOND, ["a"])):
         watcher.now = make.at(seconds)
         assert watcher.heads() == heads
     assert watcher.index.queue_manager.next_release() is None
@@ -257,7 +257,7 @@ def test_release_in_stopped_local_queue_starts_grace_period() -> None:
     watcher.put(holding("y", local_queue="stopped"))
     watcher.put(make.local_queue("stopped", cluster_queue="cq", stopPolicy="Hold"))
     watcher.delete(scheme.WORKLOAD, "y", "team")
-    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + REACTIVATION_GRACE_PERIOD)
 
 
 # Resting trees and backoffs.

@@ -9,11 +9,11 @@ ROOT = Path(__file__).parents[3]
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
 
 
-def log(path: Path, on_loop: OnLoop = OnLoop.CONTINUE) -> list[Record]:
+def log(path: Path, on_preemption_loop: OnLoop = OnLoop.CONTINUE) -> list[Record]:
     """The event log of a run."""
     records: list[Record] = []
     scenario, _ = read_scenario([path])
-    simulation = Simulation(scenario, SimulationOptions(sink=records.append, on_loop=on_loop))
+    simulation = Simulation(scenario, SimulationOptions(sink=records.append, on_preemption_loop=on_preemption_loop))
     simulation.advance()
     simulation.result()
     return records
@@ -43,12 +43,14 @@ def test_preempted_event_has_reason_and_preemptor() -> None:
 
 
 def test_final_event_lists_pending_and_admitted_workloads() -> None:
-    records = log(LIVELOCK, on_loop=OnLoop.STOP)
+    records = log(LIVELOCK, on_preemption_loop=OnLoop.STOP)
     assert records[-1] == {"time": 10, "event": "Final", "pending": ["team/elastic", "team/rigid"], "admitted": []}
 
 
 def test_preemption_loop_event_lists_its_steps() -> None:
-    (loop,) = [record for record in log(LIVELOCK, on_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"]
+    (loop,) = [
+        record for record in log(LIVELOCK, on_preemption_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"
+    ]
     assert (loop["time"], loop["cohort"]) == (10, "pair")
     assert loop["steps"][0] == {
         "preemptor": "team/elastic",

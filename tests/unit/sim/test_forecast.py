@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
-from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecasts, samples
+from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecasts, sample_forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
@@ -109,8 +109,8 @@ def test_calibration_moves_quantiles_of_forecast() -> None:
 def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     rows = [workload(f"w{n:02}", 100, n) for n in range(12)]
     found = state([*queue(1), *rows], 20)
-    drawn = samples(found, ForecastOptions(forks=3))
-    assert drawn == samples(found, ForecastOptions(forks=3))
+    drawn = sample_forecasts(found, ForecastOptions(forks=3))
+    assert drawn == sample_forecasts(found, ForecastOptions(forks=3))
     assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == found.at for sample in drawn)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from batchyard.sim.traces import Mix, Room, TracedPodShape
+from batchyard.sim.traces import FreeNodeResources, PodMix, TracedPodShape
 
 SHARE = TracedPodShape(1000, 1000, 600)
 WHOLE = TracedPodShape(1000, 1000, 2000)
-ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
+ROOM = FreeNodeResources("T4", 4000, 4000, (1000, 1000, 500))
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,17 @@ ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
         (SHARE, ROOM._replace(gpus=()), 0),
     ],
 )
-def test_mix_counts_resources_that_pod_cannot_use(shape: TracedPodShape, room: Room, unusable: int) -> None:
-    assert Mix([shape]).unusable_gpu_sum(room) == unusable
+def test_mix_counts_resources_that_pod_cannot_use(
+    shape: TracedPodShape, room: FreeNodeResources, unusable: int
+) -> None:
+    assert PodMix([shape]).unusable_gpu_sum(room) == unusable
 
 
 def test_mix_adds_unusable_gpus_of_each_pod() -> None:
-    mix = Mix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
+    mix = PodMix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
     assert (mix.pods, mix.without_gpu) == (4, 0.25)
     assert mix.unusable_gpu_sum(ROOM) == 500 + 500 + 2500 + 500
 
 
 def test_empty_mix_has_no_unusable_gpus() -> None:
-    assert (Mix([]).without_gpu, Mix([]).unusable_gpu_sum(ROOM)) == (0.0, 0)
+    assert (PodMix([]).without_gpu, PodMix([]).unusable_gpu_sum(ROOM)) == (0.0, 0)

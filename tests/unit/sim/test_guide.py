@@ -11,8 +11,16 @@ import yaml
 from batchyard.api import scheme
 from batchyard.api.meta import label
 from batchyard.base.instant import SECOND, Duration
-from batchyard.cli.commands.guide import rows_of
-from batchyard.sim.guide import START, Guide, GuideObservation, GuideRow, examples_folder, guide_steps, played_steps
+from batchyard.cli.commands.guide import guide_rows
+from batchyard.sim.guide import (
+    FIRST_STEP_AT,
+    Guide,
+    GuideObservation,
+    GuideRow,
+    examples_folder,
+    guide_steps,
+    played_steps,
+)
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
 
@@ -93,7 +101,7 @@ def test_each_compact_job_gets_own_node_pool(folder: Path) -> None:
 
 def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
     guide = Guide(EXAMPLE, played_steps("low-priority"))
-    guide.world.run_until(START + 30 * SECOND)
+    guide.world.run_until(FIRST_STEP_AT + 30 * SECOND)
     selector = ("resource-type", "reservation")
     pods = [pod for pod in guide.world.objects(scheme.POD) if selector in pod["spec"]["nodeSelector"].items()]
     assert [pod["status"]["phase"] for pod in pods].count("Running") == 4
@@ -127,7 +135,7 @@ def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late
     scenario = other.world.scenario
     moved = [step._replace(at=step.at + late if step.at else 0) for step in scenario.steps]
     other.world = World(replace(scenario, steps=moved), seed=seed)
-    assert rows_of(list(other.play()), other) == rows_of(list(steps.values()), guide)
+    assert guide_rows(list(other.play()), other) == guide_rows(list(steps.values()), guide)
 
 
 def test_step_is_played_with_previous_steps() -> None:
@@ -142,7 +150,7 @@ def test_step_is_played_with_previous_steps() -> None:
 def test_teams_submit_jobs_half_second_apart_within_step() -> None:
     guide = Guide(EXAMPLE, played_steps("low-priority"))
     applied = [
-        ((step.at - START) / SECOND, obj["metadata"]["name"])
+        ((step.at - FIRST_STEP_AT) / SECOND, obj["metadata"]["name"])
         for step in guide.world.scenario.steps
         for obj in step.apply
         if obj["kind"] == "Job"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.sim.world import merged
+from batchyard.sim.world import merge_applied
 
 
 @pytest.mark.parametrize(
@@ -28,5 +28,5 @@ def test_merge_writes_only_changed_fields(
     stored: dict[str, Any], last: dict[str, Any], new: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(stored)
-    assert merged(stored, last, new) == expected
+    assert merge_applied(stored, last, new) == expected
     assert repr(stored) == before

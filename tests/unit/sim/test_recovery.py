@@ -9,14 +9,14 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.placement.hotswap import EvictionUnit, message
-from batchyard.sim.recovery import Loss, Recoveries
+from batchyard.sim.recovery import GangLoss, RecoveryTracker
 
 
 class Recording:
     """Recoveries, and the events they observe. Times are seconds from the start."""
 
     def __init__(self, *gangs: str, pods: int = 2) -> None:
-        self.recoveries = Recoveries()
+        self.recoveries = RecoveryTracker()
         self._known: dict[Key, Obj] = {}
         for gang in gangs:
             self.workload(0, gang, pods)
@@ -52,7 +52,7 @@ class Recording:
     def document(self) -> list[dict[str, Any]]:
         return [loss.document(make.NOW) for loss in self.recoveries.losses]
 
-    def only(self) -> Loss:
+    def only(self) -> GangLoss:
         (loss,) = self.recoveries.losses
         return loss
 
@@ -103,11 +103,11 @@ def test_pods_on_lost_machine_do_not_count_as_running() -> None:
     recording = Recording("a")
     recording.crash(100, "a-n0")
     recording.runs(101, "a", 2, "m", 2)
-    assert recording.only().whole_at == make.at(101)
+    assert recording.only().recovered_at == make.at(101)
     recording.crash(200, "m")
     recording.crash(200, "a-n1")
     recording.runs(201, "a", 3, "m2", 3)
-    assert [loss.whole_at for loss in recording.recoveries.losses] == [make.at(101), None]
+    assert [loss.recovered_at for loss in recording.recoveries.losses] == [make.at(101), None]
 
 
 def test_reclaimed_machine_is_lost_at_its_notice() -> None:
@@ -127,7 +127,7 @@ def test_machines_that_crash_together_count_as_one_loss() -> None:
     recording.crash(100, "a-n1")
     recording.restarts(130, "a")
     assert recording.only().lost_work == 200 * SECOND
-    assert recording.only().whole_at == make.at(130)
+    assert recording.only().recovered_at == make.at(130)
 
 
 def test_machines_without_gang_pods_count_as_no_loss() -> None:
@@ -172,14 +172,14 @@ def test_pods_that_continue_or_succeed_lose_no_work() -> None:
     recording.workload(111, "a", 3, status={"reclaimablePods": [{"name": "main", "count": 1}]})
     recording.runs(120, "a", 0, "m", 2)
     recording.ends(500, "a", 2)
-    assert (recording.only().whole_at, recording.only().lost_work) == (make.at(120), 100 * SECOND)
+    assert (recording.only().recovered_at, recording.only().lost_work) == (make.at(120), 100 * SECOND)
 
 
 def test_restarted_containers_lose_their_work() -> None:
     recording = Recording("a")
     recording.crash(100, "a-n0")
     recording.observe(200, pod("a", 0, "a-n0", since=200))
-    assert (recording.only().whole_at, recording.only().lost_work) == (make.at(200), 100 * SECOND)
+    assert (recording.only().recovered_at, recording.only().lost_work) == (make.at(200), 100 * SECOND)
 
 
 def test_loss_before_gang_recovers_adds_to_same_loss() -> None:
@@ -192,7 +192,7 @@ def test_loss_before_gang_recovers_adds_to_same_loss() -> None:
     recording.ends(160, "a", 0, 2)
     for number in range(2):
         recording.runs(170, "a", number, f"k{number}", 3)
-    assert (recording.only().whole_at, recording.only().lost_work) == (make.at(170), (200 + 30) * SECOND)
+    assert (recording.only().recovered_at, recording.only().lost_work) == (make.at(170), (200 + 30) * SECOND)
 
 
 def test_gang_that_finishes_before_recovery_is_never_whole() -> None:
@@ -200,7 +200,7 @@ def test_gang_that_finishes_before_recovery_is_never_whole() -> None:
     recording.crash(100, "a-n0")
     recording.workload(110, "a", conditions=[make.condition("Finished")])
     recording.restarts(120, "a")
-    assert recording.only().whole_at is None
+    assert recording.only().recovered_at is None
 
 
 def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:

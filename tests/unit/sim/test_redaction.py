@@ -11,7 +11,7 @@ from batchyard.base.instant import SECOND
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.scenario import Scenario
-from batchyard.sim.state import LEFT_OUT, State
+from batchyard.sim.state import OMITTED_KINDS, State
 from batchyard.sim.state_document import LAST_APPLIED
 from batchyard.sim.world import World
 
@@ -30,10 +30,12 @@ def guide_state() -> State:
     return world.state()
 
 
-def redacted(state: State) -> State:
+def redact_object(state: State) -> State:
     redaction = Redaction(KEY)
     objects = [
-        redaction.redacted(without_secrets(obj)) for key, obj in state.objects.items() if key.kind not in LEFT_OUT
+        redaction.redact_object(without_secrets(obj))
+        for key, obj in state.objects.items()
+        if key.kind not in OMITTED_KINDS
     ]
     return State(state.at, state.revision, {key_of(obj): obj for obj in objects})
 
@@ -48,12 +50,12 @@ def reported(state: State) -> list[tuple[float, str]]:
 def test_redacted_state_simulates_to_same_events() -> None:
     state = guide_state()
     assert len(reported(state)) > 10
-    assert reported(redacted(state)) == reported(state)
+    assert reported(redact_object(state)) == reported(state)
 
 
 def test_redacted_state_has_no_cluster_names() -> None:
     state = guide_state()
-    text = json.dumps([obj for key, obj in redacted(state).objects.items()])
+    text = json.dumps([obj for key, obj in redact_object(state).objects.items()])
     kinds = {scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB, scheme.POD, scheme.NODE}
     names = {key.name for key in state.objects if key.kind in kinds}
     assert [name for name in names if name in text] == []
@@ -66,9 +68,9 @@ def test_redacted_machine_requests_have_no_names() -> None:
     world = Guide(folder, played_steps("dws")).world
     world.run_until(2700 * SECOND)
     state = world.state()
-    kinds = {key.kind for key in state.objects} - LEFT_OUT
+    kinds = {key.kind for key in state.objects} - OMITTED_KINDS
     assert kinds >= {scheme.PROVISIONING_REQUEST, scheme.RESIZE_REQUEST}
-    text = json.dumps([obj for key, obj in redacted(state).objects.items()])
+    text = json.dumps([obj for key, obj in redact_object(state).objects.items()])
     names = {part for key in state.objects if key.kind in kinds for part in (key.name, key.namespace)}
     names = {name for name in names if "-" in name and not name.startswith("kube-")}
     assert sorted(name for name in names if f'"{name}"' in text) == []
@@ -82,27 +84,27 @@ def test_redacted_costs_and_services_have_no_names_or_addresses() -> None:
         "metadata": {"name": "svc-a"},
         "spec": {"clusterIP": "10.0.0.7", "externalName": "x-a"},
     }
-    found = [Redaction(KEY).redacted(obj) for obj in (record, service)]
+    found = [Redaction(KEY).redact_object(obj) for obj in (record, service)]
     assert "-a" not in json.dumps(found)
     assert "clusterIP" not in found[1]["spec"]
     headless = {**service, "spec": {"clusterIP": "None"}}
-    assert Redaction(KEY).redacted(headless)["spec"] == {"clusterIP": "None"}
+    assert Redaction(KEY).redact_object(headless)["spec"] == {"clusterIP": "None"}
 
 
 def test_topology_names_are_hashed_whole() -> None:
     redaction = Redaction(KEY)
     values = {"individual": {"prefix": "rack-", "roots": ["a", "b"], "suffix": "-x"}}
     metadata = {"name": "w"}
-    found = redaction.redacted({"kind": "Topology", "metadata": metadata, "status": {"valuesPerLevel": [values]}})
+    found = redaction.redact_object({"kind": "Topology", "metadata": metadata, "status": {"valuesPerLevel": [values]}})
     roots = found["status"]["valuesPerLevel"][0]["individual"]["roots"]
-    assert roots == [redaction.hashed("rack-a-x"), redaction.hashed("rack-b-x")]
+    assert roots == [redaction.hash_name("rack-a-x"), redaction.hash_name("rack-b-x")]
 
 
 def test_hash_is_deterministic_and_depends_on_key() -> None:
     one, other = Redaction(KEY), Redaction(b"another")
-    assert one.hashed("team/a") == f"{one.hashed('team')}/{one.hashed('a')}"
-    assert one.hashed("a") != other.hashed("a")
-    assert one.hashed("default") == "default"
+    assert one.hash_name("team/a") == f"{one.hash_name('team')}/{one.hash_name('a')}"
+    assert one.hash_name("a") != other.hash_name("a")
+    assert one.hash_name("default") == "default"
 
 
 @pytest.mark.parametrize("field", ["env", "envFrom"])

@@ -13,7 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.interfaces.client import Create
-from batchyard.sim.event_log import Ended, Event, Preempted, QuotaReserved, Record
+from batchyard.sim.event_log import Event, Preempted, QuotaReserved, Record, RunEnded
 from batchyard.sim.result import Result, RunEnding, rejected_write
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 
@@ -114,7 +114,7 @@ def test_events_callback_receives_every_event() -> None:
     reported: list[Event] = []
     result = simulate(FIRST_STEPS, events=reported.append)
     assert reported == list(result.events)
-    assert isinstance(reported[-1], Ended)
+    assert isinstance(reported[-1], RunEnded)
 
 
 def test_run_without_record_keeps_no_events() -> None:
@@ -138,7 +138,7 @@ def test_workload_never_admitted_waits_until_end_of_run() -> None:
 def test_run_ends_at_last_event() -> None:
     result = simulate(*queue(), workload("short", runtime="7s"), workload("waits", 5, at="3s"))
     assert (result.duration, result.ending) == (7, RunEnding.IDLE)
-    assert result.events[-1] == Ended(7, ("team/waits",), ())
+    assert result.events[-1] == RunEnded(7, ("team/waits",), ())
 
 
 def test_run_ends_when_unmanaged_jobs_end() -> None:
@@ -159,7 +159,7 @@ def test_run_ends_at_last_machine_event() -> None:
 def test_until_ends_run_and_event_log(until: str | float, duration: float) -> None:
     result = simulate(*queue(), workload("service", runtime=None), until=until)
     assert (result.duration, result.ending) == (duration, RunEnding.HORIZON)
-    assert result.events[-1] == Ended(duration, (), ("team/service",))
+    assert result.events[-1] == RunEnded(duration, (), ("team/service",))
 
 
 def test_until_overrides_horizon_of_scenario() -> None:
@@ -214,7 +214,7 @@ def test_preemption_loop_is_reported_and_run_continues() -> None:
 
 
 def test_preemption_loop_ends_run_with_on_loop_stop() -> None:
-    result = simulate(LIVELOCK, on_loop="stop")
+    result = simulate(LIVELOCK, on_preemption_loop="stop")
     assert (result.ending, result.duration, len(result.loops)) == (RunEnding.LOOP, 10, 1)
     assert [row.pending for row in result.cluster_queues] == [1, 1]
 

@@ -8,11 +8,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
-from batchyard.scheduling.kueue_configuration import SIMULATED
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state_document import document_of, read_state, state_of
-from batchyard.sim.whatif import start_of
+from batchyard.sim.whatif import start_from_state
 from unit.sim.forks_make import queue, state, workload
 
 MANIFESTS = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5)]})
@@ -97,5 +97,5 @@ def test_kueue_configuration_is_read_as_configuration_not_object() -> None:
     again = read_state(json.dumps(document_of(found)))
     assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
     assert again.kueue.policy.fair_strategies == (FairSharingStrategy.INITIAL_SHARE,)
-    assert start_of(again).scenario.kueue == again.kueue
-    assert read_state(MANIFESTS).kueue == SIMULATED
+    assert start_from_state(again).scenario.kueue == again.kueue
+    assert read_state(MANIFESTS).kueue == SIMULATION_SETTINGS

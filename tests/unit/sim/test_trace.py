@@ -7,7 +7,7 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.traces import TracedPodShape, load_of, read_trace, with_manifests
+from batchyard.sim.traces import TracedPodShape, add_manifests, parse_load, read_trace
 from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
 
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"
@@ -64,7 +64,7 @@ def test_gpu_share_out_of_range_is_rejected(tmp_path: Path, share: str) -> None:
 
 
 def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> None:
-    pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path), load_of("2.5")).pods}
+    pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path), parse_load("2.5")).pods}
     assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (4 * SECOND, 6 * SECOND, 54 * SECOND)
     assert (pods["d"].created, pods["d"].deleted) == (12 * SECOND, 72 * SECOND)
 
@@ -72,7 +72,7 @@ def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
 def test_invalid_load_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid load: give a number above 0"):
-        load_of(text)
+        parse_load(text)
 
 
 def test_folder_without_trace_is_rejected(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_binary_file_is_rejected(tmp_path: Path) -> None:
 def test_manifests_are_merged_with_trace(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path))
     scenario, _ = read_scenario([JOB + TEMPLATE])
-    both = with_manifests(trace, scenario)
+    both = add_manifests(trace, scenario)
     assert [step.at // SECOND for step in both.steps] == [0, 10, 20, 30, 40, 90]
     assert [obj["kind"] for obj in both.steps[2].apply] == ["Pod", "Job"]
     assert both.counts == {"Node": 2, "Pod": 5, "Job": 1}

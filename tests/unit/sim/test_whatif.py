@@ -12,7 +12,15 @@ from batchyard.base.instant import SECOND
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.whatif import Difference, RunStart, compare, difference_of, document_of, read_change, start_of
+from batchyard.sim.whatif import (
+    Difference,
+    RunStart,
+    compare,
+    difference_of,
+    document_of,
+    read_change,
+    start_from_state,
+)
 from unit.sim.forks_make import queue, state, workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -31,7 +39,7 @@ def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
 
 @pytest.mark.parametrize("is_state", [False, True])
 def test_more_quota_lets_workload_start_sooner(is_state: bool) -> None:
-    start = start_of(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
+    start = start_from_state(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
     found = difference(start, queue(2)[1])
     assert effects(found) == {"b": ("sooner", 20)}
     assert found.summary == "1 start sooner"
@@ -39,7 +47,7 @@ def test_more_quota_lets_workload_start_sooner(is_state: bool) -> None:
 
 
 def test_new_workload_preempts_lower_priority() -> None:
-    start = start_of(state([*queue(1, **PREEMPTS), workload("a", 30)], 10))
+    start = start_from_state(state([*queue(1, **PREEMPTS), workload("a", 30)], 10))
     found = difference(start, workload("urgent", 5, priority=100))
     assert effects(found) == {"a": ("preempted", 0), "urgent": ("new", None)}
     (row,) = [row for row in document_of(found)["workloads"] if row["name"] == "team/a"]
@@ -48,24 +56,24 @@ def test_new_workload_preempts_lower_priority() -> None:
 
 
 def test_deletion_is_compared_as_change() -> None:
-    found = difference(start_of(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
+    found = difference(start_from_state(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
     assert effects(found) == {"a": ("gone", 0), "b": ("sooner", 20)}
 
 
 def test_change_is_applied_at_its_submit_time() -> None:
     manifest = queue(2)[1]
     manifest["metadata"]["annotations"] = {"batchyard.dev/submit-at": "5s"}
-    assert effects(difference(start_of(state(THERE, 10)), manifest)) == {"b": ("sooner", 15)}
+    assert effects(difference(start_from_state(state(THERE, 10)), manifest)) == {"b": ("sooner", 15)}
 
 
 def test_change_without_effect_is_reported() -> None:
-    found = difference(start_of(state(THERE, 10)), queue(1)[1])
+    found = difference(start_from_state(state(THERE, 10)), queue(1)[1])
     assert (found.workloads, found.summary) == ([], "nothing changes for any Workload")
 
 
 def test_rejected_change_is_reported() -> None:
     moved = workload("a", 30, cpus=2)
-    found = difference(start_of(state(THERE, 10)), moved)
+    found = difference(start_from_state(state(THERE, 10)), moved)
     assert found.comparison.refused[0].reason == "Invalid"
     assert not found.workloads
 
@@ -90,7 +98,7 @@ def test_pool_change_requires_existing_cluster() -> None:
     pool = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "p"}}
     spec = {"machineType": "e2-standard-4", "nodeCount": 1}
     with pytest.raises(InvalidScenario, match="this NodePool has no Cluster"):
-        difference(start_of(state(THERE, 10)), {**pool, "spec": spec})
+        difference(start_from_state(state(THERE, 10)), {**pool, "spec": spec})
 
 
 def _nodes(scenario: Any) -> list[str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.store.journal import LEAP, back_up, restore
-from batchyard.store.journal_file import JournalError, mark_of, restored_draft
-from batchyard.store.memory import Expired
+from batchyard.store.journal import REVISION_LEAP, back_up, restore_backup
+from batchyard.store.journal_file import JournalError, commit_mark_path, restore_draft_path
+from batchyard.store.memory import ExpiredRevision
 from unit.store.limits import files_no_larger_than
 from unit.store.test_damage import LOG, write_crashed_journal
 from unit.store.test_journal import JournaledStore, filled, key, thing
@@ -35,7 +35,7 @@ def test_backup_of_open_journal_has_state_of_its_time(path: Path, backup: Path, 
     assert back_up(path, backup).recovered.revision == 5
     kept.store.put(key("z"), thing("z"))
     kept.flush()
-    restore(backup, other_path)
+    restore_backup(backup, other_path)
     restored = JournaledStore(other_path).store
     assert restored.list("ConfigMap") == [obj for obj in kept.store.list("ConfigMap") if obj["metadata"]["name"] != "z"]
 
@@ -49,12 +49,12 @@ def test_backup_of_crashed_journal_is_complete(path: Path, backup: Path) -> None
 def test_restored_store_skips_revisions_and_expires_old_watches(path: Path, backup: Path, other_path: Path) -> None:
     filled(path)
     back_up(path, backup)
-    restore(backup, other_path)
+    restore_backup(backup, other_path)
     store = JournaledStore(other_path).store
-    assert store.revision == 5 + LEAP
-    assert store.put(key("z"), thing("z"))["metadata"]["resourceVersion"] == str(6 + LEAP)
+    assert store.revision == 5 + REVISION_LEAP
+    assert store.put(key("z"), thing("z"))["metadata"]["resourceVersion"] == str(6 + REVISION_LEAP)
     for seen in (5, 800):
-        with pytest.raises(Expired):
+        with pytest.raises(ExpiredRevision):
             store.watch(seen)
 
 
@@ -63,9 +63,9 @@ def test_backup_and_restore_do_not_overwrite_files(path: Path, backup: Path, oth
     back_up(path, backup)
     with pytest.raises(JournalError, match="already exists and is not overwritten"):
         back_up(path, backup)
-    restore(backup, other_path)
+    restore_backup(backup, other_path)
     with pytest.raises(JournalError, match="already exists and is not overwritten"):
-        restore(backup, other_path)
+        restore_backup(backup, other_path)
 
 
 def test_backup_of_damaged_journal_is_rejected(path: Path, backup: Path) -> None:
@@ -83,23 +83,23 @@ def test_restore_of_damaged_backup_is_rejected(path: Path, backup: Path, other_p
     back_up(path, backup)
     backup.write_bytes(backup.read_bytes().replace(words, words.swapcase(), 1))
     with pytest.raises(JournalError, match="backup"):
-        restore(backup, other_path)
+        restore_backup(backup, other_path)
     assert not other_path.exists()
 
 
 def test_restore_rejects_journal_with_log(path: Path, other_path: Path) -> None:
     write_crashed_journal(path)
     with pytest.raises(JournalError, match="is not a backup: it has a log file"):
-        restore(path, other_path)
+        restore_backup(path, other_path)
 
 
 def test_restored_journal_is_backed_up_and_restored_again(path: Path, backup: Path, other_path: Path) -> None:
     filled(path)
     back_up(path, backup)
-    restore(backup, other_path)
+    restore_backup(backup, other_path)
     back_up(other_path, backup.with_name("again"))
-    last = restore(backup.with_name("again"), other_path.with_name("again.db"))
-    assert last.recovered.revision == 5 + 2 * LEAP
+    last = restore_backup(backup.with_name("again"), other_path.with_name("again.db"))
+    assert last.recovered.revision == 5 + 2 * REVISION_LEAP
     assert JournaledStore(other_path.with_name("again.db")).store.list("ConfigMap") == JournaledStore(
         other_path
     ).store.list("ConfigMap")
@@ -133,8 +133,8 @@ def test_log_without_its_journal_is_rejected(path: Path, backup: Path) -> None:
     log = path.with_name(LOG)
     kept = log.read_bytes()
     with pytest.raises(JournalError, match="exists without its journal"):
-        restore(backup, path)
-    mark_of(path).unlink()
+        restore_backup(backup, path)
+    commit_mark_path(path).unlink()
     with pytest.raises(JournalError, match="exists without its journal"):
         JournaledStore(path)
     assert (log.read_bytes(), path.exists()) == (kept, False)
@@ -143,12 +143,12 @@ def test_log_without_its_journal_is_rejected(path: Path, backup: Path) -> None:
 def test_interrupted_restore_prevents_start_until_repeated(path: Path, backup: Path, other_path: Path) -> None:
     filled(path)
     back_up(path, backup)
-    draft = restored_draft(other_path)
+    draft = restore_draft_path(other_path)
     draft.write_bytes(backup.read_bytes()[:5000])
     with pytest.raises(JournalError, match=f"a restore was started here and not finished.* remove {draft.name}"):
         JournaledStore(other_path)
-    restore(backup, other_path)
-    assert JournaledStore(other_path).store.revision == 5 + LEAP
+    restore_backup(backup, other_path)
+    assert JournaledStore(other_path).store.revision == 5 + REVISION_LEAP
     assert not draft.exists()
 
 

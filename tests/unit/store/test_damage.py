@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.store.journal import LEAP, RevisionJournal
-from batchyard.store.journal_file import JournalError, mark_of
-from batchyard.store.memory import Expired, RecoveredStore, Store
+from batchyard.store.journal import REVISION_LEAP, RevisionJournal
+from batchyard.store.journal_file import JournalError, commit_mark_path
+from batchyard.store.memory import ExpiredRevision, RecoveredStore, Store
 from unit.store.test_journal import JournaledStore, filled, key, thing
 
 LOG = "journal.db-wal"
@@ -35,7 +35,7 @@ def write_crashed_journal(path: Path, changes: int = 40) -> None:
             if number % 3 == 0:
                 kept.flush()
         kept.flush()
-        for file in (path, path.with_name(LOG), mark_of(path)):
+        for file in (path, path.with_name(LOG), commit_mark_path(path)):
             shutil.copy(Path(other) / file.name, file)
         kept.journal.close()
 
@@ -136,12 +136,12 @@ def test_journal_opens_after_damage_with_accept_loss(path: Path) -> None:
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     journal = RevisionJournal(path, accept_loss=True)
     store = Store(recovered=journal.recover())
-    assert store.revision == 45 + LEAP
+    assert store.revision == 45 + REVISION_LEAP
     for seen in (40, 45):
-        with pytest.raises(Expired):
+        with pytest.raises(ExpiredRevision):
             store.watch(seen)
     journal.close()
-    assert JournaledStore(path).store.revision == 45 + LEAP
+    assert JournaledStore(path).store.revision == 45 + REVISION_LEAP
 
 
 def test_damage_with_error_message_that_is_not_utf8_is_reported(path: Path) -> None:

@@ -15,7 +15,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import WatchEvent
 from batchyard.store.journal import RevisionJournal, SyncMode
 from batchyard.store.journal_file import JournalError
-from batchyard.store.memory import Expired, Store
+from batchyard.store.memory import ExpiredRevision, Store
 
 TESTS = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_watch_resumes_after_restart(path: Path, floor: int) -> None:
 
 def test_watch_of_compacted_revision_expires(path: Path) -> None:
     filled(path, 3)
-    with pytest.raises(Expired, match="too old resource version: 2"):
+    with pytest.raises(ExpiredRevision, match="too old resource version: 2"):
         JournaledStore(path).store.watch(2)
 
 

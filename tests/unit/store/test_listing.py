@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.meta import Key, Obj
-from batchyard.store.memory import Listing
+from batchyard.store.memory import KindListing
 
 
 def key(namespace: str, name: str) -> Key:
     return Key("Pod", namespace, name)
 
 
-def put(listing: Listing, at: Key, obj: Obj | None) -> None:
+def put(listing: KindListing, at: Key, obj: Obj | None) -> None:
     if obj is None:
         listing.objects.pop(at, None)
     else:
@@ -21,14 +21,14 @@ def put(listing: Listing, at: Key, obj: Obj | None) -> None:
 
 
 def test_list_is_sorted_by_namespace_and_name() -> None:
-    listing = Listing()
+    listing = KindListing()
     for namespace, name in (("b", "a"), ("a", "z"), ("a", "b"), ("", "c")):
         put(listing, key(namespace, name), {"at": f"{namespace}/{name}"})
     assert [obj["at"] for obj in listing.in_order()] == ["/c", "a/b", "a/z", "b/a"]
 
 
 def test_list_of_namespace_has_no_objects_of_other_namespaces() -> None:
-    listing = Listing()
+    listing = KindListing()
     for namespace in ("a", "a-b", "a.b", "ab", "b"):
         put(listing, key(namespace, "x"), {"at": namespace})
     assert [obj["at"] for obj in listing.in_order("a")] == ["a"]
@@ -37,7 +37,7 @@ def test_list_of_namespace_has_no_objects_of_other_namespaces() -> None:
 
 
 def test_returned_list_does_not_change() -> None:
-    listing = Listing()
+    listing = KindListing()
     put(listing, key("a", "x"), {"v": 1})
     handed_out = listing.in_order()
     put(listing, key("a", "x"), {"v": 2})
@@ -47,13 +47,13 @@ def test_returned_list_does_not_change() -> None:
 
 
 def test_unchanged_list_is_reused() -> None:
-    listing = Listing()
+    listing = KindListing()
     put(listing, key("a", "x"), {})
     assert listing.in_order() is listing.in_order()
 
 
 def test_many_changes_sort_list_again() -> None:
-    listing = Listing()
+    listing = KindListing()
     put(listing, key("a", "x"), {})
     listing.in_order()
     for number in range(100):
@@ -65,7 +65,7 @@ def test_many_changes_sort_list_again() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans(), st.booleans()), max_size=200))
 def test_updated_list_equals_sorted_list(changes: list[tuple[str, int, bool, bool]]) -> None:
-    listing = Listing()
+    listing = KindListing()
     for number, (namespace, name, is_there, is_listed) in enumerate(changes):
         put(listing, key(namespace, f"{name}"), {"n": number} if is_there else None)
         if is_listed:

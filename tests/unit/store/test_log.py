@@ -5,7 +5,7 @@ import pytest
 from batchyard.api.meta import Key
 from batchyard.base import InvariantError
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.memory import Expired, RevisionLog
+from batchyard.store.memory import ExpiredRevision, RevisionLog
 
 KEY = Key("ConfigMap", "team", "a")
 
@@ -44,7 +44,7 @@ def test_log_keeps_at_least_its_window(entries: int) -> None:
 
 @pytest.mark.parametrize("entries", range(8, 30))
 def test_revision_before_window_is_expired(entries: int) -> None:
-    with pytest.raises(Expired, match="list again"):
+    with pytest.raises(ExpiredRevision, match="list again"):
         log_of(entries).since(entries - 9 if entries > 8 else 0)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.api.meta import Key, Obj
-from batchyard.store.memory import Expired, RevisionWatch, Store
+from batchyard.store.memory import ExpiredRevision, RevisionWatch, Store
 
 KEY = Key("ConfigMap", "team", "a")
 OBJ: Obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}
@@ -39,7 +39,7 @@ def test_watch_that_falls_behind_stays_expired() -> None:
     for _ in range(10):
         store.put(KEY, OBJ)
     for _ in range(2):
-        with pytest.raises(Expired):
+        with pytest.raises(ExpiredRevision):
             watch.take()
 
 
@@ -47,5 +47,5 @@ def test_watch_from_expired_revision_is_rejected() -> None:
     store = Store(window=2)
     for _ in range(10):
         store.put(KEY, OBJ)
-    with pytest.raises(Expired):
+    with pytest.raises(ExpiredRevision):
         store.watch(1)

@@ -10,18 +10,18 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, selector, with_path
-from batchyard.apiserver.json_patch import json_patched
-from batchyard.controller_groups import ON_KUBERNETES
+from batchyard.apiserver.json_patch import apply_json_patch
+from batchyard.controller_groups import KUBERNETES_GROUPS
 from batchyard.webhooks.hooks import (
     FetchedObjects,
     InvalidReview,
     ObjectNotFetched,
     ObjectQuery,
-    converted,
-    hooks,
-    mutated,
+    operator_webhooks,
     patch_between,
-    validated,
+    review_conversion,
+    review_mutation,
+    review_validation,
 )
 from yard import queue
 
@@ -39,27 +39,29 @@ def review(obj: Obj, old: Obj | None = None, part: str = "") -> dict[str, Any]:
 
 
 def mutated_object(
-    obj: Obj, known: Mapping[ObjectQuery, Sequence[Obj]] = NOTHING, groups: Sequence[str] = ON_KUBERNETES
+    obj: Obj, known: Mapping[ObjectQuery, Sequence[Obj]] = NOTHING, groups: Sequence[str] = KUBERNETES_GROUPS
 ) -> Any:
     """Return an object with the patch of the webhook applied."""
-    response = mutated(review(obj), groups, FetchedObjects("team", known))["response"]
+    response = review_mutation(review(obj), groups, FetchedObjects("team", known))["response"]
     assert response["allowed"] is True
     if "patch" not in response:
         return obj
-    return json_patched(obj, json.loads(base64.b64decode(response["patch"])))
+    return apply_json_patch(obj, json.loads(base64.b64decode(response["patch"])))
 
 
 def test_default_queue_is_set_in_managed_namespaces_only() -> None:
     namespace = ObjectQuery(Key(scheme.NAMESPACE, "", "team"))
     known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}
     for managed, is_patched in ((None, True), (selector({}), True), (selector({"matchLabels": {"a": "b"}}), False)):
-        answer = mutated(review(UNQUEUED), ON_KUBERNETES, FetchedObjects("team", known), managed)["response"]
+        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects("team", known), managed)[
+            "response"
+        ]
         assert ("patch" in answer) is is_patched
 
 
 def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
     """Return the message of the rejection, or '' if the object is accepted."""
-    response = validated(review(obj, old, part), ON_KUBERNETES, FetchedObjects("team", NOTHING))["response"]
+    response = review_validation(review(obj, old, part), KUBERNETES_GROUPS, FetchedObjects("team", NOTHING))["response"]
     assert response["uid"] == "u"
     assert response["allowed"] is ("status" not in response)
     reported: str = response.get("status", {}).get("message", "")
@@ -99,7 +101,7 @@ def test_cluster_queue_gets_finalizer_at_creation() -> None:
 
 def test_rejection_message_contains_field_path_and_value() -> None:
     lent = queue("cq", 1, cohort="all")
-    lent = json_patched(lent, [{"op": "add", "path": f"{CPU}/lendingLimit", "value": 2}])
+    lent = apply_json_patch(lent, [{"op": "add", "path": f"{CPU}/lendingLimit", "value": 2}])
     path = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
     assert refusal(lent).startswith(f'{path}: Invalid value: "2": must be less')
     assert refusal(queue("cq", 1)) == ""
@@ -136,16 +138,18 @@ def test_follower_pod_without_node_selector_is_rejected() -> None:
 def test_conversion_to_old_version_and_back_is_lossless() -> None:
     stored = queue("cq", 1, cohort="all")
     asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": [stored]}
-    (old,) = converted({"request": asked})["response"]["convertedObjects"]
+    (old,) = review_conversion({"request": asked})["response"]["convertedObjects"]
     assert (old["apiVersion"], old["spec"]["cohort"]) == ("kueue.x-k8s.io/v1beta1", "all")
-    back = converted({"request": {**asked, "desiredAPIVersion": stored["apiVersion"], "objects": [old]}})["response"]
+    back = review_conversion({"request": {**asked, "desiredAPIVersion": stored["apiVersion"], "objects": [old]}})[
+        "response"
+    ]
     assert back["convertedObjects"] == [stored]
     assert back["result"] == {"status": "Success"}
 
 
 def test_conversion_to_unknown_version_returns_failed_result() -> None:
     asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v9", "objects": [queue("cq", 1)]}
-    response = converted({"request": asked})["response"]
+    response = review_conversion({"request": asked})["response"]
     assert response["convertedObjects"] == []
     assert response["result"]["status"] == "Failed"
     assert "v9" in response["result"]["message"]
@@ -154,9 +158,9 @@ def test_conversion_to_unknown_version_returns_failed_result() -> None:
 @pytest.mark.parametrize("sent", [{}, {"request": 1}, {"request": {}}, {"request": {"object": {"kind": "Job"}}}])
 def test_invalid_review_is_rejected(sent: Any) -> None:
     with pytest.raises(InvalidReview):
-        mutated(sent, ON_KUBERNETES, FetchedObjects("", {}))
+        review_mutation(sent, KUBERNETES_GROUPS, FetchedObjects("", {}))
     with pytest.raises(InvalidReview):
-        converted(sent)
+        review_conversion(sent)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +172,10 @@ def test_invalid_review_is_rejected(sent: Any) -> None:
     ],
 )
 def test_patch_between_objects_produces_target_object(before: Any, after: Any) -> None:
-    assert json_patched(before, patch_between(before, after)) == after
+    assert apply_json_patch(before, patch_between(before, after)) == after
 
 
 def test_webhook_names_are_unique() -> None:
-    names = [hook.name for hook in hooks(ON_KUBERNETES)]
+    names = [hook.name for hook in operator_webhooks(KUBERNETES_GROUPS)]
     assert len(dict.fromkeys(names)) == len(names)
     assert {"mjob.kb.io", "vjob.kb.io", "mpod.kb.io", "vworkload.kb.io"} < {*names}

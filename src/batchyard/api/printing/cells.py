@@ -38,13 +38,13 @@ def name(obj: Obj, _now: Instant) -> str:
     return str(obj["metadata"]["name"])
 
 
-def age(obj: Obj, now: Instant) -> str:
+def age_text(obj: Obj, now: Instant) -> str:
     """Return the age of the object, such as `5m`."""
     created = obj["metadata"].get("creationTimestamp")
     return format_age(now - parse_time(created)) if created else UNKNOWN
 
 
-def created(obj: Obj, _now: Instant) -> str:
+def creation_time_text(obj: Obj, _now: Instant) -> str:
     """Return the creation time of the object in whole seconds."""
     timestamp = obj["metadata"].get("creationTimestamp")
     return format_time(parse_time(timestamp) // SECOND * SECOND) if timestamp else UNKNOWN
@@ -60,17 +60,17 @@ class PathCell:
     def __call__(self, obj: Obj, _now: Instant) -> str:
         """Return the text of the cell."""
         current = _value_at(obj, self.path)
-        return text(self.default if current is None else current)
+        return format_value(self.default if current is None else current)
 
 
-def at(*path: str, default: Any = None) -> Cell:
+def value_cell(*path: str, default: Any = None) -> Cell:
     """Return a cell function for the value at a path of the object, or a default."""
     return PathCell(path, default)
 
 
-def chosen(*path: str) -> Cell:
+def value_or_none_cell(*path: str) -> Cell:
     """Return a cell function for the value at a path of the object; it returns `<none>` for empty or missing values."""
-    return lambda obj, _now: text(value(obj, *path) or NONE)
+    return lambda obj, _now: format_value(value_at(obj, *path) or NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,40 +82,40 @@ class ConditionStatus:
     def __call__(self, obj: Obj, _now: Instant) -> str:
         """Return the text of the cell."""
         condition = find_condition(obj, self.type)
-        return "" if condition is None else text(condition.get("status"))
+        return "" if condition is None else format_value(condition.get("status"))
 
 
 def json_path(cell: Cell) -> str:
     """Return the JSON path that a CRD would use for a cell's column; '' if the cell is computed."""
-    if cell is age:
+    if cell is age_text:
         return ".metadata.creationTimestamp"
     if isinstance(cell, ConditionStatus):
         return f".status.conditions[?(@.type=='{cell.type}')].status"
     return "." + ".".join(cell.path) if isinstance(cell, PathCell) else ""
 
 
-def count(*fields: str) -> Cell:
+def count_cell(*fields: str) -> Cell:
     """Return a cell function for the total number of entries in the given fields of the object."""
     return lambda obj, _now: str(sum(len(obj.get(field) or ()) for field in fields))
 
 
-def count_at(*path: str) -> Cell:
+def count_at_path_cell(*path: str) -> Cell:
     """Return a cell function for the number of entries in the list or mapping at a path of the object."""
-    return lambda obj, _now: str(len(value(obj, *path) or ()))
+    return lambda obj, _now: str(len(value_at(obj, *path) or ()))
 
 
-def containers(field: str, *path: str) -> Cell:
+def containers_cell(field: str, *path: str) -> Cell:
     """Return a cell function for a field (such as `image`) of all containers of the pod spec at a path."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        return ",".join(str(container.get(field, "")) for container in value(obj, *path, "containers") or ())
+        return ",".join(str(container.get(field, "")) for container in value_at(obj, *path, "containers") or ())
 
     return cell
 
 
-def labels(*path: str) -> Cell:
+def labels_cell(*path: str) -> Cell:
     """Return a cell function for the labels at a path of the object."""
-    return lambda obj, _now: format_labels(value(obj, *path) or {})
+    return lambda obj, _now: format_labels(value_at(obj, *path) or {})
 
 
 def format_labels(labels_by_key: Mapping[str, str]) -> str:
@@ -123,11 +123,11 @@ def format_labels(labels_by_key: Mapping[str, str]) -> str:
     return ",".join(f"{key}={label_value}" for key, label_value in sorted(labels_by_key.items())) or NONE
 
 
-def selector(*path: str) -> Cell:
+def selector_cell(*path: str) -> Cell:
     """Return a cell function for the label selector at a path (or `spec.selector`), as `kubectl -l` accepts it."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        return format_selector(value(obj, *(path or ("spec", "selector"))) or {}) or NONE
+        return format_selector(value_at(obj, *(path or ("spec", "selector"))) or {}) or NONE
 
     return cell
 
@@ -142,12 +142,12 @@ def format_selector(label_selector: Mapping[str, Any]) -> str:
     return ",".join(part for _, part in sorted(parts))
 
 
-def value(obj: Obj, *path: str) -> Any:
+def value_at(obj: Obj, *path: str) -> Any:
     """Return the value at a path of an object, or None."""
     return _value_at(obj, path)
 
 
-def text(json_value: object) -> str:
+def format_value(json_value: object) -> str:
     """Format a JSON value as text: '' for null, `true` or `false` for booleans."""
     if json_value is None or isinstance(json_value, str):
         return json_value or ""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.api.printing import cells
-from batchyard.api.printing.cells import NONE, PENDING, Cell, Column, at, text, value
+from batchyard.api.printing.cells import NONE, PENDING, Cell, Column, format_value, value_at, value_cell
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant, format_age
 
@@ -21,34 +21,34 @@ from batchyard.base.instant import Instant, format_age
 _SHOWN_MAX: Final = 3
 
 
-def type_of(obj: Obj, _now: Instant) -> str:
+def service_type(obj: Obj, _now: Instant) -> str:
     """Return the type of a Service, by default ClusterIP."""
-    return value(obj, "spec", "type") or "ClusterIP"
+    return value_at(obj, "spec", "type") or "ClusterIP"
 
 
 def cluster_ip(obj: Obj, _now: Instant) -> str:
     """Return the first cluster IP of a Service."""
-    addresses_of_service = value(obj, "spec", "clusterIPs") or [value(obj, "spec", "clusterIP")]
+    addresses_of_service = value_at(obj, "spec", "clusterIPs") or [value_at(obj, "spec", "clusterIP")]
     return addresses_of_service[0] or NONE
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
     """Return the external addresses of a Service: load balancers and external IPs, or its external name."""
-    external = list(value(obj, "spec", "externalIPs") or ())
-    match type_of(obj, now):
+    external = list(value_at(obj, "spec", "externalIPs") or ())
+    match service_type(obj, now):
         case "LoadBalancer":
             return ",".join([*_load_balancers(obj), *external]) or PENDING
         case "ExternalName":
-            return text(value(obj, "spec", "externalName"))
+            return format_value(value_at(obj, "spec", "externalName"))
     return ",".join(external) or NONE
 
 
-def ports(obj: Obj, _now: Instant) -> str:
+def service_ports(obj: Obj, _now: Instant) -> str:
     """Return the ports of a Service with node ports and protocols, such as `80:30080/TCP`."""
-    return ",".join(map(_port, value(obj, "spec", "ports") or ())) or NONE
+    return ",".join(map(_port, value_at(obj, "spec", "ports") or ())) or NONE
 
 
-def endpoints(obj: Obj, _now: Instant) -> str:
+def endpoint_addresses(obj: Obj, _now: Instant) -> str:
     """Return the first three addresses of Endpoints with ports, and how many more there are."""
     address_texts = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
@@ -75,13 +75,13 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
     return _first_three([str(address) for endpoint in endpoint_list for address in endpoint.get("addresses") or ()])
 
 
-def hosts(obj: Obj, _now: Instant) -> str:
+def ingress_hosts(obj: Obj, _now: Instant) -> str:
     """Return the first three hosts of an Ingress, and how many more rules there are; `*` without hosts."""
-    rules = value(obj, "spec", "rules") or ()
+    rules = value_at(obj, "spec", "rules") or ()
     return _first_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
 
 
-def addresses(obj: Obj, _now: Instant) -> str:
+def ingress_addresses(obj: Obj, _now: Instant) -> str:
     """Return the load balancer addresses of an Ingress, separated by commas."""
     return ",".join(_load_balancers(obj))
 
@@ -99,7 +99,7 @@ def _first_three(texts: Sequence[str]) -> str:
 
 
 def _load_balancers(obj: Obj) -> list[str]:
-    ingress = value(obj, "status", "loadBalancer", "ingress") or ()
+    ingress = value_at(obj, "status", "loadBalancer", "ingress") or ()
     return sorted(dict.fromkeys(point.get("ip") or point["hostname"] for point in ingress))
 
 
@@ -114,7 +114,7 @@ def _port(port: Mapping[str, Any]) -> str:
 
 
 _NAME: Final = (Column("Name"), cells.name)
-_AGE: Final = (Column("Age"), cells.age)
+_AGE: Final = (Column("Age"), cells.age_text)
 _UNSET: Final = "<unset>"
 _STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _MODE_ABBREVIATIONS: Final = {
@@ -126,14 +126,14 @@ _MODE_ABBREVIATIONS: Final = {
 
 
 def _phase(obj: Obj, _now: Instant) -> str:
-    return "Terminating" if "deletionTimestamp" in obj["metadata"] else text(value(obj, "status", "phase"))
+    return "Terminating" if "deletionTimestamp" in obj["metadata"] else format_value(value_at(obj, "status", "phase"))
 
 
 def _access_modes(section: str) -> Cell:
     """Return a cell function for the access modes in the object's `spec` or `status`, abbreviated: `RWO,ROX`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        modes = value(obj, section, "accessModes") or ()
+        modes = value_at(obj, section, "accessModes") or ()
         return ",".join(short for mode, short in _MODE_ABBREVIATIONS.items() if mode in modes)
 
     return cell
@@ -141,37 +141,37 @@ def _access_modes(section: str) -> Cell:
 
 def _storage_class(obj: Obj, _now: Instant) -> str:
     old = (obj["metadata"].get("annotations") or {}).get(_STORAGE_CLASS_ANNOTATION)
-    return text(value(obj, "spec", "storageClassName") if old is None else old)
+    return format_value(value_at(obj, "spec", "storageClassName") if old is None else old)
 
 
 def _claim(obj: Obj, _now: Instant) -> str:
-    claim = value(obj, "spec", "claimRef")
+    claim = value_at(obj, "spec", "claimRef")
     return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
 
 
 _CLASS_COLUMNS: Final = (
     (Column("StorageClass"), _storage_class),
-    (Column("VolumeAttributesClass"), at("spec", "volumeAttributesClassName", default=_UNSET)),
+    (Column("VolumeAttributesClass"), value_cell("spec", "volumeAttributesClassName", default=_UNSET)),
 )
-_MODE: Final = (Column("VolumeMode", priority=1), at("spec", "volumeMode", default=_UNSET))
+_MODE: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET))
 
 VOLUMES: Final = (
     _NAME,
-    (Column("Capacity"), at("spec", "capacity", "storage", default="0")),
+    (Column("Capacity"), value_cell("spec", "capacity", "storage", default="0")),
     (Column("Access Modes"), _access_modes("spec")),
-    (Column("Reclaim Policy"), at("spec", "persistentVolumeReclaimPolicy")),
+    (Column("Reclaim Policy"), value_cell("spec", "persistentVolumeReclaimPolicy")),
     (Column("Status"), _phase),
     (Column("Claim"), _claim),
     *_CLASS_COLUMNS,
-    (Column("Reason"), at("status", "reason")),
+    (Column("Reason"), value_cell("status", "reason")),
     _AGE,
     _MODE,
 )
 CLAIMS: Final = (
     _NAME,
     (Column("Status"), _phase),
-    (Column("Volume"), at("spec", "volumeName")),
-    (Column("Capacity"), at("status", "capacity", "storage")),
+    (Column("Volume"), value_cell("spec", "volumeName")),
+    (Column("Capacity"), value_cell("status", "capacity", "storage")),
     (Column("Access Modes"), _access_modes("status")),
     *_CLASS_COLUMNS,
     _AGE,
@@ -180,44 +180,44 @@ CLAIMS: Final = (
 
 
 NAME: Final = (Column("Name"), cells.name)
-AGE: Final = (Column("Age"), cells.age)
+AGE: Final = (Column("Age"), cells.age_text)
 _TEMPLATE: Final = ("spec", "template", "spec")
 _NOT_AVAILABLE: Final = "N/A"
 
 
 def _ready_replicas(obj: Obj, _now: Instant) -> str:
-    desired = value(obj, "spec", "replicas")
-    return f"{value(obj, 'status', 'readyReplicas') or 0}/{1 if desired is None else desired}"
+    desired = value_at(obj, "spec", "replicas")
+    return f"{value_at(obj, 'status', 'readyReplicas') or 0}/{1 if desired is None else desired}"
 
 
 def _status_count(field: str) -> Cell:
-    return at("status", field, default=0)
+    return value_cell("status", field, default=0)
 
 
 def _spec_value(field: str) -> Cell:
-    return at("spec", field, default=_NOT_AVAILABLE)
+    return value_cell("spec", field, default=_NOT_AVAILABLE)
 
 
 def _last_schedule(obj: Obj, now: Instant) -> str:
-    last = value(obj, "status", "lastScheduleTime")
+    last = value_at(obj, "status", "lastScheduleTime")
     return format_age(now - parse_time(last)) if last else NONE
 
 
 def _used_of_hard(obj: Obj, is_limit: bool) -> str:
     """Return used and hard amounts of a ResourceQuota's limits, or of its other resources: `pods: 2/10, ...`."""
-    hard, used = value(obj, "status", "hard") or {}, value(obj, "status", "used") or {}
+    hard, used = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
     names = sorted(name for name in hard if name.startswith("limits") is is_limit)
-    return ", ".join(f"{name}: {text(used.get(name, 0))}/{text(hard[name])}" for name in names)
+    return ", ".join(f"{name}: {format_value(used.get(name, 0))}/{format_value(hard[name])}" for name in names)
 
 
 def _container_columns(*path: str) -> tuple[tuple[Column, Cell], ...]:
     return (
-        (Column("Containers", priority=1), cells.containers("name", *path)),
-        (Column("Images", priority=1), cells.containers("image", *path)),
+        (Column("Containers", priority=1), cells.containers_cell("name", *path)),
+        (Column("Images", priority=1), cells.containers_cell("image", *path)),
     )
 
 
-_SELECTOR: Final = (Column("Selector", priority=1), cells.selector())
+_SELECTOR: Final = (Column("Selector", priority=1), cells.selector_cell())
 
 DEPLOYMENTS: Final = (
     NAME,
@@ -230,7 +230,7 @@ DEPLOYMENTS: Final = (
 )
 REPLICA_SETS: Final = (
     NAME,
-    (Column("Desired", type="integer"), at("spec", "replicas", default=1)),
+    (Column("Desired", type="integer"), value_cell("spec", "replicas", default=1)),
     (Column("Current", type="integer"), _status_count("replicas")),
     (Column("Ready", type="integer"), _status_count("readyReplicas")),
     AGE,
@@ -239,7 +239,7 @@ REPLICA_SETS: Final = (
 )
 REPLICATION_CONTROLLERS: Final = (
     *REPLICA_SETS[:-1],
-    (Column("Selector", priority=1), cells.labels("spec", "selector")),
+    (Column("Selector", priority=1), cells.labels_cell("spec", "selector")),
 )
 STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_replicas), AGE, *_container_columns(*_TEMPLATE))
 DAEMON_SETS: Final = (
@@ -249,21 +249,21 @@ DAEMON_SETS: Final = (
     (Column("Ready", type="integer"), _status_count("numberReady")),
     (Column("Up-to-date", type="integer"), _status_count("updatedNumberScheduled")),
     (Column("Available", type="integer"), _status_count("numberAvailable")),
-    (Column("Node Selector"), cells.labels(*_TEMPLATE, "nodeSelector")),
+    (Column("Node Selector"), cells.labels_cell(*_TEMPLATE, "nodeSelector")),
     AGE,
     *_container_columns(*_TEMPLATE),
     _SELECTOR,
 )
 CRON_JOBS: Final = (
     NAME,
-    (Column("Schedule"), at("spec", "schedule")),
-    (Column("Timezone"), at("spec", "timeZone", default=NONE)),
-    (Column("Suspend", type="boolean"), lambda obj, _now: str(bool(value(obj, "spec", "suspend")))),
-    (Column("Active", type="integer"), cells.count_at("status", "active")),
+    (Column("Schedule"), value_cell("spec", "schedule")),
+    (Column("Timezone"), value_cell("spec", "timeZone", default=NONE)),
+    (Column("Suspend", type="boolean"), lambda obj, _now: str(bool(value_at(obj, "spec", "suspend")))),
+    (Column("Active", type="integer"), cells.count_at_path_cell("status", "active")),
     (Column("Last Schedule"), _last_schedule),
     AGE,
     *_container_columns("spec", "jobTemplate", *_TEMPLATE),
-    (Column("Selector", priority=1), cells.selector("spec", "jobTemplate", "spec", "selector")),
+    (Column("Selector", priority=1), cells.selector_cell("spec", "jobTemplate", "spec", "selector")),
 )
 DISRUPTION_BUDGETS: Final = (
     NAME,
@@ -278,5 +278,5 @@ RESOURCE_QUOTAS: Final = (
     (Column("Limit"), lambda obj, _now: _used_of_hard(obj, is_limit=True)),
     AGE,
 )
-LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.created))
-NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector("spec", "podSelector")), AGE)
+LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.creation_time_text))
+NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector_cell("spec", "podSelector")), AGE)

@@ -19,18 +19,35 @@ from typing import Any, Final, NamedTuple, Protocol
 from batchyard.api import meta
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
-from batchyard.api.schema.scalars import COMPUTED, WORDS, Computed, PlainVisitor, Visitor, plain_flaws, scalar_visitor
-from batchyard.api.schema.violations import (
-    Flaw,
-    Flaws,
-    MapKey,
-    flaw,
-    path_text,
-    shown,
-    unknown_field_remedy,
-    wrong_type,
+from batchyard.api.schema.scalars import (
+    COMPUTED_DEFAULTS,
+    TYPE_DESCRIPTIONS,
+    ComputeDefaults,
+    PlainVisitor,
+    Visitor,
+    plain_flaws,
+    scalar_visitor,
 )
-from batchyard.api.scheme import NATIVE, NATIVE_PREFIX, Field, ServedKind, TypeScope, kind_info, scope, scope_for
+from batchyard.api.schema.violations import (
+    MapKey,
+    SchemaViolation,
+    SchemaViolations,
+    format_path,
+    format_value,
+    single_violation,
+    unknown_field_remedy,
+    wrong_type_violation,
+)
+from batchyard.api.scheme import (
+    NATIVE,
+    NATIVE_PREFIX,
+    Field,
+    ServedKind,
+    TypeScope,
+    kind_info,
+    load_scope,
+    load_scope_for_kind,
+)
 
 #: Fills in the defaults of a value of a Kubernetes type; returns the value unchanged if its structure is invalid.
 Complete = Callable[[str, Any], Any]
@@ -89,7 +106,7 @@ class SemanticEquality:
     def _normalize_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
         type_scope, name = self._scope.scope_of(type_name)
         if name == _TYPE_WITH_DEFAULTS:
-            type_scope, value = scope(NATIVE), self._complete(name, value)
+            type_scope, value = load_scope(NATIVE), self._complete(name, value)
         comparison = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
         return comparison._normalize_fields(name, value)
 
@@ -110,7 +127,7 @@ def _normalize_entry(element: Field, value: Any) -> Any:
 
 def _parse_or_keep(value: Any) -> Any:
     try:
-        return meta.parse(value)
+        return meta.parse_quantity(value)
     except (ValueError, TypeError):
         return value
 
@@ -192,7 +209,7 @@ class Compiler:
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
         qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
         visitor = _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
-        computed = COMPUTED.get(type_name) if self._scope.name == NATIVE else None
+        computed = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if computed is None else _with_computed_defaults(visitor, computed)
 
     def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
@@ -224,7 +241,7 @@ class _Completion:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
             if value is None and name == "creationTimestamp":
                 return _REMOVED
-            return Flaws([Flaw((), "unknown field", "", self.type_name)])
+            return SchemaViolations([SchemaViolation((), "unknown field", "", self.type_name)])
         if value is None:
             return None if name in self.nullable else _REMOVED
         assert isinstance(visitor, type)
@@ -232,11 +249,11 @@ class _Completion:
 
     def complete_object(self, value: Mapping[str, Any], replaced: Mapping[str, Any]) -> Any:
         """Return the object with the results in `replaced` in place of its fields and with defaults; or all flaws."""
-        flaws, new = Flaws(), {**value, **replaced}
+        flaws, new = SchemaViolations(), {**value, **replaced}
         for name, result in replaced.items():
             if result is _REMOVED:
                 del new[name]
-            elif type(result) is Flaws:
+            elif type(result) is SchemaViolations:
                 flaws += result.below(name)
         if not new.keys() >= self.required.keys():
             flaws += self._missing_field_flaws(new)
@@ -247,17 +264,19 @@ class _Completion:
                 new[name] = self._complete_default(name, default)
         return new
 
-    def _missing_field_flaws(self, fields: Mapping[str, Any]) -> Flaws:
+    def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
         """Return a flaw for each missing required field."""
         missing = [name for name in self.required if name not in fields and name not in self.defaults]
-        return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
+        return SchemaViolations(
+            SchemaViolation((name,), "Required value", f"set it to {self.required[name]}") for name in missing
+        )
 
     def _complete_default(self, name: str, default: Any) -> Any:
         """Return the default of a field, with the defaults of nested fields and in normal form."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
-            assert type(default) is not Flaws
+            assert type(default) is not SchemaViolations
         return default
 
 
@@ -296,12 +315,12 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
     return visit
 
 
-def _with_computed_defaults(visitor: RootVisitor, computed: Computed) -> RootVisitor:
+def _with_computed_defaults(visitor: RootVisitor, computed: ComputeDefaults) -> RootVisitor:
     """Return the visitor extended by the defaults that `computed` derives from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         settled = visitor(value, sound)
-        if type(settled) is Flaws:
+        if type(settled) is SchemaViolations:
             return settled
         added = computed(settled)
         return {**settled, **added} if added else settled
@@ -309,11 +328,13 @@ def _with_computed_defaults(visitor: RootVisitor, computed: Computed) -> RootVis
     return visit
 
 
-def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> Flaws:
+def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> SchemaViolations:
     names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
     if isinstance(value, list):
-        return wrong_type(value, f"an object (fields: {names})", "write its fields below the name, without '- '")
-    return wrong_type(value, f"an object (fields: {names})", "write its fields below the name")
+        return wrong_type_violation(
+            value, f"an object (fields: {names})", "write its fields below the name, without '- '"
+        )
+    return wrong_type_violation(value, f"an object (fields: {names})", "write its fields below the name")
 
 
 def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
@@ -323,7 +344,7 @@ def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
 
     def visit(value: Any) -> Any:
         if type(value) is not list:
-            return wrong_type(value, "a list", "write one item on each line, starting with '- '")
+            return wrong_type_violation(value, "a list", "write one item on each line, starting with '- '")
         replaced: dict[int, Any] | None = None
         may_be_invalid = not minimum <= len(value) <= maximum
         for index, item in enumerate(value):
@@ -331,7 +352,7 @@ def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
             if settled is not item:
                 replaced = replaced or {}
                 replaced[index] = settled
-                may_be_invalid = may_be_invalid or type(settled) is Flaws
+                may_be_invalid = may_be_invalid or type(settled) is SchemaViolations
         new = value if replaced is None else [replaced.get(index, item) for index, item in enumerate(value)]
         if not may_be_invalid and (not unique or len(new) < 2 or _are_distinct(new, keys)):
             return new
@@ -352,22 +373,22 @@ def _are_distinct(items: list[Any], keys: list[str] | None) -> bool:
     return len(identities) == len(items)
 
 
-def _list_flaws(items: list[Any], field: Field) -> Flaws:
-    flaws, facts = Flaws(), field.facts
+def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
+    flaws, facts = SchemaViolations(), field.facts
     for index, item in enumerate(items):
-        if type(item) is Flaws:
+        if type(item) is SchemaViolations:
             flaws += item.below(index)
     if len(items) < facts.get("minItems", 0):
         requirement = f"must have at least {_count_items(facts['minItems'])}"
         flaws += (
-            flaw(f"Invalid value: {requirement}", "add the missing items")
+            single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
-            else flaw("Required value", f"it {requirement}")
+            else single_violation("Required value", f"it {requirement}")
         )
     if len(items) > facts.get("maxItems", len(items)):
         maximum = facts["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
-        flaws += flaw(problem, f"remove {len(items) - maximum}")
+        flaws += single_violation(problem, f"remove {len(items) - maximum}")
     if "keys" in facts or facts.get("set"):
         flaws += _duplicate_flaws(items, facts.get("keys"))
     return flaws
@@ -377,15 +398,17 @@ def _count_items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> Flaws:
-    flaws, seen = Flaws(), set[Any]()
+def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> SchemaViolations:
+    flaws, seen = SchemaViolations(), set[Any]()
     for index, item in enumerate(items):
-        if type(item) is Flaws:
+        if type(item) is SchemaViolations:
             continue
         identity = item if keys is None else tuple(item.get(key) for key in keys)
         if identity in seen:
             flaws.append(
-                Flaw((index,), f"Duplicate value: {_identity_text(item, keys)}", "remove or rename one of them")
+                SchemaViolation(
+                    (index,), f"Duplicate value: {_identity_text(item, keys)}", "remove or rename one of them"
+                )
             )
         seen.add(identity)
     return flaws
@@ -393,8 +416,8 @@ def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> Flaws:
 
 def _identity_text(item: Any, keys: list[str] | None) -> str:
     if keys is None:
-        return shown(item)
-    return ", ".join(f"{key} {shown(item.get(key))}" for key in keys)
+        return format_value(item)
+    return ", ".join(f"{key} {format_value(item.get(key))}" for key in keys)
 
 
 def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
@@ -402,7 +425,7 @@ def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Vis
 
     def visit(value: Any) -> Any:
         if type(value) is not dict:
-            return wrong_type(value, "an object", "write `name: value` pairs below the name")
+            return wrong_type_violation(value, "an object", "write `name: value` pairs below the name")
         replaced: dict[Any, Any] | None = None
         for name, child in value.items():
             settled = visit_value(child)
@@ -410,7 +433,7 @@ def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Vis
                 if takes_null and child is None:
                     settled = ""
                 replaced = replaced or {}
-                replaced[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
+                replaced[name] = settled if type(name) is str else wrong_type_violation(name, "a string as its name")
         if replaced is None and len(value) <= maximum:
             return value
         return _map_flaws(value, replaced or {}, field) or {**value, **(replaced or {})}
@@ -418,15 +441,15 @@ def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Vis
     return visit
 
 
-def _map_flaws(value: Mapping[str, Any], replaced: Mapping[Any, Any], field: Field) -> Flaws:
-    flaws, facts = Flaws(), field.facts
+def _map_flaws(value: Mapping[str, Any], replaced: Mapping[Any, Any], field: Field) -> SchemaViolations:
+    flaws, facts = SchemaViolations(), field.facts
     for name, settled in replaced.items():
-        if type(settled) is Flaws:
+        if type(settled) is SchemaViolations:
             flaws += settled.below(MapKey(name))
     if len(value) > facts.get("maxProperties", len(value)):
         maximum = facts["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
-        flaws += flaw(problem, f"remove {len(value) - maximum}")
+        flaws += single_violation(problem, f"remove {len(value) - maximum}")
     return flaws
 
 
@@ -457,7 +480,7 @@ def _with_cache(visit: Visitor) -> Visitor:
         if known is not None:
             return known
         settled = visit(value)
-        if type(settled) is not Flaws:
+        if type(settled) is not SchemaViolations:
             if len(cached) >= CACHED_VALUES_MAX:
                 cached.clear()
             cached[encoded] = settled
@@ -473,7 +496,7 @@ def describe(field: Field, scope: TypeScope) -> str:
     if field.is_map:
         return f"a mapping from names to {_plural(describe(field.element, scope))}"
     if not field.is_object:
-        return " or ".join(field.facts.get("enum", ())) or WORDS[field.expression]
+        return " or ".join(field.facts.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
     type_scope, name = scope.scope_of(field.expression)
     required_names = [name for name, inner in type_scope.fields(name).items() if inner.required]
     return f"an object with {', '.join(required_names)}" if required_names else "an object"
@@ -488,14 +511,14 @@ def _plural(description: str) -> str:
 _REMEDIES_MAX: Final = 100
 
 
-class SettledObject(NamedTuple):
+class SchemaResult(NamedTuple):
     """The result of validation: the object with defaults, or None and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
-def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SettledObject:
+def validate_and_default(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
     The result is the same object if nothing changes, and shares all unchanged parts with it. It may share pod templates
@@ -503,10 +526,10 @@ def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -
     of the version that was validated before, are not validated again.
     """
     settled = _root_visitor(info.constant, version)(obj, sound)
-    if type(settled) is not Flaws:
-        return SettledObject(settled, []) if "metadata" in settled else SettledObject(None, [_MISSING_METADATA])
-    faults = _faults(settled, scope_for(info, version), info.kind)
-    return SettledObject(None, faults if obj.get("metadata") is not None else [*faults, _MISSING_METADATA])
+    if type(settled) is not SchemaViolations:
+        return SchemaResult(settled, []) if "metadata" in settled else SchemaResult(None, [_MISSING_METADATA])
+    faults = _faults(settled, load_scope_for_kind(info, version), info.kind)
+    return SchemaResult(None, faults if obj.get("metadata") is not None else [*faults, _MISSING_METADATA])
 
 
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
@@ -515,30 +538,30 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
     Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, it validates a value of that type.
     """
     if isinstance(info_or_type, ServedKind):
-        return settle(info_or_type, _version_of(info_or_type, obj), obj).faults
-    settled = _compiler(scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _faults(settled, scope(NATIVE), info_or_type) if type(settled) is Flaws else []
+        return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
+    settled = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
+    return _faults(settled, load_scope(NATIVE), info_or_type) if type(settled) is SchemaViolations else []
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
     """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
-    settled = settle(info, _version_of(info, obj), obj)
+    settled = validate_and_default(info, _version_of(info, obj), obj)
     if settled.obj is None:
         raise InvalidObject(settled.faults)
     return settled.obj
 
 
-def completed(type_name: str, value: Any) -> Any:
+def fill_defaults(type_name: str, value: Any) -> Any:
     """Return a value of a Kubernetes type such as PodSpec with its defaults; unchanged if its structure is invalid."""
-    settled = _compiler(scope(NATIVE)).object_visitor(type_name)(value)
-    return value if type(settled) is Flaws else settled
+    settled = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
+    return value if type(settled) is SchemaViolations else settled
 
 
 @cache
-def meaning_of(constant: str) -> SemanticEquality:
+def semantic_equality(constant: str) -> SemanticEquality:
     """Return the comparison by meaning for the types of a kind in its storage version."""
     info = kind_info(constant)
-    return SemanticEquality(scope_for(info, info.storage_version), completed)
+    return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
 
 
 _MISSING_METADATA = FieldError("metadata", "Required value", "add metadata with a name to the object")
@@ -551,7 +574,7 @@ def _version_of(info: ServedKind, obj: Obj) -> str:
 @cache
 def _root_visitor(constant: str, version: str) -> RootVisitor:
     info = kind_info(constant)
-    return _compiler(scope_for(info, version)).root_visitor(info.kind)
+    return _compiler(load_scope_for_kind(info, version)).root_visitor(info.kind)
 
 
 @cache
@@ -559,14 +582,14 @@ def _compiler(type_scope: TypeScope) -> Compiler:
     return Compiler(type_scope, _compiler)
 
 
-def _faults(flaws: Flaws, type_scope: TypeScope, kind: str) -> list[FieldError]:
+def _faults(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
     """Convert flaws to FieldErrors; only the first 100 get remedies, because finding remedies is slow."""
     with_remedies = [
-        FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
+        FieldError(format_path(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
         for flaw in flaws[:_REMEDIES_MAX]
     ]
-    return [*with_remedies, *(FieldError(path_text(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
+    return [*with_remedies, *(FieldError(format_path(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
 
 
-def _remedy(flaw: Flaw, type_scope: TypeScope, kind: str) -> str:
+def _remedy(flaw: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
     return unknown_field_remedy(type_scope, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy

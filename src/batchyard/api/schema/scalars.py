@@ -11,8 +11,16 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import meta
-from batchyard.api.schema.violations import Flaw, Flaws, choice, flaw, nearest, shown, wrong_type
-from batchyard.api.times import in_utc, micro_in_utc
+from batchyard.api.schema.violations import (
+    SchemaViolation,
+    SchemaViolations,
+    find_nearest_name,
+    format_value,
+    join_alternatives,
+    single_violation,
+    wrong_type_violation,
+)
+from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
 from batchyard.base.instant import parse_duration
 from batchyard.base.memory import memoized_if_short
 
@@ -20,7 +28,7 @@ Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"
 
 #: Descriptions of scalar types for error messages.
-WORDS: Final = {
+TYPE_DESCRIPTIONS: Final = {
     "string": "a string",
     "bool": "true or false",
     "int": "an integer",
@@ -59,14 +67,16 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
     return _accept_any
 
 
-def plain_flaws(wanted: type, value: Any) -> Flaws:
+def plain_flaws(wanted: type, value: Any) -> SchemaViolations:
     """Return the flaw of a value that is not a string or not a boolean, as required."""
     if wanted is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
-        return wrong_type(value, WORDS["bool"], f"write {boolean_text} without quotes" if boolean_text else "")
-    text = shown(value)
+        return wrong_type_violation(
+            value, TYPE_DESCRIPTIONS["bool"], f"write {boolean_text} without quotes" if boolean_text else ""
+        )
+    text = format_value(value)
     is_scalar = isinstance(value, bool | int | float) and " " not in text
-    return wrong_type(value, WORDS["string"], f'put it in quotes: "{text}"' if is_scalar else "")
+    return wrong_type_violation(value, TYPE_DESCRIPTIONS["string"], f'put it in quotes: "{text}"' if is_scalar else "")
 
 
 def _accept_any(value: Any) -> Any:
@@ -83,23 +93,27 @@ def _integer_visitor(expression: str, facts: Mapping[str, Any]) -> Visitor:
         if minimum <= value <= maximum:
             return value
         if value < minimum:
-            return flaw(f"Invalid value: {shown(value)}: must be at least {minimum}", f"use {minimum} or more")
-        return flaw(f"Invalid value: {shown(value)}: must be at most {maximum}", f"use {maximum} or less")
+            return single_violation(
+                f"Invalid value: {format_value(value)}: must be at least {minimum}", f"use {minimum} or more"
+            )
+        return single_violation(
+            f"Invalid value: {format_value(value)}: must be at most {maximum}", f"use {maximum} or less"
+        )
 
     return visit
 
 
-def _not_an_integer_flaws(value: Any) -> Flaws:
+def _not_an_integer_flaws(value: Any) -> SchemaViolations:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
-        return wrong_type(value, "an integer", f"write {int(value)} without quotes")
+        return wrong_type_violation(value, "an integer", f"write {int(value)} without quotes")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
-        return wrong_type(value, "an integer", f"write {int(value)}")
-    return wrong_type(value, "an integer")
+        return wrong_type_violation(value, "an integer", f"write {int(value)}")
+    return wrong_type_violation(value, "an integer")
 
 
 def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
-        return Flaws(_string_flaws(value, facts)) or value
+        return SchemaViolations(_string_flaws(value, facts)) or value
 
     checked = memoized_if_short(_CACHE_SIZE)(check)
 
@@ -112,7 +126,7 @@ def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     return visit
 
 
-def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[Flaw]:
+def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[SchemaViolation]:
     allowed = facts.get("enum")
     if allowed is not None:
         if value not in allowed:
@@ -121,21 +135,21 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[Flaw]:
     if len(value) < facts.get("minLength", 0):
         minimum_length = facts["minLength"]
         requirement = f"must have at least {minimum_length} characters" if minimum_length > 1 else "must not be empty"
-        yield Flaw((), f"Invalid value: {shown(value)}: {requirement}", "write a longer value")
+        yield SchemaViolation((), f"Invalid value: {format_value(value)}: {requirement}", "write a longer value")
     elif len(value) > facts.get("maxLength", len(value)):
         remedy = f"shorten it by {len(value) - facts['maxLength']}"
-        yield Flaw((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
+        yield SchemaViolation((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
     elif "pattern" in facts and not _compile_pattern(facts["pattern"]).search(value):
         description = _PATTERN_DESCRIPTIONS.get(facts["pattern"])
         remedy = f"use {description}" if description else "write a value that matches this regular expression"
-        yield Flaw((), f"Invalid value: {shown(value)}: must match {facts['pattern']}", remedy)
+        yield SchemaViolation((), f"Invalid value: {format_value(value)}: must match {facts['pattern']}", remedy)
 
 
-def _unsupported_value_flaw(value: str, allowed: list[str]) -> Flaw:
-    nearest_value = nearest(value, allowed)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {choice(allowed)}"
-    shown_names = ", ".join(map(shown, allowed))
-    return Flaw((), f"Unsupported value: {shown(value)}: supported values: {shown_names}", remedy)
+def _unsupported_value_flaw(value: str, allowed: list[str]) -> SchemaViolation:
+    nearest_value = find_nearest_name(value, allowed)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {join_alternatives(allowed)}"
+    shown_names = ", ".join(map(format_value, allowed))
+    return SchemaViolation((), f"Unsupported value: {format_value(value)}: supported values: {shown_names}", remedy)
 
 
 @lru_cache
@@ -151,13 +165,13 @@ def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[A
 
     def visit(value: Any) -> Any:
         if type(value) not in types:
-            return wrong_type(value, WORDS[expression])
+            return wrong_type_violation(value, TYPE_DESCRIPTIONS[expression])
         try:
             result = parse(value)
         except ValueError as wrong:
             problem, separator, remedy = str(wrong).rpartition("; ")
             problem, remedy = (problem, remedy) if separator else (remedy, "")
-            return flaw(f"Invalid value: {problem}", remedy or f"write {WORDS[expression]}")
+            return single_violation(f"Invalid value: {problem}", remedy or f"write {TYPE_DESCRIPTIONS[expression]}")
         return result if expression in _NORMALIZED and result != value else value
 
     return visit
@@ -171,10 +185,10 @@ def _parse_base64(text: str) -> bytes:
 
 
 _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
-    "quantity": ((str, int, float), meta.canonical),
+    "quantity": ((str, int, float), meta.canonical_quantity),
     "int-or-string": ((str, int), str),
-    "time": ((str,), in_utc),
-    "micro-time": ((str,), micro_in_utc),
+    "time": ((str,), convert_to_utc),
+    "micro-time": ((str,), convert_micro_time_to_utc),
     "duration": ((str,), parse_duration),
     "bytes": ((str,), _parse_base64),
 }
@@ -188,7 +202,7 @@ _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] 
 # Kubernetes's pkg/apis/core/v1/{defaults,conversion}.go, pkg/util/parsers.
 
 
-Computed: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+ComputeDefaults: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _NO_DEFAULTS: Final[Mapping[str, Any]] = {}
 #: An image reference: optional host, path, optional tag and digest. Without tag and digest, the tag is `latest`.
@@ -203,7 +217,7 @@ _LATEST: Final = "latest"
 _CLIENT_IP_SECONDS: Final = 10800
 
 
-def pull_policy(image: str) -> str:
+def default_pull_policy(image: str) -> str:
     """Return the default pull policy of an image: `Always` for the tag `latest` or no tag, else `IfNotPresent`."""
     match = _IMAGE_REFERENCE.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_MAX else None
     if match is None:
@@ -215,7 +229,7 @@ def pull_policy(image: str) -> str:
 def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
     if container.get("imagePullPolicy"):
         return _NO_DEFAULTS
-    return {"imagePullPolicy": pull_policy(container.get("image") or "")}
+    return {"imagePullPolicy": default_pull_policy(container.get("image") or "")}
 
 
 def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -224,7 +238,7 @@ def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"emptyDir": {}}
     image = volume.get("image")
     if image is not None and not image.get("pullPolicy"):
-        return {"image": {**image, "pullPolicy": pull_policy(image.get("reference") or "")}}
+        return {"image": {**image, "pullPolicy": default_pull_policy(image.get("reference") or "")}}
     return _NO_DEFAULTS
 
 
@@ -273,7 +287,7 @@ def _network_policy_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 #: The functions that return defaults, by the name of the Kubernetes type.
-COMPUTED: Final[Mapping[str, Computed]] = {
+COMPUTED_DEFAULTS: Final[Mapping[str, ComputeDefaults]] = {
     "Container": _container_defaults,
     "EphemeralContainer": _container_defaults,
     "EndpointSlice": _endpoint_slice_defaults,

@@ -21,7 +21,7 @@ class MapKey(str):
 Step: TypeAlias = "str | int | MapKey"
 
 
-class Flaw(NamedTuple):
+class SchemaViolation(NamedTuple):
     """One schema violation, with its path relative to the validated value.
 
     If a field is unknown, `owner` is the type of the object that contains it, and the remedy is found later.
@@ -33,27 +33,27 @@ class Flaw(NamedTuple):
     owner: str = ""
 
 
-class Flaws(list[Flaw]):
+class SchemaViolations(list[SchemaViolation]):
     """The list of all schema violations of one value."""
 
     __slots__ = ()
 
-    def below(self, step: Step) -> "Flaws":
+    def below(self, step: Step) -> "SchemaViolations":
         """Return the flaws with their paths extended by a leading step: relative to the parent value."""
-        return Flaws(Flaw((step, *flaw.path), *flaw[1:]) for flaw in self)
+        return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
 
 
-def flaw(problem: str, remedy: str) -> Flaws:
+def single_violation(problem: str, remedy: str) -> SchemaViolations:
     """Return the list with a single flaw that concerns the value as a whole."""
-    return Flaws([Flaw((), problem, remedy)])
+    return SchemaViolations([SchemaViolation((), problem, remedy)])
 
 
-def wrong_type(value: Any, wanted: str, remedy: str = "") -> Flaws:
+def wrong_type_violation(value: Any, wanted: str, remedy: str = "") -> SchemaViolations:
     """Return the flaw for a value of the wrong type; `wanted` describes the right one."""
-    return flaw(f"Invalid value: {shown(value)}: must be {wanted}", remedy or f"write {wanted}")
+    return single_violation(f"Invalid value: {format_value(value)}: must be {wanted}", remedy or f"write {wanted}")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for an error message: on one line, and truncated if it is long."""
     if isinstance(value, dict):
         return "an object"
@@ -68,12 +68,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[:_SHOWN_LENGTH_MAX]}..."
 
 
-def choice(names: list[str]) -> str:
+def join_alternatives(names: list[str]) -> str:
     """Join names to a choice: `a`, `a or b`, `a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def path_text(path: tuple[Step, ...]) -> str:
+def format_path(path: tuple[Step, ...]) -> str:
     """Format a path as Kubernetes does: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
     text = ""
     for step in path:
@@ -89,11 +89,11 @@ def path_text(path: tuple[Step, ...]) -> str:
 # Suggestions for misspelt names, by edit distance.
 
 
-LOOSE_SHARE: Final = 0.5
-STRICT_SHARE: Final = 0.2
+LOOSE_EDIT_SHARE: Final = 0.5
+STRICT_EDIT_SHARE: Final = 0.2
 
 
-def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
+def find_nearest_name(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
     """Return the known name with the smallest edit distance to a written one; None if none is close enough.
 
     The distance may be one, or `share` of the length of the longer name. Case, `-` and `_` are ignored. With a share of
@@ -107,7 +107,7 @@ def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | No
         longer = max(len(plain_name), len(known_plain))
         edits = edit_distance(plain_name, known_plain)
         if (
-            share >= LOOSE_SHARE
+            share >= LOOSE_EDIT_SHARE
             and min(len(plain_name), len(known_plain)) >= 4
             and _is_prefix_of_either(plain_name, known_plain)
         ):
@@ -164,13 +164,13 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     name = str(path[-1])
     type_scope, type_name = scope.scope_of(owner)
     known = list(type_scope.fields(type_name))
-    likely_name = nearest(name, known, STRICT_SHARE)
+    likely_name = find_nearest_name(name, known, STRICT_EDIT_SHARE)
     if likely_name:
         return f"did you mean {likely_name}?"
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
         return f"it belongs at {closest_path}"
-    similar = nearest(name, known, LOOSE_SHARE)
+    similar = find_nearest_name(name, known, LOOSE_EDIT_SHARE)
     if similar:
         return f"did you mean {similar}?"
     if closest_path and steps <= _FAR_STEPS:

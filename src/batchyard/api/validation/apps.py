@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.meta import selector as parsed_selector
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules
 
 # --- cron ---
@@ -267,7 +267,7 @@ _ZONE_SHOWN_MAX: Final = 200
 _CONCURRENCY_POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
-def selecting_faults(obj: Obj) -> Iterator[FieldError]:
+def workload_controller_faults(obj: Obj) -> Iterator[FieldError]:
     """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     yield from rules.metadata_faults(obj)
     spec = obj["spec"]
@@ -284,10 +284,10 @@ def selecting_faults(obj: Obj) -> Iterator[FieldError]:
         yield FieldError("spec.template.spec.restartPolicy", problem, "remove restartPolicy, or use a Job")
 
 
-def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def workload_controller_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Deployment, ReplicaSet or DaemonSet: the selector is immutable."""
-    yield from selecting_faults(new)
-    if not meaning_of(group_kind(new)).is_same(
+    yield from workload_controller_faults(new)
+    if not semantic_equality(group_kind(new)).is_same(
         "LabelSelector", new["spec"].get("selector"), old["spec"].get("selector")
     ):
         yield rules.immutable("spec.selector", new["spec"].get("selector"))
@@ -295,10 +295,10 @@ def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a StatefulSet: most of its spec is immutable."""
-    yield from selecting_faults(new)
+    yield from workload_controller_faults(new)
     spec, old_spec = new["spec"], old["spec"]
     immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]
-    meaning = meaning_of(scheme.STATEFUL_SET)
+    meaning = semantic_equality(scheme.STATEFUL_SET)
     if not all(meaning.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
         names = ", ".join(f"'{name}'" for name in _MUTABLE_FIELDS[:-1])
         message = f"updates to statefulset spec for fields other than {names} and '{_MUTABLE_FIELDS[-1]}' are forbidden"

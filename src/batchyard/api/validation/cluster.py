@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api import meta
 from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
-from batchyard.api.times import ReservationWindow, is_time, moment, parse_time, window_of
+from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_time_or_duration, reservation_window
 from batchyard.api.validation import job, pods, rules
 from batchyard.api.validation.job import topology_faults
 from batchyard.api.validation.rules import is_extended
@@ -177,7 +177,7 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     if group is None:
         return
     group_path = f"{path}.placementGroup"
-    if not group or rules.label_value(group) or len(group) > _GROUP_LENGTH_MAX:
+    if not group or rules.label_value_errors(group) or len(group) > _GROUP_LENGTH_MAX:
         message = f"must be a label value of 1 to {_GROUP_LENGTH_MAX} characters"
         yield rules.invalid(group_path, group, message, "use letters, digits, '-', '_' and '.', but not at the ends")
     if pool.get("provisioning") == "queued":
@@ -219,14 +219,14 @@ def instance_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
     """Validate an update of an Instance: its spec is immutable."""
     yield from instance_faults(new)
     if new.get("spec") != old.get("spec"):
-        yield rules.broken_rule("spec", "object", rules.IMMUTABLE, _REMEDY)
+        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE, _REMEDY)
 
 
 def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResizeRequest: its spec is immutable."""
     yield from resize_request_faults(new)
     if new.get("spec") != old.get("spec"):
-        yield rules.broken_rule("spec", "object", rules.IMMUTABLE, _REMEDY)
+        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE, _REMEDY)
 
 
 # --- budget ---
@@ -250,7 +250,7 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         remedy = "create two Budgets, one in dollars and one in accelerator hours"
         yield rules.forbidden("spec.acceleratorHours", "must not be set together with dollars", remedy)
     for field in amounts:
-        if meta.parse(spec[field]) < 0:
+        if meta.parse_quantity(spec[field]) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "set it to 0 or more")
     for index, threshold in enumerate(spec.get("thresholds") or ()):
         path = f"spec.thresholds[{index}]"
@@ -286,7 +286,7 @@ def settings_faults(spec: Spec) -> Iterator[FieldError]:
         for field, price in prices.items():
             yield from rules.amount_faults(price, f"spec.prices[{machine}].{field}")
     for machine, machine_type in (spec.get("catalog") or {}).items():
-        if not machine or rules.label_value(machine):
+        if not machine or rules.label_value_errors(machine):
             message = "a machine type must be a label value: at most 63 letters, digits, '-', '_' and '.'"
             yield rules.invalid("spec.catalog", machine, message, "use a name such as x1-huge-8")
         yield from _machine_faults(machine_type, f"spec.catalog[{machine}]")
@@ -298,7 +298,7 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
         if field in machine_type:
             yield from rules.amount_faults(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
-        if rules.nano(machine_type[field]) == 0:
+        if rules.parse_nano(machine_type[field]) == 0:
             yield rules.invalid(
                 f"{path}.{field}",
                 machine_type[field],
@@ -307,7 +307,7 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
             )
     sustained = machine_type.get("sustainedCpu")
     if sustained is not None and rules.exceeds(sustained, machine_type["cpu"]):
-        message = f"must be at most the machine's cpu, which is {rules.shown(machine_type['cpu'])}"
+        message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
         yield rules.invalid(
             f"{path}.sustainedCpu",
             sustained,
@@ -480,7 +480,7 @@ def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[Fi
             f"must be a time or a duration like start, which is {start}",
             "write both in the same form",
         )
-    elif end is not None and moment(end, 0) <= moment(start, 0):
+    elif end is not None and parse_time_or_duration(end, 0) <= parse_time_or_duration(start, 0):
         yield rules.invalid(f"{path}.end", end, f"must be after start, which is {start}", "set a later end")
     elif duration is not None and parse_duration(duration) == 0:
         yield rules.invalid(f"{path}.duration", duration, "must be greater than 0", "use a duration such as 24h")
@@ -488,7 +488,7 @@ def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[Fi
 
 def _is_moment(text: str) -> bool:
     try:
-        moment(text, 0)
+        parse_time_or_duration(text, 0)
     except ValueError:
         return False
     return True
@@ -503,7 +503,7 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     created = cluster["metadata"].get("creationTimestamp")
     began = parse_time(created) if created else 0
     reservations = cluster["spec"].get("reservations") or ()
-    windows = [window_of(reservation, began) for reservation in reservations]
+    windows = [reservation_window(reservation, began) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
         kind = bookable["machineType"], bookable["zone"]
         same_kind = [
@@ -522,8 +522,10 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
     """Validate a node pool of a Cluster: its name and fields, and that its zones and reservation are in the Cluster."""
-    for message in rules.gke_name(pool["name"]):
-        yield rules.invalid(f"{path}.name", pool["name"], message, rules.name_remedy(pool["name"], rules.gke_name))
+    for message in rules.gke_name_errors(pool["name"]):
+        yield rules.invalid(
+            f"{path}.name", pool["name"], message, rules.name_remedy(pool["name"], rules.gke_name_errors)
+        )
     yield from pool_faults(pool, path)
     for i, zone in enumerate(pool.get("zones") or ()):
         yield from _known_zone_faults(zone, spec, f"{path}.zones[{i}]")

@@ -31,7 +31,7 @@ def host_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         item_path = f"{path}.hostAliases[{i}]"
         yield from ip_faults(alias.get("ip") or "", f"{item_path}.ip")
         for j, hostname in enumerate(alias.get("hostnames") or ()):
-            for message in rules.dns_subdomain(hostname):
+            for message in rules.dns_subdomain_errors(hostname):
                 yield rules.invalid(f"{item_path}.hostnames[{j}]", hostname, message, _HOST_REMEDY)
     yield from _dns_faults(spec.get("dnsConfig"), spec.get("dnsPolicy"), f"{path}.dnsConfig")
 
@@ -78,7 +78,7 @@ def _search_faults(searches: Sequence[str], path: str) -> Iterator[FieldError]:
         message = f"must not have more than {_SEARCHES_LENGTH_MAX} characters (including spaces) in the search list"
         yield rules.invalid(path, searches, message, "remove some search domains")
     for i, search in enumerate(searches):
-        for message in rules.search_domain(search.removesuffix(".")) if search != "." else ():
+        for message in rules.search_domain_errors(search.removesuffix(".")) if search != "." else ():
             yield rules.invalid(f"{path}[{i}]", search.removesuffix("."), message, _HOST_REMEDY)
 
 
@@ -141,7 +141,7 @@ def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     name, address = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
         yield rules.required("spec.externalName", "", "set it to a DNS name, such as db.example.com")
-    for message in rules.dns_subdomain(name) if name else ():
+    for message in rules.dns_subdomain_errors(name) if name else ():
         yield rules.invalid("spec.externalName", name, message, _HOST_REMEDY)
     if address and address != "None":
         message = "may not be set when `type` is 'ExternalName'"
@@ -156,7 +156,7 @@ def _port_faults(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
         protocol = port.get("protocol") or "TCP"
         if not name and len(ports) > 1:
             yield rules.required(f"{path}.name", "", "set a name: it is required if there are several ports")
-        for message in rules.dns_label(name) if name else ():
+        for message in rules.dns_label_errors(name) if name else ():
             yield rules.invalid(f"{path}.name", name, message, "use lowercase letters, digits and '-'")
         if name and name in seen_keys:
             yield rules.duplicate(f"{path}.name", name, "give each port a unique name")
@@ -245,14 +245,14 @@ def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         yield rules.unsupported(f"{path}.scheme", scheme, _SCHEMES)
     for header in action.get("httpHeaders") or ():
         name = header.get("name") or ""
-        for message in rules.header_name(name):
+        for message in rules.header_name_errors(name):
             yield rules.invalid(f"{path}.httpHeaders", name, message, "use letters, digits and '-'")
 
 
 def _port_value_faults(port: int | str, path: str) -> Iterator[FieldError]:
     """Report a port of a probe or hook that is neither a valid number nor a valid port name."""
     if isinstance(port, str):
-        for message in rules.port_name(port):
+        for message in rules.port_name_errors(port):
             yield rules.invalid(path, port, message, _PORT_REMEDY)
     elif not 1 <= port <= _PORT_MAX:
         yield rules.invalid(path, port, _PORT_MESSAGE, _PORT_REMEDY)
@@ -306,11 +306,11 @@ def container_security_faults(context: Mapping[str, Any], path: str, *, in_host_
     if context.get("allowPrivilegeEscalation") is False:
         message_start = "cannot set `allowPrivilegeEscalation` to false and"
         if context.get("privileged"):
-            yield rules.invalid_here(
+            yield rules.invalid_without_value(
                 path, f"{message_start} `privileged` to true", "remove allowPrivilegeEscalation or privileged"
             )
         if "CAP_SYS_ADMIN" in ((context.get("capabilities") or {}).get("add") or ()):
-            yield rules.invalid_here(
+            yield rules.invalid_without_value(
                 path,
                 f"{message_start} `capabilities.Add` CAP_SYS_ADMIN",
                 "remove allowPrivilegeEscalation or the capability",
@@ -430,14 +430,14 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
     name = container.get("name") or ""
     if not name:
         yield rules.required(f"{path}.name", "", "set the name of the container")
-    for message in rules.dns_label(name) if name else ():
+    for message in rules.dns_label_errors(name) if name else ():
         yield rules.invalid(f"{path}.name", name, message, _NAME_REMEDY)
     image = container.get("image") or ""
     if not image:
         yield rules.required(f"{path}.image", "", "set it to the image to run")
     elif image != image.strip():
         message = "must not have leading or trailing whitespace"
-        yield rules.invalid(f"{path}.image", image, message, f"write the image as {rules.printed(image.strip())}")
+        yield rules.invalid(f"{path}.image", image, message, f"write the image as {rules.format_json(image.strip())}")
     policy = container.get("imagePullPolicy")
     if policy and policy not in _PULL_POLICIES:
         yield rules.unsupported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES)
@@ -464,7 +464,7 @@ def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
             )
         if protocol not in _PROTOCOLS:
             yield rules.unsupported(f"{item_path}.protocol", protocol, _PROTOCOLS)
-        for message in rules.port_name(port["name"]) if port.get("name") else ():
+        for message in rules.port_name_errors(port["name"]) if port.get("name") else ():
             yield rules.invalid(
                 f"{item_path}.name",
                 port["name"],
@@ -485,7 +485,7 @@ def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldEr
         item_path, name = f"{path}[{i}]", variable.get("name") or ""
         if not name:
             yield rules.required(f"{item_path}.name", "", "set the name of the variable")
-        for message in rules.env_name(name) if name else ():
+        for message in rules.env_name_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use letters, digits, '_', '-' and '.'")
         if (source := variable.get("valueFrom")) is not None:
             yield from _env_source_faults(source, variable.get("value"), f"{item_path}.valueFrom")
@@ -495,7 +495,7 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
     """Report envFrom entries without exactly one ConfigMap or Secret, or with an invalid name or prefix."""
     for i, source in enumerate(sources):
         item_path, prefix = f"{path}[{i}]", source.get("prefix") or ""
-        for message in rules.env_name(prefix) if prefix else ():
+        for message in rules.env_name_errors(prefix) if prefix else ():
             yield rules.invalid(f"{item_path}.prefix", prefix, message, "use letters, digits, '_', '-' and '.'")
         references = [field for field in ("configMapRef", "secretRef") if source.get(field) is not None]
         if not references:
@@ -512,7 +512,7 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
                     "",
                     f"set it to the name of a {'ConfigMap' if field == 'configMapRef' else 'Secret'}",
                 )
-            for message in rules.dns_subdomain(name) if name else ():
+            for message in rules.dns_subdomain_errors(name) if name else ():
                 yield rules.invalid(
                     f"{item_path}.{field}.name", name, message, "use lowercase letters, digits, '-' and '.'"
                 )

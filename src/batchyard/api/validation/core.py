@@ -78,7 +78,7 @@ def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iter
 def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report keys of a ConfigMap or Secret that are not valid file names."""
     for key in data:
-        for message in rules.config_key(key):
+        for message in rules.config_key_errors(key):
             yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
@@ -146,7 +146,7 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         yield from _newer_faults(event)
 
 
-def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def events_v1_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
     yield from _series_faults(event)
     if not event.get("eventTime"):
@@ -158,7 +158,7 @@ def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.invalid(field, "", "needs to be unset", f"remove {field}")
 
 
-def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def events_v1_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an Event of the API group `events.k8s.io`: only its series may change."""
     if new.get("series") != old.get("series"):
         yield from _series_faults(new)
@@ -181,7 +181,7 @@ def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
         yield rules.required("reportingComponent", "", "set it to the name of the component that reports the event")
-    for message in rules.qualified_name(component):
+    for message in rules.qualified_name_errors(component):
         yield rules.invalid("reportingComponent", component, message, "use a name such as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):
         text = event.get(field) or ""
@@ -219,7 +219,7 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
     for field, shown_name in _IMMUTABLE_NODE_FIELDS:
         if before.get(field) and spec.get(field) != before[field]:
             message = f'node updates may not change {shown_name} except from "" to valid'
-            yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.printed(before[field])}")
+            yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.format_json(before[field])}")
 
 
 # --- namespace ---

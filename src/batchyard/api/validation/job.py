@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, boolean, is_elastic, whole_number
+from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer
 from batchyard.api.meta import selector as parsed_selector
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_faults, success_faults
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.views.node import pods_running_at_once
 
 _REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
@@ -44,7 +44,7 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 # Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
 
 
-def create_faults(job: Obj) -> Iterator[FieldError]:
+def queue_settings_faults(job: Obj) -> Iterator[FieldError]:
     """Validate Kueue's labels and annotations on a Job or JobSet."""
     labels = _labels(job)
     yield from _object_name_faults(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
@@ -60,7 +60,7 @@ def create_faults(job: Obj) -> Iterator[FieldError]:
     yield from workload.gate_faults(job)
 
 
-def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def queue_settings_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
     suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not suspended:
@@ -96,7 +96,7 @@ def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
 
 def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
     """Report a label or annotation that should contain the name of an object, but is not a valid name."""
-    messages = rules.dns_subdomain(name) if name is not None else ()
+    messages = rules.dns_subdomain_errors(name) if name is not None else ()
     if messages:
         yield rules.invalid(
             path, name, ",".join(messages), "use the name of the object: lowercase letters, digits, '-' and '.'"
@@ -107,9 +107,9 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
     """Report a max-exec-time-seconds label that is not a positive number."""
     if value is None:
         return
-    path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", whole_number(value)
+    path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
     if seconds is None:
-        message = f"strconv.Atoi: parsing {rules.printed(value)}: invalid syntax"
+        message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, 'set it to a number of seconds, such as "3600"')
     elif seconds <= 0:
         yield rules.invalid(
@@ -288,7 +288,7 @@ def _generated_selector_faults(name: str | None, selector: Obj | None, labels: O
         )
     if not name:
         return
-    for message in rules.label_value(name):
+    for message in rules.label_value_errors(name):
         yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
         if labels.get(key) not in (None, name):
@@ -318,19 +318,19 @@ _IMMUTABLE_FIELDS: Final = (
 def job_faults(job: Obj) -> Iterator[FieldError]:
     """Validate a Job."""
     yield from _kubernetes_faults(job)
-    yield from rules.denied_by(_WEBHOOK, _queued_faults(job))
+    yield from rules.mark_webhook(_WEBHOOK, _queued_faults(job))
 
 
 def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job: most of its spec is immutable."""
     yield from _kubernetes_faults(new)
     yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
-    yield from rules.denied_by(_WEBHOOK, _queued_update_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, _queued_update_faults(new, old))
 
 
 def _queued_faults(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kueue's webhook."""
-    yield from create_faults(job)
+    yield from queue_settings_faults(job)
     yield from _partial_admission_faults(job)
     yield from _equal_completions_faults(job)
     yield from _topology_faults(job)
@@ -338,11 +338,11 @@ def _queued_faults(job: Obj) -> Iterator[FieldError]:
 
 def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job by the rules of Kueue's webhook."""
-    yield from create_faults(new)
+    yield from queue_settings_faults(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_faults(new)
     yield from _equal_completions_faults(new)
-    yield from update_faults(new, old)
+    yield from queue_settings_update_faults(new, old)
     yield from _partial_admission_update_faults(new, old)
     yield from _topology_faults(new)
 
@@ -361,7 +361,7 @@ def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
     """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
     if manager is None:
         return
-    for message in rules.domain_path(manager):
+    for message in rules.domain_path_errors(manager):
         yield rules.invalid(path, manager, message, "use a name such as example.com/controller")
     if len(manager) > rules.LABEL_LENGTH_MAX:
         yield rules.too_long(path, rules.LABEL_LENGTH_MAX, "shorten the name")
@@ -378,7 +378,7 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
         name
         and spec.get("completionMode") == "Indexed"
         and completions
-        and rules.dns_label(f"{name}-{completions - 1}")
+        and rules.dns_label_errors(f"{name}-{completions - 1}")
     ):
         message = f"will not able to create pod with invalid DNS label: {name}-{completions - 1}"
         remedy = "use a shorter name without dots: the host names of an Indexed Job's pods start with it"
@@ -467,7 +467,7 @@ def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
-    meaning = meaning_of(scheme.JOB)
+    meaning = semantic_equality(scheme.JOB)
     for field in _IMMUTABLE_FIELDS:
         if not meaning.is_same_field(_SPEC_TYPE, field, new, old):
             yield rules.immutable(f"spec.{field}", new.get(field))
@@ -519,10 +519,10 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
-    maximum = pods_at_once(job.get("spec") or {}) - 1
-    minimum = whole_number(value)
+    maximum = pods_running_at_once(job.get("spec") or {}) - 1
+    minimum = parse_integer(value)
     if minimum is None:
-        message = f"strconv.Atoi: parsing {rules.printed(value)}: invalid syntax"
+        message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, f"set it to an integer from 1 to {maximum}")
     elif not 0 < minimum <= maximum:
         message = f"should be between 0 and {maximum}"
@@ -543,9 +543,9 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     )
     if value is None:
         return
-    enabled, spec = boolean(value), job.get("spec") or {}
+    enabled, spec = parse_boolean(value), job.get("spec") or {}
     if enabled is None:
-        message = f"strconv.ParseBool: parsing {rules.printed(value)}: invalid syntax"
+        message = f"strconv.ParseBool: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, "set it to true or false")
     if not enabled:
         return
@@ -570,7 +570,7 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield rules.forbidden("spec.parallelism", message, "suspend the Job first")
     has_equal_completions = [
-        boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)
+        parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)
     ]
     if not spec.get("suspend") and not before.get("suspend") and has_equal_completions[0] != has_equal_completions[1]:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
@@ -585,4 +585,4 @@ def _topology_faults(job: Obj) -> Iterator[FieldError]:
     if annotations:
         path = "spec.template.metadata.annotations"
         elastic = is_elastic(job)
-        yield from topology.request_faults(annotations, path, pods_at_once(spec), elastic=elastic)
+        yield from topology.topology_request_faults(annotations, path, pods_running_at_once(spec), elastic=elastic)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, whole_number
+from batchyard.api.meta import Obj, parse_integer
 from batchyard.api.validation import rules
 
 _ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
@@ -29,16 +29,16 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
         yield from _condition_faults(conditions or (), f"{rule_path}.onPodConditions")
         if codes is not None and conditions:
             message = "specifying both OnExitCodes and OnPodConditions is not supported"
-            yield rules.invalid_here(rule_path, message, "split the rule into two")
+            yield rules.invalid_without_value(rule_path, message, "split the rule into two")
         if codes is None and not conditions:
             message = "specifying one of OnExitCodes and OnPodConditions is required"
-            yield rules.invalid_here(rule_path, message, "set onExitCodes or onPodConditions in the rule")
+            yield rules.invalid_without_value(rule_path, message, "set onExitCodes or onPodConditions in the rule")
 
 
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a missing or unknown action of a rule, and FailIndex without backoffLimitPerIndex."""
     if not action:
-        shown = " ".join(map(rules.printed, _ACTIONS))
+        shown = " ".join(map(rules.format_json, _ACTIONS))
         yield rules.required(path, f"valid values: [{shown}]", f"use one of {', '.join(_ACTIONS)}")
     elif action not in _ACTIONS:
         yield rules.unsupported(path, action, _ACTIONS)
@@ -143,7 +143,7 @@ def _index_count(text: str, completions: int) -> int | None:
     last, total = -1, 0
     for part in text.split(",") if text else ():
         first, dash, end = part.partition("-")
-        low, high = whole_number(first), whole_number(end if dash else first)
+        low, high = parse_integer(first), parse_integer(end if dash else first)
         if low is None or high is None or low <= last or high < low or (dash and high == low) or high >= completions:
             return None
         last, total = high, total + high - low + 1

@@ -11,10 +11,10 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules, topology
 from batchyard.api.validation import job as queued_jobs
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.views.node import pods_running_at_once
 
 # --- jobset policies ---
 #
@@ -144,7 +144,7 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
     value = f"{jobset_name}-{job}.{subdomain}"
-    if messages := rules.label_value(value):
+    if messages := rules.label_value_errors(value):
         message = (
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
             f"(long JobSet / ReplicatedJob / SubDomain name?): {', '.join(messages)}"
@@ -160,14 +160,14 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
             path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}]", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
-                yield rules.broken_rule(
+                yield rules.schema_rule_fault(
                     f"spec.volumeClaimPolicies[{i}]", "object", message, "remove the namespace from the template"
                 )
             if name in seen:
                 message = "names must be unique for VolumeClaimPolicies template"
                 yield rules.invalid(f"{path}.metadata.name", name, message, "give each template a unique name")
             seen[name] = None
-            for message in rules.dns_subdomain(name):
+            for message in rules.dns_subdomain_errors(name):
                 yield rules.invalid(
                     f"{path}.metadata.name", name, message, "use lowercase letters, digits, '-' and '.'"
                 )
@@ -193,7 +193,9 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
         mounted = mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
     if not mounted:
         message = f"replicatedJob containers don't have a matching volumeMount: {name} from VolumeClaimPolicies"
-        yield rules.invalid_here("spec.replicatedJobs", message, f"add a volumeMount for {name} to a container")
+        yield rules.invalid_without_value(
+            "spec.replicatedJobs", message, f"add a volumeMount for {name} to a container"
+        )
 
 
 #: The name of Kueue's webhook for JobSets; JobSet's own webhook has the same name.
@@ -225,22 +227,22 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
         yield from _template_faults(replicated["template"], f"{path}.template.metadata")
         yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
     yield from policy_faults(spec, _name(jobset))
-    yield from rules.denied_by(_WEBHOOK, queued_jobs.create_faults(jobset))
+    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_faults(jobset))
     if label(jobset, well_known.QUEUE_NAME):
         yield from _pod_set_faults(spec.get("replicatedJobs") or ())
-    yield from rules.denied_by(_WEBHOOK, _topology_faults(spec))
+    yield from rules.mark_webhook(_WEBHOOK, _topology_faults(spec))
 
 
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a JobSet: most of its spec is immutable; if suspended, scheduling directives may change."""
     yield from jobset_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    meaning = meaning_of(scheme.JOB_SET)
+    meaning = semantic_equality(scheme.JOB_SET)
     for field in _IMMUTABLE_FIELDS:
         is_given = spec.get(field) is not None and before.get(field) is not None
         if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
             schema_type = "array" if isinstance(spec[field], list) else "object"
-            yield rules.broken_rule(
+            yield rules.schema_rule_fault(
                 f"spec.{field}", schema_type, "Value is immutable", "keep the value, or create another JobSet"
             )
     may_move = bool(spec.get("suspend") or before.get("suspend"))
@@ -251,7 +253,7 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from rules.denied_by(_WEBHOOK, queued_jobs.update_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_update_faults(new, old))
 
 
 def _name(jobset: Obj) -> str:
@@ -274,7 +276,7 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
-    messages = dict.fromkeys(rules.dns_subdomain(subdomain) + rules.dns1035_label(subdomain))
+    messages = dict.fromkeys(rules.dns_subdomain_errors(subdomain) + rules.dns1035_label_errors(subdomain))
     for message in messages:
         if "must be no more than 63" in message:
             message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
@@ -288,7 +290,7 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if in_order and any(each.get("dependsOn") is not None for each in jobs):
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
-        yield rules.broken_rule("spec", "object", message, "use dependsOn, and remove startupPolicy")
+        yield rules.schema_rule_fault("spec", "object", message, "use dependsOn, and remove startupPolicy")
     seen: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
         path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
@@ -360,7 +362,7 @@ def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
     """Report a name that is not a DNS label; if it is too long, with the message `too_long`."""
-    for message in rules.dns1035_label(name):
+    for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
 
@@ -372,10 +374,10 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
         annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
         if annotations:
             path = f"{PATH}[{i}].template.spec.template.metadata.annotations"
-            count = replicated.get("replicas", 1) * pods_at_once(job_spec)
+            count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
             pod_sets.append(topology.PodSetTopology(annotations, path, count))
     for pod_set in pod_sets:
-        yield from topology.request_faults(pod_set.annotations, pod_set.path, pod_set.count)
+        yield from topology.topology_request_faults(pod_set.annotations, pod_set.path, pod_set.count)
     yield from topology.group_faults(pod_sets)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.schema import completed, meaning_of
+from batchyard.api.schema import fill_defaults, semantic_equality
 from batchyard.api.validation import containers, rules
 
 # --- volumes ---
@@ -33,7 +33,7 @@ def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[F
         item_path, name = f"{path}[{i}]", volume.get("name") or ""
         if not name:
             yield rules.required(f"{item_path}.name", "", "set the name of the volume")
-        for message in rules.dns_label(name) if name else ():
+        for message in rules.dns_label_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use lowercase letters, digits and '-'")
         if name in seen:
             yield rules.duplicate(f"{item_path}.name", name, "give each volume a unique name")
@@ -78,7 +78,7 @@ def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldErr
     if not folder:
         yield rules.required(f"{path}.path", "", "set it to a path on the node, such as /var/data")
         return
-    yield from rules.step_faults(folder, f"{path}.path")
+    yield from rules.path_component_faults(folder, f"{path}.path")
     if kind not in _HOST_PATH_TYPES:
         yield rules.unsupported(f"{path}.type", kind, _HOST_PATH_TYPES)
 
@@ -235,7 +235,7 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
         yield from rules.selector_faults(term.get(field), f"{path}.{field}")
     yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
     for i, namespace in enumerate(term.get("namespaces") or ()):
-        for message in rules.dns_label(namespace):
+        for message in rules.dns_label_errors(namespace):
             yield rules.invalid(f"{path}.namespaces[{i}]", namespace, message, "use the name of a namespace")
     yield from _pod_label_key_faults(term, "matchLabelKeys", path)
     yield from _pod_label_key_faults(term, "mismatchLabelKeys", path)
@@ -320,7 +320,7 @@ def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
         item_path, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
         yield from rules.label_key_faults(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
-        for message in rules.label_value(value):
+        for message in rules.label_value_errors(value):
             yield rules.invalid(
                 f"{item_path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'"
             )
@@ -329,7 +329,7 @@ def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
         if pair in seen:
             message = "taints must be unique by key and effect pair"
             remedy = f"remove this taint: {seen[pair]} has the same key and effect"
-            yield FieldError(item_path, f"Duplicate value: {rules.printed(taint)}: {message}", remedy)
+            yield FieldError(item_path, f"Duplicate value: {rules.format_json(taint)}: {message}", remedy)
         seen.setdefault(pair, item_path)
 
 
@@ -354,7 +354,7 @@ def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> It
     if operator == "Exists" and value:
         message = "value must be empty when `operator` is 'Exists'"
         yield rules.invalid(f"{path}.operator", operator, message, "remove the value, or set the operator to Equal")
-    for message in rules.label_value(value):
+    for message in rules.label_value_errors(value):
         yield rules.invalid(f"{path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'")
 
 
@@ -443,15 +443,15 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "set it to 0 or more seconds"
         )
     for field, rule in (
-        ("hostname", rules.dns_label),
-        ("subdomain", rules.dns_label),
-        ("priorityClassName", rules.dns_subdomain),
-        ("serviceAccountName", rules.dns_subdomain),
-        ("nodeName", rules.dns_subdomain),
-        ("runtimeClassName", rules.dns_subdomain),
+        ("hostname", rules.dns_label_errors),
+        ("subdomain", rules.dns_label_errors),
+        ("priorityClassName", rules.dns_subdomain_errors),
+        ("serviceAccountName", rules.dns_subdomain_errors),
+        ("nodeName", rules.dns_subdomain_errors),
+        ("runtimeClassName", rules.dns_subdomain_errors),
     ):
         for message in rule(spec[field]) if spec.get(field) else ():
-            characters = "letters, digits and '-'" if rule is rules.dns_label else "letters, digits, '-' and '.'"
+            characters = "letters, digits and '-'" if rule is rules.dns_label_errors else "letters, digits, '-' and '.'"
             yield rules.invalid(f"{path}.{field}", spec[field], message, f"use lowercase {characters}")
 
 
@@ -464,7 +464,7 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 Spec = Mapping[str, Any]
 
-_POD_EQUALITY: Final = meaning_of(scheme.POD)
+_POD_EQUALITY: Final = semantic_equality(scheme.POD)
 _INT32_MAX: Final = 2**31 - 1
 _IMMUTABLE_MESSAGE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -521,7 +521,7 @@ def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fie
         )
         if not any(matches):
             message = "existing toleration can not be modified except its tolerationSeconds"
-            yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.printed(toleration)}")
+            yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.format_json(toleration)}")
 
 
 def _without_seconds(toleration: Spec) -> Spec:
@@ -543,7 +543,7 @@ def _immutable_fields(spec: Spec, old: Spec) -> Spec:
     mutable_fields = (
         _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     )
-    spec = completed("PodSpec", spec)
+    spec = fill_defaults("PodSpec", spec)
     immutable = {field: value for field, value in spec.items() if field not in mutable_fields}
     for field in ("containers", "initContainers"):
         immutable[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]

@@ -47,7 +47,7 @@ def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
-    remedy, name_errors = f"use one of {', '.join(_TYPES)}", rules.qualified_name(kind)
+    remedy, name_errors = f"use one of {', '.join(_TYPES)}", rules.qualified_name_errors(kind)
     for message in name_errors:
         yield rules.invalid(path, kind, message, remedy)
     if not name_errors and "/" not in kind and kind not in _TYPES:
@@ -76,27 +76,30 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
     amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
         if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
-            low, high = rules.shown(amounts[smaller]), rules.shown(amounts[larger])
-            value = rules.shown(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
+            low, high = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
+            value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
             message = f"{smaller_name} {low} is greater than {larger_name} {high}"
             yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {high}")
     yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
-        default, request = rules.shown(amounts["default"]), rules.shown(amounts["defaultRequest"])
-        if rules.nano(amounts["default"]) != rules.nano(amounts["defaultRequest"]):
+        default, request = (
+            rules.canonical_or_text(amounts["default"]),
+            rules.canonical_or_text(amounts["defaultRequest"]),
+        )
+        if rules.parse_nano(amounts["default"]) != rules.parse_nano(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
             yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"set it to {default}")
 
 
 def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    ratio = rules.nano(amounts.get("maxLimitRequestRatio", ""))
+    ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
     if ratio is None:
         return
-    ratio_path, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.shown(amounts["maxLimitRequestRatio"])
+    ratio_path, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.canonical_or_text(amounts["maxLimitRequestRatio"])
     if ratio < NANO:
         yield rules.invalid(ratio_path, shown, f"ratio {shown} is less than 1", "set it to 1 or more")
-    low, high = rules.nano(amounts.get("min", "")), rules.nano(amounts.get("max", ""))
+    low, high = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
     if low and high is not None and ratio * low > high * NANO:
         message = f"ratio {shown} is greater than max/min = {high / low:f}"
         yield rules.invalid(ratio_path, shown, message, "reduce the ratio, or change min and max")
@@ -145,8 +148,8 @@ def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
         path = f"spec.hard[{name}]"
         yield from _name_faults(name, path)
         yield from rules.amount_faults(value, path)
-        if name in _INTEGER_RESOURCES and (rules.nano(value) or 0) % 10**9:
-            yield rules.invalid(path, rules.shown(value), "must be an integer", "use an integer")
+        if name in _INTEGER_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
+            yield rules.invalid(path, rules.canonical_or_text(value), "must be an integer", "use an integer")
     standard = [name for name in sorted(hard) if _is_standard(name)]
     yield from _scopes_faults(spec.get("scopes") or (), standard)
     yield from _selector_faults(spec.get("scopeSelector"), standard)
@@ -167,7 +170,7 @@ def _is_standard(name: str) -> bool:
 def _name_faults(name: str, path: str) -> Iterator[FieldError]:
     """Report a name in a ResourceQuota that is not a standard quota resource and has no domain prefix."""
     remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
-    name_errors = rules.qualified_name(name)
+    name_errors = rules.qualified_name_errors(name)
     for message in name_errors:
         yield rules.invalid(path, name, message, remedy)
     if name_errors or "/" in name:
@@ -316,7 +319,7 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.unsupported("roleRef.kind", role["kind"], kinds)
     if not role["name"]:
         yield rules.required("roleRef.name", "", "set it to the name of the role to bind")
-    for message in rules.path_segment(role["name"]):
+    for message in rules.path_segment_errors(role["name"]):
         yield rules.invalid("roleRef.name", role["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
         yield from _subject_faults(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
@@ -365,7 +368,7 @@ def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
         if group != GROUP:
             yield rules.unsupported(f"{path}.apiGroup", group, (GROUP,))
     else:
-        for message in rules.dns_subdomain(name) if name else ():
+        for message in rules.dns_subdomain_errors(name) if name else ():
             yield rules.invalid(f"{path}.name", name, message, "use the name of a ServiceAccount")
         if group:
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.schema import meaning_of
-from batchyard.api.schema.violations import nearest
+from batchyard.api.schema import semantic_equality
+from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
 from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
 
@@ -30,7 +30,7 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
-            yield rules.broken_rule(path, "object", message, remedy)
+            yield rules.schema_rule_fault(path, "object", message, remedy)
         for j, flavor in enumerate(group["flavors"]):
             item_path = f"{path}.flavors[{j}]"
             yield from _flavor_faults(flavor, group["coveredResources"], item_path, kind=kind, parent=parent)
@@ -82,7 +82,7 @@ def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[Fi
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
             message = f"must be nil when {absent} is empty"
-            yield rules.invalid(f"{path}.{field}", rules.shown(value), message, remedy)
+            yield rules.invalid(f"{path}.{field}", rules.canonical_or_text(value), message, remedy)
 
 
 def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
@@ -90,8 +90,8 @@ def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[
     limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds(limit, nominal):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"set it to at most {rules.shown(nominal)}"
-        yield rules.invalid(f"{path}.lendingLimit", rules.shown(limit), message, remedy)
+        remedy = f"set it to at most {rules.canonical_or_text(nominal)}"
+        yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
 
 
 def total_faults(groups: Groups) -> Iterator[FieldError]:
@@ -116,9 +116,11 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
     if weight is None:
         return
     yield from rules.amount_faults(weight, "spec.fairSharing")
-    if rules.nano(weight) == 1:
+    if rules.parse_nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield rules.invalid("spec.fairSharing", rules.shown(weight), message, "set it to 0, or to more than 1n")
+        yield rules.invalid(
+            "spec.fairSharing", rules.canonical_or_text(weight), message, "set it to 0, or to more than 1n"
+        )
 
 
 # --- cluster queue ---
@@ -135,8 +137,8 @@ _CHECKS: Final = "spec.admissionChecksStrategy.admissionChecks"
 def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
     yield from rules.metadata_faults(queue)
-    yield from rules.denied_by(WEBHOOK, _spec_faults(queue))
-    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
+    yield from rules.mark_webhook(WEBHOOK, _spec_faults(queue))
+    yield from rules.mark_webhook(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -147,12 +149,12 @@ def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_faults(new)
-    yield from rules.denied_by(WEBHOOK, _spec_faults(new))
+    yield from rules.mark_webhook(WEBHOOK, _spec_faults(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
+    yield from rules.mark_webhook(WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_fault = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from rules.denied_by(WEBHOOK, [policy_fault])
+        yield from rules.mark_webhook(WEBHOOK, [policy_fault])
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -200,7 +202,7 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
         remedy = "set reclaimWithinCohort to LowerPriority or Any, or borrowWithinCohort.policy to Never"
-        yield rules.broken_rule("spec.preemption", "object", message, remedy)
+        yield rules.schema_rule_fault("spec.preemption", "object", message, remedy)
 
 
 def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -209,7 +211,7 @@ def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
     if fungibility.get("preference") and both != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
         remedy = "set both fields to TryNextFlavor, or remove preference"
-        yield rules.broken_rule("spec.flavorFungibility", "object", message, remedy)
+        yield rules.schema_rule_fault("spec.flavorFungibility", "object", message, remedy)
 
 
 # --- cohort ---
@@ -224,10 +226,10 @@ def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_faults(cohort)
-    yield from rules.denied_by(_COHORT_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
+    yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     groups = group_faults(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
-    yield from rules.denied_by(_COHORT_WEBHOOK, groups)
+    yield from rules.mark_webhook(_COHORT_WEBHOOK, groups)
 
 
 # --- local queue ---
@@ -246,7 +248,7 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
     before, after = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if before is not None and after is not None and before != after:
         remedy = f"keep the value {before}, or delete the LocalQueue and recreate it"
-        yield rules.broken_rule("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
+        yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
 
 
 # --- resource flavor ---
@@ -262,12 +264,12 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     spec = flavor.get("spec") or {}
     yield from rules.metadata_faults(flavor)
     labels = rules.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
-    yield from rules.denied_by("vresourceflavor.kb.io", labels)
+    yield from rules.mark_webhook("vresourceflavor.kb.io", labels)
     yield from pods.taint_faults(spec.get("nodeTaints") or (), "spec.nodeTaints")
     yield from pods.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):
         message = "at least one nodeLabel is required when topology is set"
-        yield rules.broken_rule(
+        yield rules.schema_rule_fault(
             "spec", "object", message, "add a label that the nodes of the topology have to spec.nodeLabels"
         )
 
@@ -277,7 +279,7 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     yield from resource_flavor_faults(new)
     before = (old.get("spec") or {}).get("topologyName")
     if before is not None and (new.get("spec") or {}).get("topologyName") != before:
-        yield rules.broken_rule(
+        yield rules.schema_rule_fault(
             "spec", "object", _TOPOLOGY_IMMUTABLE, f"keep topologyName: {before}, or create another ResourceFlavor"
         )
 
@@ -298,7 +300,7 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     before, after = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if before is not None and after is not None and before != after:
         remedy = f"keep the value {before}, or create another AdmissionCheck"
-        yield rules.broken_rule("spec.controllerName", "string", rules.IMMUTABLE, remedy)
+        yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE, remedy)
 
 
 # --- multikueue ---
@@ -311,7 +313,7 @@ def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(config)
     clusters = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(clusters)) < len(clusters):
-        yield rules.broken_rule("spec.clusters", "array", "must be unique", "list each cluster once")
+        yield rules.schema_rule_fault("spec.clusters", "array", "must be unique", "list each cluster once")
 
 
 def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -321,7 +323,7 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
     if (source.get("kubeConfig") is None) == (source.get("clusterProfileRef") is None):
         message = "exactly one of the fields in [kubeConfig clusterProfileRef] must be set"
         remedy = "set exactly one of kubeConfig and clusterProfileRef"
-        yield rules.broken_rule("spec.clusterSource", "object", message, remedy)
+        yield rules.schema_rule_fault("spec.clusterSource", "object", message, remedy)
 
 
 # --- provisioning request ---
@@ -342,12 +344,12 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
     """Validate an update of a ProvisioningRequest: its spec is immutable."""
     yield from provisioning_request_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    meaning = meaning_of(scheme.PROVISIONING_REQUEST)
+    meaning = semantic_equality(scheme.PROVISIONING_REQUEST)
     for field, schema_type in _IMMUTABLE_FIELDS.items():
         is_given = field in before and field in spec
         if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, before):
             remedy = "keep the old value, or create another ProvisioningRequest"
-            yield rules.broken_rule(f"spec.{field}", schema_type, "Value is immutable", remedy)
+            yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
 
 # --- configuration ---
@@ -370,7 +372,7 @@ def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.invalid(path, "IgnoreUndeclared", message, "remove quotaCheckStrategy or excludeResourcePrefixes")
     for name in obj.get("featureGates") or {}:
         if name not in GATES:
-            nearest_gate = nearest(name, GATES)
+            nearest_gate = find_nearest_name(name, GATES)
             remedy = (
                 f"did you mean {nearest_gate}?" if nearest_gate else f"remove it: Kueue 0.19 has no feature gate {name}"
             )
@@ -390,4 +392,6 @@ def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
         yield rules.required(path, "must be specified", remedy)
     elif strategies not in _STRATEGIES:
         supported = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(path, f"Unsupported value: {rules.printed(strategies)}: supported values: {supported}", remedy)
+        yield FieldError(
+            path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {supported}", remedy
+        )

@@ -29,13 +29,13 @@ IMMUTABLE: Final = "field is immutable"
 _VALUE_LENGTH_MAX: Final = 200
 
 
-def printed(value: Any) -> str:
+def format_json(value: Any) -> str:
     """Format a value for an error message as JSON, truncated if it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
 
 
-def denied_by(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
+def mark_webhook(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
     """Mark errors as reported by a webhook, except those of x-kubernetes-validations rules (the server's)."""
     for fault in faults:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
@@ -43,15 +43,15 @@ def denied_by(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
     """Return the error for an invalid value of a field."""
-    return FieldError(path, f"Invalid value: {printed(value)}: {message}", remedy)
+    return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
-def invalid_here(path: str, message: str, remedy: str) -> FieldError:
+def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
     """Return the error for an invalid value of a field, without the value in the message."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
-def broken_rule(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
+def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
     """Return the error for a violated x-kubernetes-validations rule, which shows the type instead of the value."""
     return invalid(path, schema_type, message, remedy)
 
@@ -73,19 +73,19 @@ def forbidden(path: str, message: str, remedy: str) -> FieldError:
 
 def duplicate(path: str, value: Any, remedy: str) -> FieldError:
     """Return the error for a value that must be unique and occurs twice."""
-    return FieldError(path, f"Duplicate value: {printed(value)}", remedy)
+    return FieldError(path, f"Duplicate value: {format_json(value)}", remedy)
 
 
 def not_found(path: str, value: Any, remedy: str) -> FieldError:
     """Return the error for a reference to an object that does not exist."""
-    return FieldError(path, f"Not found: {printed(value)}", remedy)
+    return FieldError(path, f"Not found: {format_json(value)}", remedy)
 
 
 def unsupported(path: str, value: Any, supported: Iterable[str], remedy: str = "") -> FieldError:
     """Return the error for a value that is not one of the supported ones."""
-    shown = ", ".join(printed(each) for each in supported)
+    shown = ", ".join(format_json(each) for each in supported)
     used_remedy = remedy or (f"use one of {shown}" if shown else "remove it: no value is supported here")
-    return FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}", used_remedy)
+    return FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {shown}", used_remedy)
 
 
 def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
@@ -103,7 +103,7 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 # Rules of quantities.
 
 
-def nano(value: str | int | float) -> int | None:
+def parse_nano(value: str | int | float) -> int | None:
     """Parse a quantity to billionths; None if it is malformed."""
     return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
 
@@ -111,30 +111,30 @@ def nano(value: str | int | float) -> int | None:
 @lru_cache(maxsize=65536)
 def _nano(value: str | int | float) -> int | None:
     try:
-        return meta.parse(value)
+        return meta.parse_quantity(value)
     except ValueError:
         return None
 
 
 def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
     """Report a value that is not a quantity or is negative."""
-    amount = nano(value)
+    amount = parse_nano(value)
     if amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif amount < 0:
-        yield invalid(path, meta.canonical(value), NEGATIVE, "set it to 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE, "set it to 0 or more")
 
 
 def exceeds(value: Any, limit: Any) -> bool:
     """Report whether a quantity exceeds a limit; False if one of them is malformed."""
-    amount, bound = nano(value), nano(limit)
+    amount, bound = parse_nano(value), parse_nano(limit)
     return amount is not None and bound is not None and amount > bound
 
 
-def shown(value: Any) -> str:
+def canonical_or_text(value: Any) -> str:
     """Format a quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
-    return str(value) if nano(value) is None else meta.canonical(value)
+    return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
 
 
 # --- names ---
@@ -211,23 +211,23 @@ def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> M
 
 
 @memoized_if_short(maxsize=65536)
-def dns_label(text: str) -> Messages:
+def dns_label_errors(text: str) -> Messages:
     """Validate an RFC 1123 label, at most 63 characters."""
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
 
 
 @memoized_if_short(maxsize=65536)
-def dns_subdomain(text: str) -> Messages:
+def dns_subdomain_errors(text: str) -> Messages:
     """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
     return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
 
 
-def search_domain(text: str) -> Messages:
+def search_domain_errors(text: str) -> Messages:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
     return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH, _SEARCH_TEXT, "example.com")
 
 
-def port_name(text: str) -> Messages:
+def port_name_errors(text: str) -> Messages:
     """Validate an IANA port name: at most 15 characters, at least one letter."""
     messages = _check_length(text, PORT_LENGTH_MAX)
     if not _matches("[-a-z0-9]+", text):
@@ -241,7 +241,7 @@ def port_name(text: str) -> Messages:
     return messages
 
 
-def header_name(text: str) -> Messages:
+def header_name_errors(text: str) -> Messages:
     """Validate an HTTP header name."""
     rule_text = "a valid HTTP header must consist of alphanumeric characters or '-'"
     return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
@@ -253,19 +253,19 @@ def is_word(text: str) -> bool:
 
 
 @memoized_if_short(maxsize=65536)
-def dns1035_label(text: str) -> Messages:
+def dns1035_label_errors(text: str) -> Messages:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @memoized_if_short(maxsize=65536)
-def gke_name(text: str) -> Messages:
+def gke_name_errors(text: str) -> Messages:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
     return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @memoized_if_short(maxsize=65536)
-def qualified_name(text: str) -> Messages:
+def qualified_name_errors(text: str) -> Messages:
     """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
@@ -276,7 +276,7 @@ def qualified_name(text: str) -> Messages:
     if slash and not prefix:
         messages = ("prefix part must be non-empty",)
     elif slash:
-        messages = tuple(f"prefix part {message}" for message in dns_subdomain(prefix))
+        messages = tuple(f"prefix part {message}" for message in dns_subdomain_errors(prefix))
     if not name:
         return (*messages, "name part must be non-empty")
     messages += tuple(f"name part {message}" for message in _check_length(name, LABEL_LENGTH_MAX))
@@ -284,13 +284,13 @@ def qualified_name(text: str) -> Messages:
 
 
 @memoized_if_short(maxsize=65536)
-def label_value(text: str) -> Messages:
+def label_value_errors(text: str) -> Messages:
     """Validate a label value: at most 63 characters, possibly empty."""
     examples = ("MyValue", "my_value", "12345")
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
 
 
-def config_key(text: str) -> Messages:
+def config_key_errors(text: str) -> Messages:
     """Validate a key of a ConfigMap or Secret, which becomes a file name."""
     messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
     messages += _check_pattern(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
@@ -299,22 +299,22 @@ def config_key(text: str) -> Messages:
     return (*messages, "must not start with '..'") if text.startswith("..") else messages
 
 
-def env_name(text: str) -> Messages:
+def env_name_errors(text: str) -> Messages:
     """Validate a name of an environment variable: printable ASCII without '='."""
     if text and all(" " <= character <= "~" and character != "=" for character in text):
         return ()
     return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
 
 
-def domain_path(text: str) -> Messages:
+def domain_path_errors(text: str) -> Messages:
     """Validate a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
-    return dns_subdomain(domain) + _check_pattern(path, _PATH, "Invalid path")
+    return dns_subdomain_errors(domain) + _check_pattern(path, _PATH, "Invalid path")
 
 
-def path_segment(text: str) -> Messages:
+def path_segment_errors(text: str) -> Messages:
     """Validate the name of a role or binding: any single path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
@@ -335,10 +335,10 @@ def local_path_faults(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a path that is not relative or contains '..' as a component or NUL."""
     if path.startswith("/"):
         yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
-    yield from step_faults(path, field_path)
+    yield from path_component_faults(path, field_path)
 
 
-def step_faults(path: str, field_path: str) -> Iterator[FieldError]:
+def path_component_faults(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a path that contains '..' as a component, or NUL."""
     if ".." in path.split("/"):
         yield invalid(field_path, path, "must not contain '..'", "use a path without '..'")
@@ -361,15 +361,15 @@ def mode_faults(mode: int | None, field_path: str) -> Iterator[FieldError]:
 
 #: Kinds whose names follow other rules than DNS subdomains.
 _NAME_RULES: Final[Mapping[str, NameRule]] = {
-    scheme.NAMESPACE: dns_label,
-    scheme.SERVICE: dns1035_label,
-    scheme.PLATFORM: gke_name,
-    scheme.CLUSTER: gke_name,
-    scheme.NODE_POOL: gke_name,
-    scheme.ROLE: path_segment,
-    scheme.ROLE_BINDING: path_segment,
-    scheme.CLUSTER_ROLE: path_segment,
-    scheme.CLUSTER_ROLE_BINDING: path_segment,
+    scheme.NAMESPACE: dns_label_errors,
+    scheme.SERVICE: dns1035_label_errors,
+    scheme.PLATFORM: gke_name_errors,
+    scheme.CLUSTER: gke_name_errors,
+    scheme.NODE_POOL: gke_name_errors,
+    scheme.ROLE: path_segment_errors,
+    scheme.ROLE_BINDING: path_segment_errors,
+    scheme.CLUSTER_ROLE: path_segment_errors,
+    scheme.CLUSTER_ROLE_BINDING: path_segment_errors,
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
@@ -385,11 +385,11 @@ _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the metadata of an object: name, namespace, labels, annotations, finalizers and owner references."""
     metadata = obj["metadata"]
-    yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain))
+    yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain_errors))
     namespace = metadata.get("namespace")
-    if namespace and dns_label(namespace):
-        for message in dns_label(namespace):
-            yield invalid("metadata.namespace", namespace, message, name_remedy(namespace, dns_label))
+    if namespace and dns_label_errors(namespace):
+        for message in dns_label_errors(namespace):
+            yield invalid("metadata.namespace", namespace, message, name_remedy(namespace, dns_label_errors))
     yield from label_faults(metadata.get("labels"), "metadata.labels")
     yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
     if finalizers := metadata.get("finalizers"):
@@ -415,7 +415,7 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 def name_remedy(name: Any, name_rule: NameRule) -> str:
     """Return the remedy for an invalid name: a valid name that is similar to it."""
     similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
-    return f"use a name such as {printed(similar if similar and not name_rule(similar) else 'my-name')}"
+    return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 
 
 def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
@@ -424,13 +424,13 @@ def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldE
         return
     for key, value in labels.items():
         yield from label_key_faults(key, path)
-        for message in label_value(value or ""):
+        for message in label_value_errors(value or ""):
             yield invalid(path, value, message, f"for {key}, {_LABEL_REMEDY}")
 
 
 def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
     """Report a label key that is not a qualified name."""
-    for message in qualified_name(key):
+    for message in qualified_name_errors(key):
         yield invalid(path, key, message, _KEY_REMEDY)
 
 
@@ -439,7 +439,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
     if not annotations:
         return
     for key in annotations:
-        for message in qualified_name(key.lower()):
+        for message in qualified_name_errors(key.lower()):
             yield invalid(path, key, message, _KEY_REMEDY)
     if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATIONS_BYTES_MAX:
         yield too_long(path, ANNOTATIONS_BYTES_MAX, "store large content in a ConfigMap")
@@ -448,7 +448,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
 def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
     """Report invalid finalizers, those without a prefix on Kubernetes's own kinds, and the conflicting pair of two."""
     for i, finalizer in enumerate(finalizers):
-        for message in qualified_name(finalizer):
+        for message in qualified_name_errors(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
         if is_of_kubernetes and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             message = "name is neither a standard finalizer name nor is it fully qualified"
@@ -471,11 +471,13 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
             yield invalid(path, api_version, "version must not be empty", "use an apiVersion such as batch/v1")
         if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
             message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
-            yield invalid_here(f"metadata.ownerReferences[{i}]", message, "use the Event's object as the owner")
+            yield invalid_without_value(
+                f"metadata.ownerReferences[{i}]", message, "use the Event's object as the owner"
+            )
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
-        yield invalid_here("metadata.ownerReferences", message, "set controller: true on one owner only")
+        yield invalid_without_value("metadata.ownerReferences", message, "set controller: true on one owner only")
 
 
 def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
@@ -488,7 +490,7 @@ def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[F
         yield from _expression_faults(expression, expression_path)
         yield from label_key_faults(expression["key"], f"{expression_path}.key")
         for j, value in enumerate(expression.get("values") or ()):
-            for message in label_value(value):
+            for message in label_value_errors(value):
                 yield invalid(f"{expression_path}.values[{j}]", value, message, _LABEL_REMEDY)
 
 
@@ -553,7 +555,7 @@ def _is_native(name: str) -> bool:
 @memoized_if_short(maxsize=4096)
 def is_extended(name: str) -> bool:
     """Report whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
-    return not _is_native(name) and not name.startswith("requests.") and not qualified_name(f"requests.{name}")
+    return not _is_native(name) and not name.startswith("requests.") and not qualified_name_errors(f"requests.{name}")
 
 
 def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
@@ -563,7 +565,7 @@ def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
 
 def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
     """Report a resource name that is neither standard (such as cpu) nor hugepages nor an extended resource."""
-    if qualified_name(name):
+    if qualified_name_errors(name):
         yield from label_key_faults(name, path)
     elif "/" not in name:
         if name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
@@ -575,9 +577,9 @@ def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
 def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_faults(value, path)
-    amount = nano(value)
+    amount = parse_nano(value)
     if amount is not None and amount % 10**9 and is_extended(name):
-        yield invalid(path, shown(value), "must be an integer", "use an integer")
+        yield invalid(path, canonical_or_text(value), "must be an integer", "use an integer")
 
 
 def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -587,12 +589,12 @@ def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -
     if limit is None:
         if not is_overcommitable:
             message = "Limit must be set for non overcommitable resources"
-            yield required(f"{path}.limits", message, f"set the limit of {name} to {shown(value)}")
+            yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
         return
-    requested, limit_text = shown(value), shown(limit)
+    requested, limit_text = canonical_or_text(value), canonical_or_text(limit)
     if is_overcommitable and exceeds(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", requested, message, f"request at most {limit_text}, or raise the limit")
-    elif not is_overcommitable and nano(value) != nano(limit):
+    elif not is_overcommitable and parse_nano(value) != parse_nano(limit):
         message = f"must be equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", requested, message, f"set request and limit of {name} to the same amount")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import LAYERS_MAX, Layer, boolean, layers, whole_number
+from batchyard.api.meta import SLICE_LAYERS_MAX, SliceLayer, parse_boolean, parse_integer, parse_slice_layers
 from batchyard.api.validation import rules
 from batchyard.api.well_known import (
     POD_SET_GROUP,
@@ -41,7 +41,9 @@ class PodSetTopology:
     count: int
 
 
-def request_faults(annotations: Annotations, path: str, count: int, *, elastic: bool = False) -> Iterator[FieldError]:
+def topology_request_faults(
+    annotations: Annotations, path: str, count: int, *, elastic: bool = False
+) -> Iterator[FieldError]:
     """Validate the topology annotations of a pod template, from which `count` pods are created."""
     if not any(name.startswith(_PREFIX) for name in annotations):
         return
@@ -63,14 +65,14 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """Report more than one of the three modes (required, preferred, unconstrained), and invalid values."""
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
-        shown = ", ".join(map(rules.printed, modes))
+        shown = ", ".join(map(rules.format_json, modes))
         message = f"must not contain more than one topology annotation: [{shown}]"
-        yield rules.invalid_here(path, message, "keep one of these annotations")
+        yield rules.invalid_without_value(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
             yield from rules.label_key_faults(annotations[name], f"{path}[{name}]")
     value = annotations.get(UNCONSTRAINED_TOPOLOGY)
-    if value is not None and boolean(value) is None:
+    if value is not None and parse_boolean(value) is None:
         yield rules.invalid(
             f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'set it to "true" or "false"'
         )
@@ -87,7 +89,7 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
                 "set it to the number of pods in a slice",
             )
         return
-    size = whole_number(value, bits=32)
+    size = parse_integer(value, bits=32)
     if size is None:
         yield rules.invalid(item_path, value, "must be a numeric value", f"use a number from 1 to {count}")
     elif size < 1:
@@ -130,19 +132,19 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
             yield rules.forbidden(
                 item_path, f"may not be set when '{name}' is specified", "remove one of the two annotations"
             )
-    slice_layers = layers(text)
+    slice_layers = parse_slice_layers(text)
     example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
     if slice_layers is None:
         message = "must be a valid JSON array of topology and size"
         yield rules.invalid(item_path, text, message, f"use a value such as {example}")
-    elif not 1 <= len(slice_layers) <= LAYERS_MAX:
+    elif not 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
         message = "topology constraints must contain between 1 and 3 entries"
-        yield rules.invalid(item_path, text, message, f"use 1 to {LAYERS_MAX} entries, one for each layer")
+        yield rules.invalid(item_path, text, message, f"use 1 to {SLICE_LAYERS_MAX} entries, one for each layer")
     else:
         yield from _layer_faults(slice_layers, item_path, count)
 
 
-def _layer_faults(slice_layers: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
+def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
     seen: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
@@ -202,7 +204,7 @@ def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> It
                 f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
                 f" consistent with '{other.path}' in group '{name}'"
             )
-            yield rules.invalid_here(member.path, message, "set the same topology annotation in both pod sets")
+            yield rules.invalid_without_value(member.path, message, "set the same topology annotation in both pod sets")
 
 
 _PATH: Final = "spec.levels"
@@ -213,12 +215,12 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(topology)
     levels = _levels(topology)
     if len(dict.fromkeys(levels)) < len(levels):
-        yield rules.broken_rule(
+        yield rules.schema_rule_fault(
             _PATH, "array", "must be unique", "list each node label once, from the widest level to the narrowest"
         )
     if well_known.HOSTNAME in levels[:-1]:
         message = f"the {well_known.HOSTNAME} label can only be used at the lowest level of topology"
-        yield rules.broken_rule(_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
+        yield rules.schema_rule_fault(_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
     for i, label in enumerate(levels):
         yield from rules.label_key_faults(label, f"{_PATH}[{i}].nodeLabel")
 
@@ -231,7 +233,7 @@ def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
         message = (
             f"levels are mutable only when {well_known.HOSTNAME} is the lowest level both before and after the change"
         )
-        yield rules.broken_rule(_PATH, "array", message, "keep the levels, or create another Topology")
+        yield rules.schema_rule_fault(_PATH, "array", message, "keep the levels, or create another Topology")
 
 
 def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
@@ -255,7 +257,9 @@ def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
         return
     if any(len(each.get("valuesPerLevel") or ()) != len(levels) for each in slices):
         message = "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment"
-        yield rules.broken_rule(path, "object", message, f"set valuesPerLevel to {len(levels)} entries in each slice")
+        yield rules.schema_rule_fault(
+            path, "object", message, f"set valuesPerLevel to {len(levels)} entries in each slice"
+        )
     for i, each in enumerate(slices):
         yield from _assignment_slice_faults(each, f"{path}.slices[{i}]")
 
@@ -264,17 +268,19 @@ def _assignment_slice_faults(assignment_slice: Mapping[str, Any], path: str) -> 
     """Report values and pod counts of a slice that are not set in one form (universal, or one for each domain)."""
     count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
     if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):
-        yield rules.broken_rule(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")
+        yield rules.schema_rule_fault(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")
     elif pod_counts.get("individual") is not None and len(pod_counts["individual"]) != count:
         message = "podCounts.individual must have length equal to domainCount"
-        yield rules.broken_rule(path, "object", message, f"list {count} counts in podCounts.individual")
+        yield rules.schema_rule_fault(path, "object", message, f"list {count} counts in podCounts.individual")
     for j, values in enumerate(assignment_slice.get("valuesPerLevel") or ()):
         if (values.get("universal") is None) == (values.get("individual") is None):
             item_path = f"{path}.valuesPerLevel[{j}]"
-            yield rules.broken_rule(item_path, "object", _ONE_OF_TWO, "set either universal or individual")
+            yield rules.schema_rule_fault(item_path, "object", _ONE_OF_TWO, "set either universal or individual")
         elif values.get("individual") is not None and len(values["individual"]["roots"]) != count:
             message = (
                 "valuesPerLevel.individual, if set, must have roots of length equal to domainCount of this "
                 "TopologyAssignmentSlice"
             )
-            yield rules.broken_rule(path, "object", message, f"list {count} roots in valuesPerLevel[{j}].individual")
+            yield rules.schema_rule_fault(
+                path, "object", message, f"list {count} roots in valuesPerLevel[{j}].individual"
+            )

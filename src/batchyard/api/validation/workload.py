@@ -10,7 +10,7 @@ from batchyard.api import meta as quantity
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, is_elastic, is_true
-from batchyard.api.schema import meaning_of
+from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods as node_constraints
 from batchyard.api.validation import rules
 from batchyard.api.validation import topology as topology_assignment
@@ -61,7 +61,9 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
-        yield rules.broken_rule("status", "object", message, "remove nominatedClusterNames once clusterName is set")
+        yield rules.schema_rule_fault(
+            "status", "object", message, "remove nominatedClusterNames once clusterName is set"
+        )
     if old is not None and old.get("status"):
         yield from _update_faults(workload, old)
 
@@ -75,7 +77,7 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     ready = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
     for i, check in enumerate(before.get("admissionChecks") or ()):
         new_check = ready.get(check["name"]) if check["state"] == "Ready" else None
-        if new_check is not None and not meaning_of(scheme.WORKLOAD).is_same_field(
+        if new_check is not None and not semantic_equality(scheme.WORKLOAD).is_same_field(
             _CHECK_TYPE, "podSetUpdates", new_check, check
         ):
             yield rules.immutable(
@@ -108,7 +110,7 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     counts, assignments = _counts_by_pod_set(workload), admission.get("podSetAssignments") or ()
     if len(assignments) != len(counts):
         message = "podSetAssignments must have the same number of podSets as the spec"
-        yield rules.broken_rule(
+        yield rules.schema_rule_fault(
             "", "object", message, f"add one assignment for each of the {len(counts)} podSets of the spec"
         )
     for i, assignment in enumerate(assignments):
@@ -121,10 +123,10 @@ def _assignment_faults(assignment: Obj, counts: Mapping[str, int], path: str) ->
     if name not in counts:
         yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(counts)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
-        if count > 0 and rules.nano(value) is not None and quantity.amount(resource, value) % count:
+        if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
             remedy = "set it to the amount that one pod uses times the count"
-            yield rules.invalid(item_path, rules.shown(value), f"is not a multiple of {count}", remedy)
+            yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_faults(topology, f"{path}.topologyAssignment")
 
@@ -196,7 +198,7 @@ def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[Field
     """Report the change of an admission: it may be set and removed; only its topology assignments may change."""
     if new is None or old is None:
         return
-    if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
+    if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
         yield rules.immutable(_ADMISSION, new, "evict the Workload first: an admission can only be set and removed")
 
 
@@ -216,7 +218,9 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
     if after is None or after == before:
         return
     if before is not None:
-        yield rules.broken_rule("status", "object", "clusterName is immutable once set", f"keep the value {before}")
+        yield rules.schema_rule_fault(
+            "status", "object", "clusterName is immutable once set", f"keep the value {before}"
+        )
     elif not replaces and after not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
         yield rules.invalid(
@@ -246,7 +250,7 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.invalid(PATH, value, f"duplicate gate name: {gate}", _REMEDY)
         else:
             seen[gate] = None
-            for message in rules.domain_path(gate):
+            for message in rules.domain_path_errors(gate):
                 yield rules.invalid(PATH, gate, message, _REMEDY)
             if len(gate) > rules.LABEL_LENGTH_MAX:
                 yield rules.too_long(PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
@@ -283,20 +287,20 @@ _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "
 def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Workload."""
     yield from rules.metadata_faults(workload)
-    yield from rules.denied_by(_WEBHOOK, _spec_faults(workload))
+    yield from rules.mark_webhook(_WEBHOOK, _spec_faults(workload))
     if workload.get("status"):
-        yield from rules.denied_by(_WEBHOOK, status_faults(workload, None))
+        yield from rules.mark_webhook(_WEBHOOK, status_faults(workload, None))
 
 
 def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
     yield from rules.metadata_faults(new)
-    yield from rules.denied_by(_WEBHOOK, _change_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, _change_faults(new, old))
 
 
 def workload_status_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a status update of a Workload."""
-    yield from rules.denied_by(_WEBHOOK, _status_change_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, _status_change_faults(new, old))
 
 
 def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -346,7 +350,7 @@ def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
     template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"
-        yield rules.broken_rule(path, "object", message, f"set minCount to a number from 1 to {count}")
+        yield rules.schema_rule_fault(path, "object", message, f"set minCount to a number from 1 to {count}")
     if meta := template.get("metadata"):
         yield from rules.label_faults(meta.get("labels"), f"{path}.template.metadata.labels")
         yield from rules.annotation_faults(meta.get("annotations"), f"{path}.template.metadata.annotations")
@@ -373,7 +377,7 @@ def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Field
             if name == "pods":
                 message = "the key is reserved for internal kueue use"
                 yield rules.invalid(f"{path}.{field}[{name}]", name, message, "remove it: Kueue counts pods itself")
-            amount = rules.nano(value)
+            amount = rules.parse_nano(value)
             if amount is None or amount < 0:
                 yield from rules.amount_faults(value, f"{path}.{field}[{name}]")
 
@@ -402,11 +406,11 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
         return
     if spec.get("priority") is None:
         message = "priority should not be nil when priorityClassRef is set"
-        yield rules.broken_rule("spec", "object", message, "set spec.priority to the value of the priority class")
+        yield rules.schema_rule_fault("spec", "object", message, "set spec.priority to the value of the priority class")
     expected = _CLASS_KINDS.get(reference["group"])
     if expected and reference["kind"] != expected:
         message = f"only the {expected} kind is allowed for the {reference['group']} group"
-        yield rules.broken_rule(_CLASS, "object", message, f"use the kind {expected}")
+        yield rules.schema_rule_fault(_CLASS, "object", message, f"use the kind {expected}")
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
@@ -415,7 +419,7 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     if len(new) != len(old):
         yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
         return
-    meaning = meaning_of(scheme.WORKLOAD)
+    meaning = semantic_equality(scheme.WORKLOAD)
     for i, (after, before) in enumerate(zip(new, old, strict=True)):
         shrunk = after.get("count", 1) < before.get("count", 1)
         expected = {**before, "count": after.get("count", 1)} if shrunk else before
@@ -428,14 +432,14 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
     remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
-            yield rules.broken_rule("", "object", f"priorityClassRef {while_reserved}", remedy)
+            yield rules.schema_rule_fault("", "object", f"priorityClassRef {while_reserved}", remedy)
         return
     for field in ("group", "kind"):
         if new[field] != old[field]:
-            yield rules.broken_rule("", "object", f"priorityClassRef.{field} {while_reserved}", remedy)
+            yield rules.schema_rule_fault("", "object", f"priorityClassRef.{field} {while_reserved}", remedy)
     if new["kind"] == "PriorityClass" and new["name"] != old["name"]:
         subject = "priorityClassRef.name is immutable for scheduling.k8s.io/priorityclass"
-        yield rules.broken_rule("", "object", f"{subject} while workload quota reserved", remedy)
+        yield rules.schema_rule_fault("", "object", f"{subject} while workload quota reserved", remedy)
 
 
 def _immutable_field_faults(
@@ -445,4 +449,4 @@ def _immutable_field_faults(
     before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
     if before != after:
         message = f"{field} is immutable while workload quota reserved"
-        yield rules.broken_rule("", "object", message, f"keep {field}, or wait until the Workload is evicted")
+        yield rules.schema_rule_fault("", "object", message, f"keep {field}, or wait until the Workload is evicted")

@@ -86,28 +86,28 @@ def grace_period(spec: Mapping[str, Any]) -> int:
     return min(seconds, GRACE_MAX)
 
 
-def ordered(requests: Mapping[str, int]) -> Requests:
+def order_requests(requests: Mapping[str, int]) -> Requests:
     """Return requests as pairs, in the order in which Kueue iterates over the resources of a pod set."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
 
-def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
+def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
     """Parse the spec of a pod to its view."""
     return PodTemplate(
-        requests=ordered({r: max(0, _to_integer(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        requests=order_requests({r: max(0, _to_integer(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
-        tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
+        tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
         over_limit=tuple(_over_limit(spec)),
     )
 
 
-def toleration(obj: Mapping[str, Any]) -> Toleration:
+def parse_toleration(obj: Mapping[str, Any]) -> Toleration:
     """Parse a toleration of a pod."""
     return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
-def taint(obj: Mapping[str, Any]) -> Taint:
+def parse_taint(obj: Mapping[str, Any]) -> Taint:
     """Parse a taint of a Node."""
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
@@ -121,12 +121,14 @@ def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     """Return the requests of one container in billionths; a limit replaces a missing request."""
     resources = container.get("resources") or {}
     merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: meta.parse(value) for name, value in merged.items()}
+    return {name: meta.parse_quantity(value) for name, value in merged.items()}
 
 
 def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits of one container in billionths."""
-    return {n: meta.parse(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()}
+    return {
+        n: meta.parse_quantity(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()
+    }
 
 
 def _add(total: dict[str, int], added: Mapping[str, int]) -> None:
@@ -136,13 +138,13 @@ def _add(total: dict[str, int], added: Mapping[str, int]) -> None:
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return the requests of one pod in billionths, including its overhead."""
-    total = pod_total(spec, container_requests)
+    total = pod_total_amounts(spec, container_requests)
     for name, value in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + meta.parse(value)
+        total[name] = total.get(name, 0) + meta.parse_quantity(value)
     return total
 
 
-def pod_total(
+def pod_total_amounts(
     spec: Mapping[str, Any], container_amounts: Callable[[Mapping[str, Any]], dict[str, int]]
 ) -> dict[str, int]:
     """Return the total requests or limits of a pod in billionths; `container_amounts` returns those of a container.
@@ -246,7 +248,7 @@ def _parse_node(obj: Obj) -> NodeView:
     return NodeView(
         name=metadata["name"],
         labels=metadata.get("labels") or {},
-        taints=tuple(map(taint, spec.get("taints") or ())),
+        taints=tuple(map(parse_taint, spec.get("taints") or ())),
         unschedulable=bool(spec.get("unschedulable")),
         allocatable={resource: meta.amount(resource, value) for resource, value in allocatable.items()},
         ready=is_true(status, "Ready"),
@@ -258,7 +260,7 @@ def _parse_node(obj: Obj) -> NodeView:
 # Values derived from a Job's spec.
 
 
-def pods_at_once(spec: Obj) -> int:
+def pods_running_at_once(spec: Obj) -> int:
     """Return the maximum number of pods of a Job that run at once: its parallelism, or its completions if fewer."""
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")

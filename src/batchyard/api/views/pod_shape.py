@@ -12,7 +12,7 @@ from batchyard.api.meta import (
     Selector,
     selector,
 )
-from batchyard.api.views.node import Requests, Toleration, pod_template
+from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
@@ -34,7 +34,7 @@ class NodeTerm(NamedTuple):
     fields: tuple[Requirement, ...]
 
 
-class Preference(NamedTuple):
+class NodePreference(NamedTuple):
     """A preferred term of node affinity with its weight."""
 
     weight: int
@@ -96,7 +96,7 @@ class NodeRules:
     node_selector: tuple[tuple[str, str], ...]
     #: The required terms of node affinity, one of which must match; None: no restriction.
     affinity: tuple[NodeTerm, ...] | None
-    preferences: tuple[Preference, ...]
+    preferences: tuple[NodePreference, ...]
     tolerations: tuple[Toleration, ...]
 
 
@@ -120,7 +120,7 @@ class PodShape:
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
     #: Whether its required terms or spread constraints make its placement depend on other pods.
-    minds_pods: bool
+    depends_on_pods: bool
 
 
 _rules: dict[bytes, NodeRules] = {}
@@ -128,14 +128,14 @@ _rules: dict[bytes, NodeRules] = {}
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
     """Parse the shape of a pod from its spec, namespace and labels."""
-    template = pod_template(spec)
+    template = parse_pod_template(spec)
     affinity = spec.get("affinity") or _EMPTY_OBJECT
     pod_affinity, pod_anti_affinity = (
         affinity.get("podAffinity") or _EMPTY_OBJECT,
         affinity.get("podAntiAffinity") or _EMPTY_OBJECT,
     )
     amounts = dict(template.requests)
-    scored = dict(pod_template(_with_assumed_requests(spec)).requests)
+    scored = dict(parse_pod_template(_with_assumed_requests(spec)).requests)
     anti_affinity = tuple(_pod_term(t, namespace, labels) for t in pod_anti_affinity.get(well_known.REQUIRED) or ())
     spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
@@ -154,7 +154,9 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
             *_weighted_terms(pod_anti_affinity, -1, namespace, labels),
         ),
         spread=spread,
-        minds_pods=bool(pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
+        depends_on_pods=bool(
+            pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)
+        ),
     )
 
 
@@ -189,7 +191,7 @@ def _node_rules(
             node_selector=node_selector,
             affinity=tuple(map(_node_term, required.get("nodeSelectorTerms") or ())) if required else None,
             preferences=tuple(
-                Preference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
+                NodePreference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,

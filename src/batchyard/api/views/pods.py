@@ -14,8 +14,8 @@ import msgspec
 from batchyard.api import times, well_known
 from batchyard.api.meta import (
     Obj,
+    annotated_duration,
     annotation,
-    duration,
     find_condition,
     is_true,
     label,
@@ -24,9 +24,9 @@ from batchyard.api.meta import (
 )
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import node
-from batchyard.api.views.node import Requests, Toleration, taint, toleration
+from batchyard.api.views.node import Requests, Toleration, parse_taint, parse_toleration
 from batchyard.api.views.pod_shape import NodeTerm, PodShape, read_shape
-from batchyard.base.instant import SECOND, Duration, Instant, duration_text, parse_duration
+from batchyard.base.instant import SECOND, Duration, Instant, format_duration, parse_duration
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
@@ -267,10 +267,12 @@ class Disruption(NamedTuple):
     message: str
 
 
-BY_TAINT: Final = Disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
-BY_POD_GC: Final = Disruption("DeletionByPodGC", "PodGC: node no longer exists")
-BY_EVICTION: Final = Disruption("EvictionByEvictionAPI", "Eviction API: evicting")
-BY_KUBELET: Final = Disruption("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")
+DISRUPTION_BY_TAINT: Final = Disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+DISRUPTION_BY_POD_GC: Final = Disruption("DeletionByPodGC", "PodGC: node no longer exists")
+DISRUPTION_BY_EVICTION: Final = Disruption("EvictionByEvictionAPI", "Eviction API: evicting")
+DISRUPTION_BY_KUBELET: Final = Disruption(
+    "TerminationByKubelet", "Pod was terminated in response to imminent node shutdown."
+)
 
 
 def phase(pod: Obj) -> str:
@@ -293,7 +295,7 @@ def awaits_deletion(pod: Obj) -> bool:
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
-def is_gone_but_for_finalizers(pod: Obj) -> bool:
+def has_only_finalizers_left(pod: Obj) -> bool:
     """Report whether only finalizers keep a pod: it is terminal and terminating, without a remaining grace period."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
@@ -303,7 +305,7 @@ def is_ready(pod: Obj) -> bool:
     return is_true(pod, READY)
 
 
-def node_of(pod: Obj) -> str:
+def bound_node(pod: Obj) -> str:
     """Return the name of the node to which a pod is bound, or ''."""
     return pod["spec"].get("nodeName") or ""
 
@@ -336,7 +338,7 @@ def scheduled_at(pod: Obj) -> Instant:
     return parse_time((pod.get("status") or {}).get("startTime") or pod["metadata"]["creationTimestamp"])
 
 
-def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
+def taint_eviction_time(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
     """Return when the NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
 
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
@@ -344,9 +346,11 @@ def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | No
     Source: pkg/controller/tainteviction.
     """
     seconds: list[int] = []
-    tolerations = [(toleration(obj), obj.get("tolerationSeconds")) for obj in pod["spec"].get("tolerations") or ()]
+    tolerations = [
+        (parse_toleration(obj), obj.get("tolerationSeconds")) for obj in pod["spec"].get("tolerations") or ()
+    ]
     for obj in taints:
-        view = taint(obj)
+        view = parse_taint(obj)
         toleration_seconds = next(
             (limit for tolerates, limit in tolerations if tolerates.tolerates(view)), _NOT_TOLERATED_SECONDS
         )
@@ -363,14 +367,14 @@ def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: 
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
-    new = condition(kind, holds, why, old, now)
+    new = pod_condition(kind, holds, why, old, now)
     if new == old:
         return pod
     changed = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
     return with_status(pod, {**status, "conditions": changed})
 
 
-def condition(
+def pod_condition(
     kind: str, holds: bool, why: tuple[str, str], old: Mapping[str, Any] | None, now: Instant
 ) -> dict[str, Any]:
     """Build a condition of a pod from its type, status, and `why` (reason and message; empty ones are omitted).
@@ -388,12 +392,12 @@ def condition(
     return new
 
 
-def disrupted(pod: Obj, by: Disruption, now: Instant) -> Obj:
+def with_disruption(pod: Obj, by: Disruption, now: Instant) -> Obj:
     """Return the pod with the condition DisruptionTarget, so that a Job's podFailurePolicy can ignore the failure."""
     return with_condition(pod, DISRUPTION_TARGET, True, by, now)
 
 
-def not_ready(pod: Obj, now: Instant) -> Obj:
+def with_ready_false(pod: Obj, now: Instant) -> Obj:
     """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
     ready = find_condition(pod, READY)
     if ready is None:
@@ -401,11 +405,11 @@ def not_ready(pod: Obj, now: Instant) -> Obj:
     return with_condition(pod, READY, False, (ready.get("reason", ""), ready.get("message", "")), now)
 
 
-def failed(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
+def with_failed_phase(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
     """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
     if is_terminal(pod):
         return pod
-    marked = pod if by is None else disrupted(pod, by, now)
+    marked = pod if by is None else with_disruption(pod, by, now)
     return with_status(marked, {**(marked.get("status") or {}), "phase": FAILED})
 
 
@@ -434,7 +438,7 @@ class Resumption(NamedTuple):
 
 def checkpoint_interval(objects: Iterable[Obj | None]) -> Duration | None:
     """Return the checkpoint interval of the first object (pod, Job, JobSet) whose annotation sets one, or None."""
-    intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
+    intervals = (annotated_duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
@@ -466,7 +470,7 @@ def is_interchangeable(pod: Obj) -> bool:
     return annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
-def place_of(pod: Obj) -> str:
+def saved_work_key(pod: Obj) -> str:
     """Return the key under which the Job stores a pod's saved work: its completion index, or else its name.
 
     A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
@@ -501,24 +505,24 @@ def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed is not None and resumed.work:
-        why = (_RESUMED_REASON, f"{duration_text(resumed.work)}{_RESUMED_SEPARATOR}{resumed.place}")
-        conditions.insert(0, condition(RESUMED, True, why, None, now))
+        why = (_RESUMED_REASON, f"{format_duration(resumed.work)}{_RESUMED_SEPARATOR}{resumed.place}")
+        conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
     return with_status(pod, {**pod["status"], "conditions": conditions})
 
 
 def saved_work(job: Obj, place: str) -> Duration:
     """Return the work that a Job or JobSet has saved for a place; 0 if none."""
-    return _parse_saved_duration(saved_places(job).get(place))
+    return _parse_saved_duration(saved_work_by_place(job).get(place))
 
 
-def most_saved(job: Obj, places: Iterable[str]) -> Resumption | None:
+def most_saved_work(job: Obj, places: Iterable[str]) -> Resumption | None:
     """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
-    saved = saved_places(job)
+    saved = saved_work_by_place(job)
     resumptions = [Resumption(place, work) for place in places if (work := _parse_saved_duration(saved.get(place)))]
     return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
 
 
-def saved_places(job: Obj) -> Mapping[str, str]:
+def saved_work_by_place(job: Obj) -> Mapping[str, str]:
     """Return the saved work of a Job or JobSet by place, from its annotation."""
     text = annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
@@ -526,12 +530,12 @@ def saved_places(job: Obj) -> Mapping[str, str]:
 
 def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
     """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
-    saved = saved_places(job)
+    saved = saved_work_by_place(job)
     if _parse_saved_duration(saved.get(place)) == work:
         return job
     new_saved = dict(saved)
     if work:
-        new_saved[place] = duration_text(work)
+        new_saved[place] = format_duration(work)
     else:
         del new_saved[place]
     annotations = dict(job["metadata"].get("annotations") or ())

@@ -11,7 +11,16 @@ import msgspec
 
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, selector
-from batchyard.api.views.node import PodTemplate, Requests, Taint, Toleration, ordered, pod_template, taint, toleration
+from batchyard.api.views.node import (
+    PodTemplate,
+    Requests,
+    Taint,
+    Toleration,
+    order_requests,
+    parse_pod_template,
+    parse_taint,
+    parse_toleration,
+)
 from batchyard.base.instant import Instant
 
 #: Identifies the scheduling equivalence class of a Workload: those with equal shapes get equal decisions.
@@ -298,7 +307,7 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
         name=obj["name"],
         count=obj["count"],
         min_count=obj.get("minCount"),
-        template=pod_template((obj.get("template") or {}).get("spec") or {}),
+        template=parse_pod_template((obj.get("template") or {}).get("spec") or {}),
         group=topology.get("podSetGroupName"),
     )
 
@@ -325,7 +334,7 @@ def _container_shape(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name: meta.canonical(value) for name, value in (resources or {}).items()}
+    return {name: meta.canonical_quantity(value) for name, value in (resources or {}).items()}
 
 
 def _counts(shared: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
@@ -341,7 +350,7 @@ def _holding(assignment: Mapping[str, Any], total: int, remaining: Mapping[str, 
     if remaining.get(name, count) < count:
         usage = {r: amount // count * remaining[name] for r, amount in usage.items()}
         count = remaining[name]
-    return Holding(name, count, assignment.get("flavors") or {}, ordered(usage))
+    return Holding(name, count, assignment.get("flavors") or {}, order_requests(usage))
 
 
 # --- queues ---
@@ -387,7 +396,7 @@ class PreemptionRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Fungibility:
+class FlavorFungibility:
     """The flavor fungibility of a ClusterQueue: when the search tries the next flavor, and the preference."""
 
     try_next_when_borrowing: bool = False
@@ -395,7 +404,7 @@ class Fungibility:
     prefer_preemption: bool = False
 
 
-class CheckRule(NamedTuple):
+class AdmissionCheckRule(NamedTuple):
     """The name of an AdmissionCheck of a ClusterQueue, and the flavors to which it applies."""
 
     name: str
@@ -413,10 +422,10 @@ class ClusterQueueView:
     #: Selects the namespaces whose Workloads it admits; None selects none.
     namespaces: Selector | None
     preemption: PreemptionRules
-    fungibility: Fungibility
+    fungibility: FlavorFungibility
     stop_policy: str
     weight: float
-    check_rules: tuple[CheckRule, ...]
+    check_rules: tuple[AdmissionCheckRule, ...]
 
     @property
     def admission_checks(self) -> tuple[str, ...]:
@@ -509,11 +518,11 @@ def _limit(resource: Mapping[str, Any], field: str) -> int | None:
     return None if value is None else meta.quota_amount(resource["name"], value)
 
 
-def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[CheckRule]:
+def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[AdmissionCheckRule]:
     """Parse the admission checks of a ClusterQueue; a check without onFlavors applies to all flavors."""
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     all_flavors = tuple(flavor for group in groups for flavor in group.flavors)
-    return [CheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]
+    return [AdmissionCheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]
 
 
 def _preemption(spec: Mapping[str, Any]) -> PreemptionRules:
@@ -526,8 +535,8 @@ def _preemption(spec: Mapping[str, Any]) -> PreemptionRules:
     )
 
 
-def _fungibility(spec: Mapping[str, Any]) -> Fungibility:
-    return Fungibility(
+def _fungibility(spec: Mapping[str, Any]) -> FlavorFungibility:
+    return FlavorFungibility(
         try_next_when_borrowing=spec.get("whenCanBorrow") == "TryNextFlavor",
         try_next_when_preempting=(spec.get("whenCanPreempt") or "TryNextFlavor") == "TryNextFlavor",
         prefer_preemption=spec.get("preference") == "PreemptionOverBorrowing",
@@ -536,7 +545,7 @@ def _fungibility(spec: Mapping[str, Any]) -> Fungibility:
 
 def _weight(spec: Mapping[str, Any]) -> float:
     weight = (spec.get("fairSharing") or {}).get("weight")
-    return 1.0 if weight is None else meta.parse(weight) / meta.NANO
+    return 1.0 if weight is None else meta.parse_quantity(weight) / meta.NANO
 
 
 # --- flavor ---
@@ -561,10 +570,10 @@ class FlavorView:
 def flavor_view(obj: Obj) -> FlavorView:
     """Parse a ResourceFlavor to its view."""
     spec = obj.get("spec") or {}
-    taints = map(taint, spec.get("nodeTaints") or ())
+    taints = map(parse_taint, spec.get("nodeTaints") or ())
     return FlavorView(
         name=obj["metadata"]["name"],
         labels=spec.get("nodeLabels") or {},
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
-        tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
+        tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
     )

@@ -10,27 +10,27 @@ from typing import Any, Final, NamedTuple, Protocol
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.request import (
-    AUTHENTICATED,
-    MASTERS,
-    MONITORING,
-    UNAUTHENTICATED,
+    AUTHENTICATED_GROUP,
+    MASTERS_GROUP,
+    MONITORING_GROUP,
+    UNAUTHENTICATED_GROUP,
     ApiRequest,
     StatusError,
     UserInfo,
     account_name,
 )
 from batchyard.apiserver.resources import ResourcePath
-from batchyard.apiserver.selection import name_selected
+from batchyard.apiserver.selection import selected_name
 from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 
 #: The subresource of forecasts.
-ETA: Final = "eta"
+ETA_SUBRESOURCE: Final = "eta"
 
 
 _VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-class Attributes(NamedTuple):
+class RequestAttributes(NamedTuple):
     """The attributes of a request to authorize: user, verb, and a resource or a non-resource path."""
 
     user: UserInfo
@@ -43,7 +43,7 @@ class Attributes(NamedTuple):
     path: str = ""
 
 
-class Decision(NamedTuple):
+class AuthorizationDecision(NamedTuple):
     """An authorization decision: whether a request is allowed, with a reason or ''."""
 
     allowed: bool
@@ -53,24 +53,24 @@ class Decision(NamedTuple):
 class Authorizer(Protocol):
     """Decides whether a user may perform a request."""
 
-    def decide(self, attributes: Attributes) -> Decision:
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether a request with these attributes is allowed."""
 
 
-def attributes_of(request: ApiRequest, path: ResourcePath | None) -> Attributes:
+def attributes_of(request: ApiRequest, path: ResourcePath | None) -> RequestAttributes:
     """Return the authorization attributes of a request."""
     if path is None:
-        return Attributes(request.user, verb_of(request, path), path=request.path)
+        return RequestAttributes(request.user, verb_of(request, path), path=request.path)
     info, verb = path.info, verb_of(request, path)
     is_namespace = info.plural == "namespaces" and not info.group
     namespace = path.name if is_namespace else path.namespace  # as readers of a namespace may read its object
     name = path.name
     if not name and verb in {"list", "watch"}:
-        name = name_selected(request)
-    return Attributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
+        name = selected_name(request)
+    return RequestAttributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
 
 
-def forbidden(attributes: Attributes, reason: str = "") -> StatusError:
+def forbidden_error(attributes: RequestAttributes, reason: str = "") -> StatusError:
     """Return the 403 error of a denied request, in Kubernetes' wording."""
     message = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
@@ -78,12 +78,12 @@ def forbidden(attributes: Attributes, reason: str = "") -> StatusError:
     subresource_suffix = f"/{attributes.subresource}" if attributes.subresource else ""
     scope = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
     message += f' resource "{attributes.resource}{subresource_suffix}" in API group "{attributes.group}" {scope}'
-    return refused_resource(
+    return forbidden_resource_error(
         attributes.group, attributes.resource, attributes.name, f"{message}{reason and f': {reason}'}"
     )
 
 
-def refused_resource(group: str, resource: str, name: str, reason: str) -> StatusError:
+def forbidden_resource_error(group: str, resource: str, name: str, reason: str) -> StatusError:
     """Return a 403 error about a resource or one of its objects."""
     resource_name = f"{resource}.{group}" if group else resource
     details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
@@ -120,7 +120,7 @@ class RbacRule(NamedTuple):
     names: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
 
-    def allows(self, attributes: Attributes) -> bool:
+    def allows(self, attributes: RequestAttributes) -> bool:
         """Report whether the rule allows a request."""
         if not _matches_any(self.verbs, attributes.verb):
             return False
@@ -157,7 +157,7 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
     return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
 
 
-def uncovered(required: Iterable[RbacRule], granted: Sequence[RbacRule]) -> list[RbacRule]:
+def missing_rules(required: Iterable[RbacRule], granted: Sequence[RbacRule]) -> list[RbacRule]:
     """Return the required permissions that the granted rules lack, merged into few rules."""
     missing = [
         single_rule
@@ -246,14 +246,14 @@ class RbacAuthorizer:
         if change.type is not EventType.DELETED:
             self._add(change.key, change.obj)
 
-    def decide(self, attributes: Attributes) -> Decision:
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether a request is allowed, and by which binding."""
-        if MASTERS in attributes.user.groups:
-            return Decision(True)
+        if MASTERS_GROUP in attributes.user.groups:
+            return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
             if any(rule.allows(attributes) for rule in self._rules.get(grant.role, ())):
-                return Decision(True, f"RBAC: allowed by {grant.source}")
-        return Decision(False)
+                return AuthorizationDecision(True, f"RBAC: allowed by {grant.source}")
+        return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
         """Return all rules granted to a user in a namespace; for '' only the cluster-wide ones."""
@@ -429,11 +429,11 @@ _AGGREGATION_TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "system:aggregated-metrics-reader": ("view", "edit", "admin"),
 }
 _BOUND_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cluster-admin": (MASTERS,),
-    "system:basic-user": (AUTHENTICATED,),
-    "system:discovery": (AUTHENTICATED,),
-    "system:monitoring": (MONITORING,),
-    "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
+    "cluster-admin": (MASTERS_GROUP,),
+    "system:basic-user": (AUTHENTICATED_GROUP,),
+    "system:discovery": (AUTHENTICATED_GROUP,),
+    "system:monitoring": (MONITORING_GROUP,),
+    "system:public-info-viewer": (AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP),
 }
 #: Kinds of Kueue and its jobs: group, plural, whether it has a status, the roles that may read it.
 _KUEUE_RESOURCES: Final = (
@@ -499,7 +499,9 @@ def _kueue_roles() -> Iterator[Obj]:
         }
         yield _cluster_role(f"kueue-pending-workloads-{abbreviation}-viewer-role", (rule,), labels)
     readers = ("batch-admin", "batch-user", "view", "admin", "edit")
-    forecasts = [RbacRule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST_RESOURCES]
+    forecasts = [
+        RbacRule(("get",), (group,), (f"{plural}/{ETA_SUBRESOURCE}",)) for group, plural in _FORECAST_RESOURCES
+    ]
     yield _cluster_role("batchyard-eta-viewer", forecasts, _aggregation_labels(readers))
 
 

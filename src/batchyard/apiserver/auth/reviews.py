@@ -14,10 +14,10 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import rules
 from batchyard.apiserver.auth.authorization import (
-    Attributes,
     RbacAuthorizer,
+    RequestAttributes,
 )
-from batchyard.apiserver.auth.tokens import ISSUER, Tokens
+from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.apiserver.request import (
     ApiRequest,
     Response,
@@ -29,7 +29,7 @@ from batchyard.apiserver.request import (
 )
 from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
-from batchyard.apiserver.virtual_resources import unstored, unstored_kind
+from batchyard.apiserver.virtual_resources import virtual_kind, virtual_resource
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import ObjectReader
 
@@ -45,7 +45,7 @@ Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, 
 class Reviews:
     """The review resources, answered from RBAC and the token verifier."""
 
-    def __init__(self, rbac: RbacAuthorizer, tokens: Tokens) -> None:
+    def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
         self._rbac = rbac
         self._tokens = tokens
 
@@ -132,12 +132,12 @@ class Reviews:
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
             raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _REMEDY))
         if is_path_review:
-            attributes = Attributes(
+            attributes = RequestAttributes(
                 user, _string_field(path_attributes, "verb"), path=_string_field(path_attributes, "path")
             )
         else:
             fields = ("verb", "group", "resource", "subresource", "namespace", "name")
-            attributes = Attributes(user, *(_string_field(resource_attributes, field) for field in fields))
+            attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in fields))
         allowed, reason = self._rbac.decide(attributes)
         return {"allowed": allowed, "reason": reason} if reason else {"allowed": allowed}
 
@@ -165,8 +165,8 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         return Response(201, {**review_object, "status": status})
 
     singular = kind.lower()
-    info = unstored_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
-    return unstored(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
+    info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
+    return virtual_resource(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
 
 
 def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:
@@ -226,7 +226,7 @@ def _string_list_field(parent: Mapping[str, Any], field: str) -> tuple[str, ...]
 
 
 #: Maximum token lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
-LIFE_MAX: Final = 30 * 24 * 3600
+TOKEN_LIFETIME_MAX: Final = 30 * 24 * 3600
 _DEFAULT_LIFETIME: Final = 3600
 _LIFETIME_MIN: Final = 600
 _REQUESTED_SECONDS_MAX: Final = 1 << 32
@@ -238,7 +238,7 @@ _BINDABLE_KINDS: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET,
 class TokenRequests:
     """The handler of requests for ServiceAccount tokens: `serviceaccounts/NAME/token`."""
 
-    def __init__(self, objects: ObjectReader, tokens: Tokens) -> None:
+    def __init__(self, objects: ObjectReader, tokens: TokenIssuer) -> None:
         self._objects = objects
         self._tokens = tokens
 
@@ -258,10 +258,10 @@ class TokenRequests:
         seconds, audiences = _requested_seconds(spec), _requested_audiences(spec)
         account = self._get_required(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
-        expires_at = self._tokens.clock() + min(seconds, LIFE_MAX) * SECOND
+        expires_at = self._tokens.clock() + min(seconds, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
-        granted_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, LIFE_MAX)}
+        granted_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
         body = {

@@ -9,27 +9,27 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.apiserver.auth.authorization import (
     GROUP,
-    Attributes,
+    AuthorizationDecision,
     Authorizer,
-    Decision,
     RbacAuthorizer,
     RbacRule,
+    RequestAttributes,
     attributes_of,
-    forbidden,
-    refused_resource,
+    forbidden_error,
+    forbidden_resource_error,
+    missing_rules,
     role_key,
     rules_of,
-    uncovered,
 )
 from batchyard.apiserver.auth.reviews import Reviews, TokenRequests
-from batchyard.apiserver.auth.tokens import Tokens
-from batchyard.apiserver.dashboard import MODELS
+from batchyard.apiserver.auth.tokens import TokenIssuer
+from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH
 from batchyard.apiserver.request import (
     ANONYMOUS,
-    AUTHENTICATED,
-    MASTERS,
-    SEPARATOR,
-    UNAUTHENTICATED,
+    AUTHENTICATED_GROUP,
+    HEADER_SEPARATOR,
+    MASTERS_GROUP,
+    UNAUTHENTICATED_GROUP,
     ApiRequest,
     StatusError,
     UserInfo,
@@ -37,7 +37,13 @@ from batchyard.apiserver.request import (
     account_of,
     bad_request,
 )
-from batchyard.apiserver.resources import Resource, ResourcePath, WriteGuard, part_at, with_answers
+from batchyard.apiserver.resources import (
+    Resource,
+    ResourcePath,
+    WriteGuard,
+    subresource_in_path,
+    with_subresource_handlers,
+)
 from batchyard.interfaces.client import ObjectReader
 
 # --- filters ---
@@ -56,7 +62,7 @@ _IMPERSONATE_UID: Final = "impersonate-uid"
 _IMPERSONATE_EXTRA_PREFIX: Final = "impersonate-extra-"
 
 
-def impersonated(request: ApiRequest) -> UserInfo | None:
+def impersonated_user(request: ApiRequest) -> UserInfo | None:
     """Return the user that a request impersonates; None without impersonation headers."""
     if _IMPERSONATE_PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
@@ -70,39 +76,39 @@ def impersonated(request: ApiRequest) -> UserInfo | None:
         if other_headers:
             raise bad_request(f"requested {', '.join(other_headers)} without impersonating a user")
         return None
-    groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(SEPARATOR) if group)
+    groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR) if group)
     account = account_of(name)
     if not groups and account is not None:
         groups = account_groups(account[0])
-    implied_group = UNAUTHENTICATED if name == ANONYMOUS.name else AUTHENTICATED
-    if AUTHENTICATED not in groups and UNAUTHENTICATED not in groups:
+    implied_group = UNAUTHENTICATED_GROUP if name == ANONYMOUS.name else AUTHENTICATED_GROUP
+    if AUTHENTICATED_GROUP not in groups and UNAUTHENTICATED_GROUP not in groups:
         groups = (*groups, implied_group)
     extra = tuple((key, tuple(values)) for key, values in _extra_headers(request))
     return UserInfo(name, groups, request.headers.get(_IMPERSONATE_UID, ""), extra)
 
 
-def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[Attributes]:
+def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[RequestAttributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_IMPERSONATE_USER]
     account = account_of(name)
     if account is None:
-        yield Attributes(user, "impersonate", "", "users", name=name)
+        yield RequestAttributes(user, "impersonate", "", "users", name=name)
     else:
-        yield Attributes(user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1])
-    for group in request.headers.get(_IMPERSONATE_GROUP, "").split(SEPARATOR):
+        yield RequestAttributes(user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1])
+    for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR):
         if group:
-            yield Attributes(user, "impersonate", "", "groups", name=group)
+            yield RequestAttributes(user, "impersonate", "", "groups", name=group)
     if uid := request.headers.get(_IMPERSONATE_UID, ""):
-        yield Attributes(user, "impersonate", _AUTHENTICATION, "uids", name=uid)
+        yield RequestAttributes(user, "impersonate", _AUTHENTICATION, "uids", name=uid)
     for key, values in _extra_headers(request):
         for value in values:
-            yield Attributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
+            yield RequestAttributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
 
 
 def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
     for header, value in request.headers.items():
         if header.startswith(_IMPERSONATE_EXTRA_PREFIX):
-            yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(SEPARATOR)
+            yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(HEADER_SEPARATOR)
 
 
 HEALTH: Final = ("healthz", "livez", "readyz")
@@ -116,7 +122,7 @@ _PAGE_SUBRESOURCES: Final = ("why", "eta")
 class AuthFilters:
     """The authentication, impersonation and authorization of requests."""
 
-    def __init__(self, authorizer: Authorizer, tokens: Tokens) -> None:
+    def __init__(self, authorizer: Authorizer, tokens: TokenIssuer) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
@@ -127,24 +133,24 @@ class AuthFilters:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == _BEARER and token.strip():
             user = self._tokens.user_of(token.strip())
-            if user is None and permits_page_token(request):
+            if user is None and permits_dashboard_token(request):
                 user = self._tokens.page_user_of(token.strip())
             if user is None:
-                raise unauthorized()
+                raise unauthorized_error()
             return request.made_by(user)
         if not _is_public(request):
-            raise unauthorized()
+            raise unauthorized_error()
         return request
 
     def impersonate(self, request: ApiRequest) -> ApiRequest:
         """Return the request with the impersonated user, if any. Raises StatusError if that is not allowed."""
-        user = impersonated(request)
+        user = impersonated_user(request)
         if user is None:
             return request
         for attributes in required_permissions(request.user, request):
             decision = self._authorizer.decide(attributes)
             if not decision.allowed:
-                raise forbidden(attributes, decision.reason)
+                raise forbidden_error(attributes, decision.reason)
         return request.made_by(user)
 
     def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
@@ -156,19 +162,19 @@ class AuthFilters:
             attributes = attributes._replace(verb=verb)
         decision = self._authorizer.decide(attributes)
         if not decision.allowed:
-            raise forbidden(attributes, decision.reason)
+            raise forbidden_error(attributes, decision.reason)
 
 
-def unauthorized() -> StatusError:
+def unauthorized_error() -> StatusError:
     """Return the 401 error of a request without valid credentials."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def permits_page_token(request: ApiRequest) -> bool:
+def permits_dashboard_token(request: ApiRequest) -> bool:
     """Report whether a dashboard token permits a request: it permits reads of view models, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
-    return request.path.startswith(MODELS) or part_at(request.path) in _PAGE_SUBRESOURCES
+    return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _PAGE_SUBRESOURCES
 
 
 def _is_public(request: ApiRequest) -> bool:
@@ -190,7 +196,7 @@ _RBAC_RESOURCES: Final = {
 }
 
 
-class Escalation:
+class EscalationGuard:
     """Prevents privilege escalation by writes of roles and bindings."""
 
     def __init__(self, rbac: RbacAuthorizer) -> None:
@@ -233,19 +239,21 @@ class Escalation:
         self._check_permissions_held(user, new, rules)
 
     def _is_allowed(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
-        if MASTERS in user.groups:
+        if MASTERS_GROUP in user.groups:
             return True
-        return self._rbac.decide(Attributes(user, verb, GROUP, resource, "", namespace, name)).allowed
+        return self._rbac.decide(RequestAttributes(user, verb, GROUP, resource, "", namespace, name)).allowed
 
     def _check_permissions_held(self, user: UserInfo, new: Obj, required_rules: Sequence[RbacRule]) -> None:
         metadata = new["metadata"]
-        missing = uncovered(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        missing = missing_rules(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing:
             return
         groups = " ".join(map(json.dumps, user.groups))
         message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
         reason = "\n".join([message, *sorted(map(str, missing))])
-        raise refused_resource(GROUP, _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), reason)
+        raise forbidden_resource_error(
+            GROUP, _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), reason
+        )
 
 
 def _changes_only_lifecycle(new: Obj, old: Obj | None) -> bool:
@@ -273,7 +281,7 @@ _POD_CREATING_RESOURCES: Final = frozenset(
 _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
-class OwnerPods:
+class OwnerPodsAuthorizer:
     """An authorizer that lets only the owner of the platform start processes in pods.
 
     It delegates all other requests to another authorizer.
@@ -284,23 +292,23 @@ class OwnerPods:
         self._authorizer = authorizer
         self._denial = denial
 
-    def decide(self, attributes: Attributes) -> Decision:
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""
-        if MASTERS not in attributes.user.groups and _starts_processes(attributes):
+        if MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._denial()
             if reason:
-                return Decision(False, reason)
+                return AuthorizationDecision(False, reason)
         return self._authorizer.decide(attributes)
 
 
-def _starts_processes(attributes: Attributes) -> bool:
+def _starts_processes(attributes: RequestAttributes) -> bool:
     kind = (attributes.group, attributes.resource)
     if kind == ("", "pods") and attributes.subresource in _COMMAND_SUBRESOURCES:
         return True
     return kind in _POD_CREATING_RESOURCES and not attributes.subresource and attributes.verb in _WRITE_VERBS
 
 
-class Security(NamedTuple):
+class ServerSecurity(NamedTuple):
     """The filters of a server, the RBAC index that must observe every change, and all served resources."""
 
     access: AuthFilters
@@ -312,17 +320,22 @@ def _no_denial() -> str:
     return ""
 
 
-def security_of(
-    objects: ObjectReader, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
-) -> Security:
+def build_security(
+    objects: ObjectReader,
+    resources: Sequence[Resource],
+    tokens: TokenIssuer,
+    pods_denial: Callable[[], str] = _no_denial,
+) -> ServerSecurity:
     """Return the filters of a server, and its resources with guards, tokens and reviews added.
 
     `pods_denial` returns why only the owner may start pods; '' if other users may too.
     """
     rbac = RbacAuthorizer(objects)
-    guards = Escalation(rbac).guards()
+    guards = EscalationGuard(rbac).guards()
     served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    served = with_answers(served, scheme.SERVICE_ACCOUNT, {"token": TokenRequests(objects, tokens).answer()})
-    return Security(
-        AuthFilters(OwnerPods(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()]
+    served = with_subresource_handlers(
+        served, scheme.SERVICE_ACCOUNT, {"token": TokenRequests(objects, tokens).answer()}
+    )
+    return ServerSecurity(
+        AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()]
     )

@@ -14,14 +14,14 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.request import AUTHENTICATED, UserInfo, account_groups, account_name
+from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, account_name
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
 
 #: The issuer of ServiceAccount tokens, and their default audience.
 ISSUER: Final = "https://kubernetes.default.svc"
 #: The issuer of tokens for the dashboard.
-PAGE: Final = "https://batchyard.dev/page"
+DASHBOARD_ISSUER: Final = "https://batchyard.dev/page"
 ALGORITHM: Final = "ES256"
 _BINDABLE_KINDS: Final[Mapping[str, str]] = {"pod": scheme.POD, "secret": scheme.SECRET}
 _TOKEN_LENGTH_MAX: Final = 16 * 1024
@@ -43,14 +43,14 @@ class Signer(Protocol):
         """Report whether the signature of a message is valid."""
 
 
-class Verified(NamedTuple):
+class VerifiedToken(NamedTuple):
     """The user and the audiences of a valid ServiceAccount token."""
 
     user: UserInfo
     audiences: tuple[str, ...]
 
 
-class Tokens:
+class TokenIssuer:
     """Issues and verifies ServiceAccount tokens, and verifies dashboard tokens."""
 
     def __init__(self, objects: ObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
@@ -66,9 +66,9 @@ class Tokens:
     def page_user_of(self, token: str) -> UserInfo | None:
         """Return the user of a dashboard token; None for any other token or an expired one."""
         claims, now = self._decode_claims(token), self.clock() // SECOND
-        if claims is None or claims["iss"] != PAGE or not claims["nbf"] <= now < claims["exp"]:
+        if claims is None or claims["iss"] != DASHBOARD_ISSUER or not claims["nbf"] <= now < claims["exp"]:
             return None
-        return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED))
+        return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED_GROUP))
 
     def issue(self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
         """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
@@ -87,7 +87,7 @@ class Tokens:
         }
         return _sign_claims(self._signer, claims)
 
-    def verify_token(self, token: str) -> Verified | None:
+    def verify_token(self, token: str) -> VerifiedToken | None:
         """Verify a ServiceAccount token; None if its signature, times or referenced objects are not valid."""
         claims = self._decode_claims(token)
         now = self.clock() // SECOND
@@ -109,9 +109,9 @@ class Tokens:
                     (f"{key_prefix}name", (references[reference_kind]["name"],)),
                     (f"{key_prefix}uid", (references[reference_kind]["uid"],)),
                 )
-        groups = (*account_groups(namespace), AUTHENTICATED)
+        groups = (*account_groups(namespace), AUTHENTICATED_GROUP)
         user = UserInfo(account_name(namespace, account["name"]), groups, account["uid"], extra)
-        return Verified(user, tuple(claims["aud"]))
+        return VerifiedToken(user, tuple(claims["aud"]))
 
     def _decode_claims(self, token: str) -> Mapping[str, Any] | None:
         """Return the claims of a token that this platform signed; None for any other."""
@@ -136,10 +136,10 @@ class Tokens:
         return kind == scheme.POD or "deletionTimestamp" not in obj["metadata"]
 
 
-def page_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
+def dashboard_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
     """Return a dashboard token, with which a browser can only read the dashboard as a user."""
     times = {"nbf": now // SECOND, "exp": expires_at // SECOND}
-    return _sign_claims(signer, {"iss": PAGE, "sub": user, "groups": list(groups), **times})
+    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **times})
 
 
 def _sign_claims(signer: Signer, claims: Mapping[str, Any]) -> str:

@@ -11,23 +11,23 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, is_true
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.validation import rules
-from batchyard.api.validation.rules import forbidden, immutable, invalid, invalid_here, required, unsupported
-from batchyard.apiserver.crd.json_path import BadPath, path_of
+from batchyard.api.validation.rules import forbidden, immutable, invalid, invalid_without_value, required, unsupported
+from batchyard.apiserver.crd.json_path import InvalidJsonPath, parse_json_path
 from batchyard.apiserver.crd.rules import check_rule
 from batchyard.apiserver.crd.values import (
-    EMBEDDED,
+    EMBEDDED_RESOURCE,
     INT_OR_STRING,
     LIST_TYPE,
     MAP_KEYS,
     MAP_TYPE,
-    PRESERVES,
-    RULES,
+    PRESERVE_UNKNOWN_FIELDS,
+    VALIDATION_RULES,
     Schema,
-    additional,
+    additional_properties_schema,
     child,
     items,
     properties,
-    pruned,
+    prune_unknown_fields,
     root_schema,
     value_faults,
     with_defaults,
@@ -44,13 +44,13 @@ _FORBIDDEN_IN_NESTED: Final = {
     "title": "must be empty to be structural",
     "description": "must be empty to be structural",
     "nullable": "must be false to be structural",
-    PRESERVES: "must be false to be structural",
-    EMBEDDED: "must be false to be structural",
+    PRESERVE_UNKNOWN_FIELDS: "must be false to be structural",
+    EMBEDDED_RESOURCE: "must be false to be structural",
     INT_OR_STRING: "must be false to be structural",
     MAP_KEYS: "must be empty to be structural",
     LIST_TYPE: "must be undefined to be structural",
     MAP_TYPE: "must be undefined to be structural",
-    RULES: "must be empty to be structural",
+    VALIDATION_RULES: "must be empty to be structural",
 }
 _INTEGER_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
 _METADATA_FIELDS: Final = frozenset({"name", "generateName"})
@@ -58,7 +58,7 @@ _METADATA_FIELDS: Final = frozenset({"name", "generateName"})
 
 def schema_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of the root schema of a version in a CustomResourceDefinition."""
-    if additional(schema) is not None:
+    if additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "must not be used at the root", "")
     if schema.get("type", "object") != "object":
         yield invalid(f"{path}.type", schema["type"], "must be object at the root", "")
@@ -80,7 +80,7 @@ def _schema_faults(schema: Schema, path: str, missing_type_message: str) -> Iter
         yield from _schema_faults(
             field_schema, f"{path}.properties[{name}]", "must not be empty for specified object fields"
         )
-    if additional_schema := additional(schema):
+    if additional_schema := additional_properties_schema(schema):
         yield from _schema_faults(
             additional_schema, f"{path}.additionalProperties", "must not be empty for specified object fields"
         )
@@ -94,10 +94,10 @@ def _type_faults(schema: Schema, path: str, must_have: str) -> Iterator[FieldErr
     type_name = schema.get("type", "")
     if type_name and type_name not in _TYPES:
         yield unsupported(f"{path}.type", type_name, _TYPES)
-    if schema.get(EMBEDDED) and type_name != "object":
-        message = f"must be object if {EMBEDDED} is true"
+    if schema.get(EMBEDDED_RESOURCE) and type_name != "object":
+        message = f"must be object if {EMBEDDED_RESOURCE} is true"
         yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")
-    elif not type_name and not schema.get(INT_OR_STRING) and not schema.get(PRESERVES):
+    elif not type_name and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE_UNKNOWN_FIELDS):
         yield required(f"{path}.type", must_have, "")
     if type_name == "array" and not isinstance(schema.get("items"), Mapping):
         yield required(f"{path}.items", "must be specified", "")
@@ -105,17 +105,17 @@ def _type_faults(schema: Schema, path: str, must_have: str) -> Iterator[FieldErr
 
 def _extension_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     if schema.get(INT_OR_STRING):
-        for keyword in (PRESERVES, EMBEDDED):
+        for keyword in (PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE):
             if schema.get(keyword):
                 yield invalid(f"{path}.{keyword}", True, f"must be false if {INT_OR_STRING} is true", "")
-    if schema.get(EMBEDDED) and additional(schema) is not None:
-        yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set", "")
-    if schema.get(EMBEDDED) and not schema.get(PRESERVES) and not properties(schema):
-        message = f"must not be empty if {EMBEDDED} is true without {PRESERVES}"
+    if schema.get(EMBEDDED_RESOURCE) and additional_properties_schema(schema) is not None:
+        yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED_RESOURCE} is set", "")
+    if schema.get(EMBEDDED_RESOURCE) and not schema.get(PRESERVE_UNKNOWN_FIELDS) and not properties(schema):
+        message = f"must not be empty if {EMBEDDED_RESOURCE} is true without {PRESERVE_UNKNOWN_FIELDS}"
         yield required(f"{path}.properties", message, "")
-    if schema.get(PRESERVES) is False:
-        yield invalid(f"{path}.{PRESERVES}", False, "must be true or undefined", "")
-    if properties(schema) and additional(schema) is not None:
+    if schema.get(PRESERVE_UNKNOWN_FIELDS) is False:
+        yield invalid(f"{path}.{PRESERVE_UNKNOWN_FIELDS}", False, "must be true or undefined", "")
+    if properties(schema) and additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive", "")
 
 
@@ -164,8 +164,8 @@ def _unsupported_keyword_faults(schema: Schema, path: str) -> Iterator[FieldErro
 
 
 def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    for i, rule in enumerate(schema.get(RULES) or ()):
-        rule_path = f"{path}.{RULES}[{i}]"
+    for i, rule in enumerate(schema.get(VALIDATION_RULES) or ()):
+        rule_path = f"{path}.{VALIDATION_RULES}[{i}]"
         if not str(rule.get("rule", "")).strip():
             yield required(f"{rule_path}.rule", "rule is not specified", "")
         elif problem := check_rule(rule)[0]:
@@ -174,12 +174,15 @@ def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 
 def rule_warnings(schema: Schema, path: str) -> Iterator[str]:
     """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
-    for i, rule in enumerate(schema.get(RULES) or ()):
+    for i, rule in enumerate(schema.get(VALIDATION_RULES) or ()):
         if unsupported_functions := check_rule(rule)[1]:
-            yield f"{path}.{RULES}[{i}]: the rule is not checked: unsupported functions: {unsupported_functions}"
+            yield f"{path}.{VALIDATION_RULES}[{i}]: the rule is not checked: unsupported functions: {unsupported_functions}"
     for name, field_schema in properties(schema).items():
         yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
-    for keyword, inner_schema in (("additionalProperties", additional(schema)), ("items", items(schema))):
+    for keyword, inner_schema in (
+        ("additionalProperties", additional_properties_schema(schema)),
+        ("items", items(schema)),
+    ):
         if inner_schema:
             yield from rule_warnings(inner_schema, f"{path}.{keyword}")
 
@@ -214,7 +217,11 @@ def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 def _default_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a schema's default, which must be valid and have no unknown fields."""
     default: Any = schema["default"]
-    if isinstance(default, Mapping) and not schema.get(EMBEDDED) and pruned(default, schema) != default:
+    if (
+        isinstance(default, Mapping)
+        and not schema.get(EMBEDDED_RESOURCE)
+        and prune_unknown_fields(default, schema) != default
+    ):
         yield invalid(f"{path}.default", default, "must not have unknown fields", "")
     yield from value_faults(with_defaults(default, schema), schema, f"{path}.default")
 
@@ -249,7 +256,7 @@ def _schema_of_schemas() -> Schema:
     schema["properties"] = {
         **dict.fromkeys(("type", "format", "title", "description", "pattern", LIST_TYPE, MAP_TYPE), _STRING),
         **dict.fromkeys(("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum"), _BOOLEAN),
-        **dict.fromkeys((PRESERVES, EMBEDDED, INT_OR_STRING), _BOOLEAN),
+        **dict.fromkeys((PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE, INT_OR_STRING), _BOOLEAN),
         **dict.fromkeys(("maximum", "minimum", "multipleOf"), _NUMBER),
         **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _INTEGER),
         **dict.fromkeys(("required", MAP_KEYS), _STRING_LIST),
@@ -258,7 +265,7 @@ def _schema_of_schemas() -> Schema:
         "enum": {"type": "array", "items": {}},
         "properties": {"type": "object", "additionalProperties": schema},
         "additionalProperties": {"anyOf": [schema, _BOOLEAN]},
-        RULES: {"type": "array", "items": _VALIDATION_RULE},
+        VALIDATION_RULES: {"type": "array", "items": _VALIDATION_RULE},
     }
     return schema
 
@@ -329,7 +336,7 @@ def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 def _group_faults(definition: Obj) -> Iterator[FieldError]:
     group = definition["spec"]["group"]
-    for message in rules.dns_subdomain(group):
+    for message in rules.dns_subdomain_errors(group):
         yield invalid("spec.group", group, message, "")
     if "." not in group:
         yield invalid("spec.group", group, "should be a domain with at least one dot", "")
@@ -341,15 +348,15 @@ def _group_faults(definition: Obj) -> Iterator[FieldError]:
 
 def _name_faults(names: Mapping[str, Any]) -> Iterator[FieldError]:
     for field in ("plural", "singular"):
-        for message in rules.dns1035_label(names[field]) if names.get(field) else ():
+        for message in rules.dns1035_label_errors(names[field]) if names.get(field) else ():
             yield invalid(f"spec.names.{field}", names[field], message, "")
     for field in ("kind", "listKind"):
-        for message in rules.dns1035_label(names[field].lower()) if names.get(field) else ():
+        for message in rules.dns1035_label_errors(names[field].lower()) if names.get(field) else ():
             text = f"may have mixed case, but should otherwise match: {message}"
             yield invalid(f"spec.names.{field}", names[field], text, "")
     for field in ("shortNames", "categories"):
         for i, each in enumerate(names.get(field) or ()):
-            for message in rules.dns1035_label(each):
+            for message in rules.dns1035_label_errors(each):
                 yield invalid(f"spec.names.{field}[{i}]", each, message, "")
     for field in ("plural", "singular", "kind", "listKind"):
         if not names.get(field):
@@ -361,12 +368,12 @@ def _name_faults(names: Mapping[str, Any]) -> Iterator[FieldError]:
 def _version_faults(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
     names = [version["name"] for version in versions]
     for i, name in enumerate(names):
-        for message in rules.dns1035_label(name):
+        for message in rules.dns1035_label_errors(name):
             yield invalid(f"spec.versions[{i}].name", name, message, "")
     if len(dict.fromkeys(names)) != len(names):
-        yield invalid_here("spec.versions", "must contain unique version names", "")
+        yield invalid_without_value("spec.versions", "must contain unique version names", "")
     if sum(version["storage"] for version in versions) != 1:
-        yield invalid_here("spec.versions", "must have exactly one version marked as storage version", "")
+        yield invalid_without_value("spec.versions", "must have exactly one version marked as storage version", "")
 
 
 def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
@@ -400,8 +407,8 @@ def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]
         message = f"must be one of {','.join(_COLUMN_TYPES)}"
         yield invalid(f"{path}.type", column["type"], message, "")
     try:
-        path_of(column["jsonPath"])
-    except BadPath as error:
+        parse_json_path(column["jsonPath"])
+    except InvalidJsonPath as error:
         yield invalid(f"{path}.jsonPath", column["jsonPath"], f"is an invalid JSON path: {error}", "")
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from batchyard.api.conversion import TimeLocations, times_of_metadata
-from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
+from batchyard.api.conversion import TimeLocations, metadata_time_locations
+from batchyard.api.custom_kinds import DEFINITION, is_definition_deleted, is_served, kind_from_definition
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
@@ -20,7 +20,7 @@ from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.crd.values import (
     LIST_TYPE,
     MAP_KEYS,
-    PRESERVES,
+    PRESERVE_UNKNOWN_FIELDS,
     Schema,
 )
 from batchyard.apiserver.resources import ApiObjectStore, Resource, Resources
@@ -38,7 +38,7 @@ from batchyard.interfaces.client import WatchEvent
 _STRING: Final[Schema] = {"type": "string"}
 _BOOLEAN: Final[Schema] = {"type": "boolean"}
 _STRING_LIST: Final[Schema] = {"type": "array", "items": _STRING, LIST_TYPE: "atomic"}
-_ANY_OBJECT: Final[Schema] = {"type": "object", PRESERVES: True}
+_ANY_OBJECT: Final[Schema] = {"type": "object", PRESERVE_UNKNOWN_FIELDS: True}
 
 
 def _object_schema(*required: str, about: str = "", **fields: Schema) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class DefinitionStrategy(CustomStrategy):
         return []
 
     def _time_locations(self) -> TimeLocations:
-        return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
+        return {**metadata_time_locations(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns of CustomResourceDefinitions."""
@@ -258,13 +258,13 @@ def _serves_a_version(definition: Obj) -> bool:
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
     """Return the key of a definition's resource; if the key changes, a new resource is needed."""
     metadata = definition["metadata"]
-    return metadata["uid"], metadata.get("generation"), is_leaving(definition)
+    return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
 
 
 def _resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource that serves the objects of a CustomResourceDefinition."""
-    info, versions = kind_of(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(info, versions, is_terminating=is_leaving(definition))
+    info, versions = kind_from_definition(definition), definition["spec"]["versions"]
+    strategy = CustomStrategy(info, versions, is_terminating=is_definition_deleted(definition))
     parts = ("status",) if info.has_status else ()
     scales = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale = next(filter(None, scales), None)

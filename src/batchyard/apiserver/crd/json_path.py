@@ -16,11 +16,11 @@ _ALL: Final = re.compile(r"\.?\[\*\]|\.\*")
 _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.\-]+))\s*\)\]")
 
 
-class BadPath(ValueError):  # noqa: N818 - named after the condition
+class InvalidJsonPath(ValueError):  # noqa: N818 - named after the condition
     """The text is not a supported JSON path."""
 
 
-def path_of(text: str) -> Sequence[Step]:
+def parse_json_path(text: str) -> Sequence[Step]:
     """Parse a JSON path into steps. Raises BadPath if it is malformed."""
     remaining, steps = text.strip().removeprefix("$"), []
     while remaining:
@@ -43,7 +43,7 @@ def _parse_first_step(remaining: str, path: str) -> tuple[Step, int]:
         match = pattern.match(remaining)
         if match:
             return make(match), match.end()
-    raise BadPath(f"cannot parse {remaining!r} in {path!r}")
+    raise InvalidJsonPath(f"cannot parse {remaining!r} in {path!r}")
 
 
 def _field_step(name: str) -> Step:

@@ -22,21 +22,21 @@ from cel_expr_python.ext.ext_optional import ExtOptional
 from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import NANO, parse
-from batchyard.api.patterns import found
-from batchyard.api.validation.rules import printed
+from batchyard.api.meta import NANO, parse_quantity
+from batchyard.api.patterns import find_matches
+from batchyard.api.validation.rules import format_json
 from batchyard.apiserver.crd.values import (
     LIST_TYPE,
     MAP_KEYS,
     MAP_TYPE,
-    PRESERVES,
-    RULES,
+    PRESERVE_UNKNOWN_FIELDS,
+    VALIDATION_RULES,
     Schema,
-    additional,
-    has_somewhere,
-    identity,
+    additional_properties_schema,
     items,
+    list_item_identity,
     properties,
+    uses_keyword,
 )
 
 # --- cel functions ---
@@ -52,7 +52,7 @@ _ANY: Final = _T.DYN
 _LIST: Final = _T.List(_T.DYN)
 
 
-def further_functions() -> Any:
+def kubernetes_functions() -> Any:
     """Return the CEL functions of Kubernetes as an extension of the CEL library."""
     by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
@@ -80,8 +80,8 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
         lambda a, b: not _comparable_set(a).isdisjoint(_comparable_set(b)),
     )
     yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
-    yield "find", True, [text, text], text, lambda where, what: next(found(what, where), "")
-    yield "findAll", True, [text, text], _T.List(text), lambda where, what: list(found(what, where))
+    yield "find", True, [text, text], text, lambda where, what: next(find_matches(what, where), "")
+    yield "findAll", True, [text, text], _T.List(text), lambda where, what: list(find_matches(what, where))
     yield "findAll", True, [text, text, integer], _T.List(text), _first_matches
     yield "quantity", False, [text], text, _canonical_quantity
     yield "isQuantity", False, [text], boolean, _is_parsed_by(_canonical_quantity)
@@ -147,7 +147,7 @@ def _is_parsed_by(read: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _canonical_quantity(text: str) -> str:
-    return str(Fraction(parse(text), NANO))
+    return str(Fraction(parse_quantity(text), NANO))
 
 
 def _compare_quantities(first_text: str, second_text: str) -> int:
@@ -179,7 +179,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _first_matches(text: str, pattern: str, count: int) -> list[str]:
-    return list(islice(found(pattern, text), count if count >= 0 else None))
+    return list(islice(find_matches(pattern, text), count if count >= 0 else None))
 
 
 def _checked_url(text: str) -> str:
@@ -210,14 +210,14 @@ def _contains_network(outer: str, inner: str) -> bool:
 
 
 #: Kubernetes functions that are not implemented.
-LACKING: Final = frozenset(
+UNIMPLEMENTED_FUNCTIONS: Final = frozenset(
     {"authorizer", "format", "isSemver", "semver", "transformList", "transformMap", "transformMapEntry"}
 )
 _UNKNOWN_FUNCTION: Final = re.compile(r"(?:undeclared reference to|no matching overload for) '([^']*)'")
 _ALLOWED_RESULT_TYPES: Final = ("BOOL", "DYN")
 
 
-class Expression(NamedTuple):
+class CompiledExpression(NamedTuple):
     """A compiled CEL expression."""
 
     program: Any
@@ -233,29 +233,29 @@ class NotCompiled(ValueError):  # noqa: N818 - named after the condition
         self.unimplemented = unimplemented
 
 
-def rule(text: str, *, is_old_self_optional: bool) -> Expression:
+def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
     """Compile a validation rule. Raises NotCompiled if it is invalid."""
-    compiled = expression(_bind_optional_old_self(text) if is_old_self_optional else text)
+    compiled = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
     if compiled.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
     return compiled
 
 
-def expression(text: str) -> Expression:
+def compile_expression(text: str) -> CompiledExpression:
     """Compile a CEL expression over `self` and `oldSelf`. Raises NotCompiled if it is invalid."""
     try:
-        return Expression(_environment(with_old_self=False).compile(text), uses_old_self=False)
+        return CompiledExpression(_environment(with_old_self=False).compile(text), uses_old_self=False)
     except RuntimeError:
         pass
     try:
-        return Expression(_environment(with_old_self=True).compile(text), uses_old_self=True)
+        return CompiledExpression(_environment(with_old_self=True).compile(text), uses_old_self=True)
     except RuntimeError as error:
         unknown_functions = dict.fromkeys(_UNKNOWN_FUNCTION.findall(str(error)))
-        unimplemented = ", ".join(name for name in unknown_functions if name in LACKING)
+        unimplemented = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
         raise NotCompiled(f"compilation failed: {error}", unimplemented) from error
 
 
-def evaluated(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
+def evaluate_program(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
     """Evaluate a CEL program; return the result and '', or None and the error."""
     try:
         result = program.eval(data=variables)
@@ -275,7 +275,7 @@ def _environment(*, with_old_self: bool) -> Any:
     variables = {"self": cel.Type.DYN, "before": cel.Type.DYN, "wasThere": cel.Type.BOOL}
     if with_old_self:
         variables["oldSelf"] = cel.Type.DYN
-    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), further_functions()]
+    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
     return cel.NewEnv(variables=variables, extensions=extensions)
 
 
@@ -310,7 +310,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
     return value
 
 
-def escaped(name: str) -> str:
+def escape_field_name(name: str) -> str:
     """Return the form of a field name in CEL expressions, such as `a__dot__b` for `a.b`."""
     if name in _RESERVED_WORDS:
         return f"__{name}__"
@@ -318,11 +318,13 @@ def escaped(name: str) -> str:
 
 
 def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    field_schemas, additional_schema = properties(schema), additional(schema)
-    if additional_schema is not None or (not field_schemas and schema.get(PRESERVES)):
+    field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
+    if additional_schema is not None or (not field_schemas and schema.get(PRESERVE_UNKNOWN_FIELDS)):
         return {name: cel_value(each, additional_schema or {}) for name, each in value.items()}
     return {
-        escaped(name): cel_value(each, field_schemas[name]) for name, each in value.items() if name in field_schemas
+        escape_field_name(name): cel_value(each, field_schemas[name])
+        for name, each in value.items()
+        if name in field_schemas
     }
 
 
@@ -338,14 +340,14 @@ _BRACKET_PATTERN: Final = re.compile(r"(?:(?<!\w)(\w++)\s*+)?\(|\)")
 _ITERATING_FUNCTIONS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 
 
-class Size(NamedTuple):
+class InputSize(NamedTuple):
     """The size of a rule's input: the number of values, and of characters in their strings."""
 
     values: int
     characters: int
 
 
-class Budget:
+class RuleBudget:
     """The cost budget for the rules of one object, in steps: about one second of CPU time.
 
     Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
@@ -355,14 +357,14 @@ class Budget:
     def __init__(self) -> None:
         self._remaining_steps = 10_000_000
 
-    def spend(self, depth: int, size: Size) -> bool:
+    def spend(self, depth: int, size: InputSize) -> bool:
         """Deduct the cost of one evaluation; return whether the budget sufficed."""
         steps = min(size.values**depth, _ITERATIONS_MAX)
         self._remaining_steps -= _BASE_STEPS + (steps * (1 + size.characters // _CHARACTERS_PER_STEP) if depth else 0)
         return self._remaining_steps >= 0
 
 
-def depth_of(text: str) -> int:
+def iteration_depth(text: str) -> int:
     """Return the maximum nesting of iterations in a CEL expression; parentheses in strings count too."""
     open_brackets: list[bool] = []
     depth_max = 0
@@ -375,7 +377,7 @@ def depth_of(text: str) -> int:
     return depth_max
 
 
-def size_of(value: Any) -> Size:
+def input_size(value: Any) -> InputSize:
     """Return the number of values in a value, including itself, and of characters in their strings."""
     values, characters, pending = 0, 0, [value]
     while pending:
@@ -387,7 +389,7 @@ def size_of(value: Any) -> Size:
             pending += each
         elif isinstance(each, str):
             characters += len(each)
-    return Size(values, characters)
+    return InputSize(values, characters)
 
 
 NO_OLD_VALUE: Final = object()
@@ -423,30 +425,30 @@ class ValidationRules:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._value_rules = [
-            rule for definition in schema.get(RULES) or () if (rule := _compile_rule(definition)) is not None
+            rule for definition in schema.get(VALIDATION_RULES) or () if (rule := _compile_rule(definition)) is not None
         ]
         self._iterates = any(rule.depth for rule in self._value_rules)
         self._field_rules = {
             name: ValidationRules(field_schema)
             for name, field_schema in properties(schema).items()
-            if has_somewhere(field_schema, RULES)
+            if uses_keyword(field_schema, VALIDATION_RULES)
         }
-        additional_schema, item_schema = additional(schema), items(schema)
+        additional_schema, item_schema = additional_properties_schema(schema), items(schema)
         self._additional_rules = (
             ValidationRules(additional_schema)
-            if additional_schema and has_somewhere(additional_schema, RULES)
+            if additional_schema and uses_keyword(additional_schema, VALIDATION_RULES)
             else None
         )
-        self._item_rules = ValidationRules(item_schema) if has_somewhere(item_schema, RULES) else None
+        self._item_rules = ValidationRules(item_schema) if uses_keyword(item_schema, VALIDATION_RULES) else None
 
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
         """Yield the errors that the rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
-            yield from self._faults(value, old, "", Budget())
+            yield from self._faults(value, old, "", RuleBudget())
         except _BudgetExceeded as spent:
             yield spent.args[0]
 
-    def _faults(self, value: Any, old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
+    def _faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         if value is None:
             return
         if self._value_rules:
@@ -458,13 +460,13 @@ class ValidationRules:
             keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
             for i, each in enumerate(value):
                 old_item = (
-                    old_items.get(identity(each, keys, items(self._schema)), NO_OLD_VALUE)
+                    old_items.get(list_item_identity(each, keys, items(self._schema)), NO_OLD_VALUE)
                     if old_items
                     else NO_OLD_VALUE
                 )
                 yield from self._item_rules._faults(each, old_item, f"{path}[{i}]", budget)
 
-    def _field_faults(self, value: Mapping[str, Any], old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
+    def _field_faults(self, value: Mapping[str, Any], old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         is_correlated = isinstance(old, Mapping) and self._schema.get(MAP_TYPE) != "atomic"
         for name, each in value.items():
             rules = self._field_rules.get(name, self._additional_rules)
@@ -476,9 +478,9 @@ class ValidationRules:
         """Return the old items of a list with keys, by their key values."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
-        return {identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
+        return {list_item_identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
 
-    def _rule_faults(self, value: Any, old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
+    def _rule_faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         old_value = None if old is NO_OLD_VALUE else cel_value(old, self._schema)
         variables = {
             "self": cel_value(value, self._schema),
@@ -486,7 +488,7 @@ class ValidationRules:
             "before": old_value,
             "wasThere": old is not NO_OLD_VALUE,
         }
-        size = size_of([value, old_value] if self._iterates else None)
+        size = input_size([value, old_value] if self._iterates else None)
         for rule in self._value_rules:
             if not rule.uses_old_self or rule.runs_without_old_value or old is not NO_OLD_VALUE:
                 if not budget.spend(rule.depth, size):
@@ -496,7 +498,7 @@ class ValidationRules:
                 yield from self._evaluate_rule(rule, variables, path)
 
     def _evaluate_rule(self, rule: ValidationRule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-        result, error = evaluated(rule.program, variables)
+        result, error = evaluate_program(rule.program, variables)
         if result is True:
             return
         quoted_type, reason = self._quoted_type(), rule.definition.get("reason", "FieldValueInvalid")
@@ -514,15 +516,15 @@ class ValidationRules:
         yield FieldError(field_path, prefix + _rule_message(rule, variables))
 
     def _quoted_type(self) -> str:
-        return printed(self._schema.get("type", "object"))
+        return format_json(self._schema.get("type", "object"))
 
 
 def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
     """Return the compilation error of a rule, or the unimplemented functions that it uses; both '' if valid."""
     try:
-        rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         if definition.get("messageExpression"):
-            expression(definition["messageExpression"])
+            compile_expression(definition["messageExpression"])
     except NotCompiled as error:
         return ("", error.unimplemented) if error.unimplemented else (str(error), "")
     return "", ""
@@ -531,18 +533,20 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a validation rule; None if it uses unimplemented functions."""
     try:
-        compiled = rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        compiled = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
-        message = expression(message_expression).program if message_expression else None
+        message = compile_expression(message_expression).program if message_expression else None
     except NotCompiled:
         return None
-    return ValidationRule(definition, compiled.program, compiled.uses_old_self, message, depth_of(definition["rule"]))
+    return ValidationRule(
+        definition, compiled.program, compiled.uses_old_self, message, iteration_depth(definition["rule"])
+    )
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
     """Return the message of a failed validation rule."""
     if rule.message is not None:
-        evaluated_message, _ = evaluated(rule.message, variables)
+        evaluated_message, _ = evaluate_program(rule.message, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:
             return evaluated_message.strip()
     definition: str = rule.definition.get("message") or f"failed rule: {rule.definition['rule'].strip()}"

@@ -11,29 +11,29 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.api.conversion import TimeLocations, in_whole_seconds, times_of_metadata
+from batchyard.api.conversion import TimeLocations, cut_times_to_seconds, metadata_time_locations
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column as PrintedColumn
-from batchyard.api.printing.cells import Column, text
+from batchyard.api.printing.cells import Column, format_value
 from batchyard.api.schema import validate
-from batchyard.api.scheme import NATIVE, ServedKind, scope
+from batchyard.api.scheme import NATIVE, ServedKind, load_scope
 from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import metadata_faults
-from batchyard.apiserver.crd.json_path import Step, path_of, values_at
+from batchyard.apiserver.crd.json_path import Step, parse_json_path, values_at
 from batchyard.apiserver.crd.rules import NO_OLD_VALUE, ValidationRules
 from batchyard.apiserver.crd.values import (
-    RULES,
+    VALIDATION_RULES,
     Schema,
-    has_somewhere,
-    pruned,
+    prune_unknown_fields,
     root_schema,
+    uses_keyword,
     value_faults,
     with_defaults,
 )
 from batchyard.apiserver.openapi_definitions import REFERENCE, metadata_schemas, schema_name
-from batchyard.apiserver.patch import MergeSchema, metadata_shape, shape_of_schema
+from batchyard.apiserver.patch import MergeSchema, merge_schema_of_custom_kind, metadata_merge_schema
 from batchyard.apiserver.request import StatusError
 from batchyard.base.instant import Instant, format_age
 
@@ -49,12 +49,12 @@ _AGE_COLUMN: Final[Mapping[str, Any]] = {"name": "Age", "type": "date", "jsonPat
 _encode = msgspec.json.encode
 
 
-class Columns:
+class CustomColumns:
     """The table columns of one version of a CustomResourceDefinition."""
 
     def __init__(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         self._column_definitions = definitions or [_AGE_COLUMN]
-        self._paths: Sequence[Sequence[Step]] = [path_of(each["jsonPath"]) for each in self._column_definitions]
+        self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
         """Return the table columns: the name, then those of the definition."""
@@ -87,14 +87,14 @@ def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant)
     value = values[0]
     match column_type:
         case "string":
-            return _encode(value).decode() if isinstance(value, Mapping | list) else text(value)
+            return _encode(value).decode() if isinstance(value, Mapping | list) else format_value(value)
         case "date":
             return _format_age(value, now)
         case "boolean":
-            return text(value) if isinstance(value, bool) else ""
+            return format_value(value) if isinstance(value, bool) else ""
         case "integer":
             return str(int(value)) if _is_number(value) else ""
-    return text(value) if _is_number(value) else ""
+    return format_value(value) if _is_number(value) else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -149,7 +149,8 @@ class CustomStrategy:
         #: The metadata of objects known to conform to the schema, by uid. Each revision has its own metadata object.
         self._conforming_metadata: dict[str, Mapping[str, Any]] = {}
         self._columns = {
-            info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
+            info.api_version_for(each["name"]): CustomColumns(each.get("additionalPrinterColumns") or [])
+            for each in versions
         }
 
     def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
@@ -157,12 +158,12 @@ class CustomStrategy:
         schema = self._schemas[sent["apiVersion"]]
         obj = {**sent, "metadata": _complete_metadata(sent.get("metadata"), namespace if self._info.namespaced else "")}
         faults = [*_metadata_errors(obj)]
-        completed = with_defaults(pruned(obj, schema), schema)
+        completed = with_defaults(prune_unknown_fields(obj, schema), schema)
         value_errors = list(value_faults(completed, schema, ""))
         if any(
             fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in value_errors
         ):
-            value_errors += [_RULES_NOT_CHECKED] if has_somewhere(schema, RULES) else []
+            value_errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
         faults += value_errors
         warning = self._deprecation_warnings.get(sent["apiVersion"])
         warnings = [] if warning is None else [warning]
@@ -174,7 +175,7 @@ class CustomStrategy:
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        return in_whole_seconds(self.in_version(stored, api_version), self._time_locations())
+        return cut_times_to_seconds(self.in_version(stored, api_version), self._time_locations())
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
@@ -182,7 +183,7 @@ class CustomStrategy:
 
     def _time_locations(self) -> TimeLocations:
         """Return the paths of time fields; of a custom object only those of the metadata are known."""
-        return times_of_metadata()
+        return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises StatusError if the definition is terminating."""
@@ -211,7 +212,7 @@ class CustomStrategy:
         """Return the merge schema of a version."""
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {**(schema.get("properties") or {}), "apiVersion": _STRING, "kind": _STRING}
-        return shape_of_schema({**schema, "properties": fields}, metadata_shape())
+        return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
@@ -240,7 +241,7 @@ class CustomStrategy:
         if self._conforming_metadata.get(uid) is metadata:
             return stored
         schema = self._schemas[self._info.api_version]
-        current: Obj = with_defaults(pruned(stored, schema), schema)
+        current: Obj = with_defaults(prune_unknown_fields(stored, schema), schema)
         if uid and current == stored:
             if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:
                 self._conforming_metadata.clear()
@@ -251,14 +252,14 @@ class CustomStrategy:
         if obj["apiVersion"] == api_version:
             return dict(obj)
         schema = self._schemas[api_version]
-        return {**with_defaults(pruned(obj, schema), schema), "apiVersion": api_version}
+        return {**with_defaults(prune_unknown_fields(obj, schema), schema), "apiVersion": api_version}
 
 
 def _complete_metadata(metadata: Any, namespace: str) -> Any:
     """Return metadata without unknown fields, and with the namespace of the request or without one."""
     if not isinstance(metadata, Mapping):
         return metadata
-    known_fields = scope(NATIVE).fields(_METADATA)
+    known_fields = load_scope(NATIVE).fields(_METADATA)
     known_metadata = {name: each for name, each in metadata.items() if name in known_fields and each is not None}
     if not namespace:
         known_metadata.pop("namespace", None)

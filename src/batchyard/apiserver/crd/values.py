@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import INT64_MAX
-from batchyard.api.patterns import is_found
+from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import parse_time
-from batchyard.api.validation.rules import printed
+from batchyard.api.validation.rules import format_json
 from batchyard.base.instant import parse_duration
 
 # --- schemas ---
@@ -27,13 +27,13 @@ from batchyard.base.instant import parse_duration
 
 Schema: TypeAlias = Mapping[str, Any]
 
-PRESERVES: Final = "x-kubernetes-preserve-unknown-fields"
-EMBEDDED: Final = "x-kubernetes-embedded-resource"
+PRESERVE_UNKNOWN_FIELDS: Final = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED_RESOURCE: Final = "x-kubernetes-embedded-resource"
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 LIST_TYPE: Final = "x-kubernetes-list-type"
 MAP_KEYS: Final = "x-kubernetes-list-map-keys"
 MAP_TYPE: Final = "x-kubernetes-map-type"
-RULES: Final = "x-kubernetes-validations"
+VALIDATION_RULES: Final = "x-kubernetes-validations"
 #: Fields of embedded objects that their schema does not control.
 ROOT_FIELDS: Final = ("apiVersion", "kind", "metadata")
 EMPTY: Final[Schema] = {}
@@ -45,7 +45,7 @@ def properties(schema: Schema) -> Mapping[str, Schema]:
     return schemas
 
 
-def additional(schema: Schema) -> Schema | None:
+def additional_properties_schema(schema: Schema) -> Schema | None:
     """Return the schema for undeclared fields; None if they are not allowed."""
     schema_or_flag = schema.get("additionalProperties")
     return schema_or_flag if isinstance(schema_or_flag, Mapping) else EMPTY if schema_or_flag is True else None
@@ -60,13 +60,13 @@ def items(schema: Schema) -> Schema:
 def child(schema: Schema, name: str) -> Schema:
     """Return the schema of a field of an object schema; EMPTY if it is unknown."""
     field_schema = properties(schema).get(name)
-    return (additional(schema) or EMPTY) if field_schema is None else field_schema
+    return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
 
 
-def within(schema: Schema) -> Iterator[Schema]:
+def direct_subschemas(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas directly below a schema."""
     yield from properties(schema).values()
-    for subschema in (additional(schema), items(schema)):
+    for subschema in (additional_properties_schema(schema), items(schema)):
         if subschema:
             yield subschema
 
@@ -77,12 +77,12 @@ def root_schema(version: Mapping[str, Any]) -> Schema:
     return schema
 
 
-def has_somewhere(schema: Schema, keyword: str) -> bool:
+def uses_keyword(schema: Schema, keyword: str) -> bool:
     """Report whether a keyword is set in a schema or anywhere below it."""
-    return bool(schema.get(keyword)) or any(has_somewhere(each, keyword) for each in within(schema))
+    return bool(schema.get(keyword)) or any(uses_keyword(each, keyword) for each in direct_subschemas(schema))
 
 
-def identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
+def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
     """Return the identity of a list item: the values of its keys, or their defaults."""
     if not isinstance(item, Mapping):
         return None
@@ -100,7 +100,7 @@ def identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
 _ItemChange = Callable[[Any, Schema], Any]
 
 
-def pruned(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return an object without the fields that its schema lacks."""
     known_fields = _prune_fields(obj, schema, is_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
@@ -108,7 +108,7 @@ def pruned(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 def _prune_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
-        return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED)))
+        return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED_RESOURCE)))
     if isinstance(value, list) and schema.get("items"):
         return _change_items(value, items(schema), _prune_value)
     return value
@@ -117,8 +117,8 @@ def _prune_value(value: Any, schema: Schema) -> Any:
 def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
     field_schemas, additional_schema, keeps_unknown = (
         properties(schema),
-        additional(schema),
-        bool(schema.get(PRESERVES)),
+        additional_properties_schema(schema),
+        bool(schema.get(PRESERVE_UNKNOWN_FIELDS)),
     )
     known_fields: dict[str, Any] = {}
     for name, each in value.items():
@@ -143,11 +143,16 @@ def with_defaults(value: Any, schema: Schema) -> Any:
 
 
 def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
-    field_schemas, additional_schema = properties(schema), additional(schema)
+    field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
     new: dict[str, Any] = {}
     for name, each in value.items():
         field_schema = field_schemas.get(name, additional_schema)
-        if each is None and field_schema and not field_schema.get("nullable") and not field_schema.get(PRESERVES):
+        if (
+            each is None
+            and field_schema
+            and not field_schema.get("nullable")
+            and not field_schema.get(PRESERVE_UNKNOWN_FIELDS)
+        ):
             continue
         new[name] = with_defaults(each, field_schema) if field_schema else each
     for name, field_schema in field_schemas.items():
@@ -276,8 +281,8 @@ def _type_of(value: Any) -> str:
 def _enum_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     allowed = schema.get("enum")
     if allowed and not any(value == each and type(value) is type(each) for each in allowed):
-        allowed_texts = ", ".join(printed(each if isinstance(each, str) else printed(each)) for each in allowed)
-        yield FieldError(path, f"Unsupported value: {printed(value)}: supported values: {allowed_texts}")
+        allowed_texts = ", ".join(format_json(each if isinstance(each, str) else format_json(each)) for each in allowed)
+        yield FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {allowed_texts}")
 
 
 def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
@@ -286,11 +291,11 @@ def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError
         yield FieldError(path, f"Too long: may not be more than {length_max} {'byte' if length_max == 1 else 'bytes'}")
     if len(value) < length_min:
         yield _invalid(path, value, f"should be at least {length_min} chars long")
-    if pattern and not is_found(pattern, value):
+    if pattern and not matches_anywhere(pattern, value):
         yield _invalid(path, value, f"should match '{pattern}'")
     format_name = schema.get("format", "")
     if format_name and not is_of_format(value, format_name):
-        yield _invalid(path, value, f"must be of type {format_name}: {printed(value)}")
+        yield _invalid(path, value, f"must be of type {format_name}: {format_json(value)}")
 
 
 def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
@@ -331,10 +336,10 @@ def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterat
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()
     identities: dict[Any, None] = {}
     for i, each in enumerate(value):
-        item_identity = identity(each, keys, item_schema) if list_type == "map" else printed(each)
+        item_identity = list_item_identity(each, keys, item_schema) if list_type == "map" else format_json(each)
         if item_identity is not None and item_identity in identities:
             reported_value = {key: each.get(key) for key in keys if key in each} if list_type == "map" else each
-            yield FieldError(f"{path}[{i}]", f"Duplicate value: {printed(reported_value)}")
+            yield FieldError(f"{path}[{i}]", f"Duplicate value: {format_json(reported_value)}")
         identities[item_identity] = None
 
 
@@ -342,7 +347,7 @@ def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Itera
     maximum, minimum, additional_schema = (
         schema.get("maxProperties"),
         schema.get("minProperties", 0),
-        additional(schema),
+        additional_properties_schema(schema),
     )
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
@@ -400,4 +405,4 @@ def _child_path(path: str, name: str) -> str:
 
 
 def _invalid(path: str, value: Any, message: str) -> FieldError:
-    return FieldError(path or "<nil>", f"Invalid value: {printed(value)}: {path} in body {message}")
+    return FieldError(path or "<nil>", f"Invalid value: {format_json(value)}: {path} in body {message}")

@@ -22,12 +22,12 @@ from batchyard.apiserver.request import (
     check_watch_options,
     limit_of,
 )
-from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, not_found
-from batchyard.apiserver.selection import Selection, selection_of
-from batchyard.apiserver.serialization import Representation, ShownItems
+from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, not_found_error
+from batchyard.apiserver.selection import Selection, parse_selection
+from batchyard.apiserver.serialization import ConvertedItems, Representation
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.memory import Expired
+from batchyard.store.memory import ExpiredRevision
 
 # --- watch ---
 #
@@ -39,7 +39,7 @@ from batchyard.store.memory import Expired
 
 
 #: Maximum number of buffered events, in addition to the initial ones.
-BACKLOG_MAX: Final = 100_000
+WATCH_BACKLOG_MAX: Final = 100_000
 _EXPIRED: Final = (
     "ERROR",
     {
@@ -48,7 +48,7 @@ _EXPIRED: Final = (
         "metadata": {},
         "status": "Failure",
         "message": "the watch fell too far behind; list again",
-        "reason": "Expired",
+        "reason": "ExpiredRevision",
         "code": 410,
     },
 )
@@ -85,12 +85,12 @@ class WatchStream:
         self._revision = 0
         self.is_over = False
         #: Called when events are available.
-        self.on_news: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _noop
 
     def take(self) -> Sequence[Mapping[str, Any]]:
         """Return and remove all buffered events; each is converted when it is read."""
         events, self._buffered, self._initial_count = self._buffered, [], 0
-        return ShownItems(events, partial(_render_event, self._show))
+        return ConvertedItems(events, partial(_render_event, self._show))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Buffer the changes that match the watch's selectors."""
@@ -103,15 +103,15 @@ class WatchStream:
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
                     self._add(change)
         self._revision = last_revision
-        if len(self._buffered) > self._initial_count + BACKLOG_MAX:
+        if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
             self._buffered, self.is_over = [_EXPIRED], True
         if self._buffered:
-            self.on_news()
+            self.on_new_data()
 
     def end(self) -> None:
         """End the watch after the buffered events."""
         self.is_over = True
-        self.on_news()
+        self.on_new_data()
 
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
         """Buffer the objects at a revision as ADDED; changes up to that revision are skipped."""
@@ -130,7 +130,7 @@ class WatchStream:
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._buffered.append(("BOOKMARK", self._bookmark(metadata)))
-        self.on_news()
+        self.on_new_data()
 
     def _add(self, change: WatchEvent) -> None:
         matched_before = change.old is not None and self._selection.accepts(change.old)
@@ -165,9 +165,9 @@ def _noop() -> None:
 
 
 #: Maximum number of lists held for clients that have not read all pages.
-HELD_MAX: Final = 64
+HELD_LISTS_MAX: Final = 64
 #: Maximum age of a held list in changes. A list keeps its objects in memory, deleted ones too, like the history.
-HELD_FOR: Final = 20_000
+HELD_LIST_AGE_MAX: Final = 20_000
 _CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -183,7 +183,7 @@ class ChangeHistory(Protocol):
         """Return all changes after a revision, durable or not. Raises Expired if the history is too short."""
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """One page of a list: objects and list metadata."""
 
     items: Sequence[Obj]
@@ -210,10 +210,10 @@ class PagedLists:
         self._history = history
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
-    def page(self, request: ApiRequest, path: ResourcePath) -> Page:
+    def page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
         """Return the requested page of a list. Raises StatusError if it is not available."""
         check_list_options(request)
-        selection = selection_of(request, path.info)
+        selection = parse_selection(request, path.info)
         limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
@@ -227,15 +227,15 @@ class PagedLists:
             metadata["continue"] = _encode_token(revision, items[-1])
             if selection.is_all:
                 metadata["remainingItemCount"] = remaining
-        return Page(items, metadata)
+        return ListPage(items, metadata)
 
     def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
         revision = self._objects.revision
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
-        requested = revision_of(revision_text)
-        check_not_ahead(requested, revision)
-        objs = in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None))
+        requested = parse_resource_version(revision_text)
+        check_revision_not_in_future(requested, revision)
+        objs = sort_by_etcd_key(self._objects.list(path.info.constant, path.namespace or None))
         if match == "Exact" and requested != revision:
             return requested, self._list_at_revision(requested, path, objs), ""
         return revision, objs, ""
@@ -244,8 +244,8 @@ class PagedLists:
         """Reconstruct a list at an earlier revision: undo every later change, the last one first."""
         try:
             changes = self._history.changes_since(revision)
-        except Expired as expired:
-            raise StatusError(410, "Expired", _LIST_EXPIRED) from expired
+        except ExpiredRevision as expired:
+            raise StatusError(410, "ExpiredRevision", _LIST_EXPIRED) from expired
         objs_by_key = {_object_key(obj): obj for obj in objs}
         for change in reversed(changes):
             if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
@@ -261,24 +261,24 @@ class PagedLists:
         token = _parse_token(text)
         held = self._held.get((path.info.constant, path.namespace, token.rv))
         if held is None:
-            raise StatusError(410, "Expired", _TOO_OLD)
+            raise StatusError(410, "ExpiredRevision", _TOO_OLD)
         return token.rv, held, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
         key = (path.info.constant, path.namespace, revision)
         self._held[key] = objs
         self._held.move_to_end(key)
-        while len(self._held) > HELD_MAX:
+        while len(self._held) > HELD_LISTS_MAX:
             self._held.popitem(last=False)
 
     def drop_expired(self) -> None:
         """Drop the held lists that are older than the change history."""
-        oldest = self._objects.revision - HELD_FOR
+        oldest = self._objects.revision - HELD_LIST_AGE_MAX
         while self._held and next(iter(self._held))[2] < oldest:
             self._held.popitem(last=False)
 
 
-def revision_of(text: str) -> int:
+def parse_resource_version(text: str) -> int:
     """Parse a resourceVersion. Raises StatusError if it is not a number."""
     if not text:
         return 0
@@ -287,7 +287,7 @@ def revision_of(text: str) -> int:
     return int(text)
 
 
-def check_not_ahead(requested: int, revision: int) -> None:
+def check_revision_not_in_future(requested: int, revision: int) -> None:
     """Raise StatusError if a requested revision is in the future."""
     if requested > revision:
         message = f"Too large resource version: {requested}, current: {revision}"
@@ -308,7 +308,7 @@ def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
     return bisect_right(objs, start_key, key=_object_key)
 
 
-def in_order_of_keys(objs: Sequence[Obj]) -> Sequence[Obj]:
+def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
     """Sort objects by their etcd key `namespace/name`; the input is sorted by the pair of namespace and name.
 
     In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
@@ -383,10 +383,12 @@ class ReadHandler:
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return one object."""
         representation = Representation(request, path, self._now())
-        check_not_ahead(revision_of(request.query.get("resourceVersion", "")), self._objects.revision)
+        check_revision_not_in_future(
+            parse_resource_version(request.query.get("resourceVersion", "")), self._objects.revision
+        )
         obj = self._objects.get(Key(path.info.constant, path.namespace, path.name))
         if obj is None:
-            raise not_found(path)
+            raise not_found_error(path)
         return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
@@ -400,14 +402,14 @@ class ReadHandler:
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()
         bookmarks = request.flag("allowWatchBookmarks")
-        selection = selection_of(request, path.info)
+        selection = parse_selection(request, path.info)
         watch = WatchStream(
             path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=bookmarks
         )
         version = request.query.get("resourceVersion", "")
         check_watch_options(request)
         sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
-        check_not_ahead(revision_of(version), self._objects.revision)
+        check_revision_not_in_future(parse_resource_version(version), self._objects.revision)
         if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
             objs = self._objects.list(path.info.constant, path.namespace or None)
             watch.begin(objs, self._objects.revision)
@@ -424,5 +426,5 @@ class ReadHandler:
     def _durable_since(self, revision: int) -> Sequence[WatchEvent]:
         try:
             return self._feed.since(revision)
-        except Expired as expired:
-            raise StatusError(410, "Expired", str(expired)) from expired
+        except ExpiredRevision as expired:
+            raise StatusError(410, "ExpiredRevision", str(expired)) from expired

@@ -13,24 +13,24 @@ import msgspec
 
 from batchyard.admission_plugins.built_in import Review, review
 from batchyard.api import scheme, well_known
-from batchyard.api.conversion import as_stored
+from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.apply import (
     FieldManager,
     ManagedFieldsJson,
-    applied,
+    apply_configuration,
     check_config,
-    created,
-    updated,
+    created_managed_fields,
+    updated_managed_fields,
     versions_of,
 )
-from batchyard.apiserver.handlers.read import in_order_of_keys
-from batchyard.apiserver.json_patch import strict_faults
-from batchyard.apiserver.patch import check_media_type, patched
+from batchyard.apiserver.handlers.read import sort_by_etcd_key
+from batchyard.apiserver.json_patch import json_patch_strict_faults
+from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
-    APPLY,
+    APPLY_PATCH,
     JSON_PATCH,
     ApiRequest,
     DeleteOptions,
@@ -44,17 +44,25 @@ from batchyard.apiserver.request import (
     method_not_allowed,
     write_options,
 )
-from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, conflict, details, invalid, not_found, refusal
-from batchyard.apiserver.selection import selection_of
+from batchyard.apiserver.resources import (
+    ApiObjectStore,
+    ResourcePath,
+    conflict_error,
+    invalid_object_error,
+    not_found_error,
+    object_details,
+    rejected_write_error,
+)
+from batchyard.apiserver.selection import parse_selection
 from batchyard.apiserver.serialization import (
-    Body,
-    Sent,
+    RequestBody,
+    SentObject,
     content_type_of,
-    object_of_body,
+    decode_body_object,
+    full_object_list,
     read_body,
     read_json,
     read_yaml,
-    whole_list,
     with_kind,
 )
 from batchyard.base.instant import SECOND, Instant
@@ -66,10 +74,10 @@ from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Wr
 
 
 #: Maximum bytes of a body that is processed inline; the costliest take a few hundredths of a second.
-SMALL_MAX: Final = 32 * 1024
+INLINE_BODY_MAX: Final = 32 * 1024
 #: The number of attempts to prepare a write whose object changes meanwhile. Source: k8s.io/apiserver,
 #: pkg/endpoints/handlers/patch.go (maxRetryWhenPatchConflicts).
-ATTEMPTS_MAX: Final = 5
+PREPARE_ATTEMPTS_MAX: Final = 5
 
 
 class PreparedWrite(NamedTuple):
@@ -96,7 +104,7 @@ class WriteExecutor(Protocol):
         """
 
 
-def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
+def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
     """Encode the write that `prepare` returns, or the error that it raises, as bytes."""
     try:
         prepared = prepare()
@@ -112,7 +120,7 @@ def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def prepared_write(sent: bytes | StatusError) -> PreparedWrite:
+def decode_prepared_write(sent: bytes | StatusError) -> PreparedWrite:
     """Decode a write that `encode_prepared_write` encoded. Raises StatusError if it is an error or empty."""
     if isinstance(sent, StatusError):
         raise sent
@@ -137,7 +145,7 @@ def _decode_write(fields: dict[str, Any]) -> Create | Update | UpdateStatus:
 
 
 #: Maximum bytes of a stored object, as in etcd.
-OBJECT_MAX: Final = 1536 * 1024
+OBJECT_SIZE_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
 #: Metadata of a new object that only the server sets.
 _SERVER_SET_METADATA: Final = ("uid", "creationTimestamp", "generation", "selfLink")
@@ -164,21 +172,21 @@ class WriteHandler:
     def targets_large_object(self, path: ResourcePath) -> bool:
         """Report whether a path names a large object, for which even a small change is expensive."""
         stored = self._objects.get(_key(path)) if path.name else None
-        return stored is not None and len(_encode_json(stored)) > SMALL_MAX
+        return stored is not None and len(_encode_json(stored)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         """Prepare a write without storing it: the steps whose cost grows with the body."""
         match request.method, bool(path.name):
-            case "POST", False:
+            case ["POST", False]:
                 prepared = self._create(request, path)
-            case "PUT", True:
+            case ["PUT", True]:
                 prepared = self._update(request, path)
-            case "PATCH", True:
+            case ["PATCH", True]:
                 prepared = self._patch(request, path)
             case _:
                 raise method_not_allowed()
-        if len(_encode_json(prepared.write.obj)) > OBJECT_MAX:
-            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
+        if len(_encode_json(prepared.write.obj)) > OBJECT_SIZE_MAX:
+            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared
 
     def is_current(self, prepared: PreparedWrite, path: ResourcePath) -> bool:
@@ -197,14 +205,14 @@ class WriteHandler:
 
     def creates_by_apply(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
-        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
+        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY_PATCH and not path.subresource
         return is_apply and self._objects.get(_key(path)) is None
 
     # --- preparation by verb ---
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
-        sent = object_of_body(_without_server_fields(body, path), path, options)
+        sent = decode_body_object(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         object_path = path._replace(name=sent.obj["metadata"].get("name", ""))
@@ -219,39 +227,41 @@ class WriteHandler:
     def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
         stored = self._get_stored(path)
-        return self._prepare_replacement(object_of_body(body, path, options), stored, path, options)
+        return self._prepare_replacement(decode_body_object(body, path, options), stored, path, options)
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         content_type = content_type_of(request)
-        check_media_type(content_type, strategic=path.resource.is_native)
+        check_patch_media_type(content_type, strategic=path.resource.is_native)
         options = write_options(request, content_type)
-        if content_type == APPLY:
+        if content_type == APPLY_PATCH:
             return self._apply(read_yaml(request.body), path, options)
         body, stored = read_json(request.body), self._get_stored(path)
         current = _render(stored, path)
-        patched_value = patched(current, content_type, body.value, path.resource.merge_schema(path.version))
-        faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = object_of_body(Body(patched_value, faults), path, options, patched_from=current)
+        patched_value = apply_patch(current, content_type, body.value, path.resource.merge_schema(path.version))
+        faults = json_patch_strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
+        sent = decode_body_object(RequestBody(patched_value, faults), path, options, patched_from=current)
         return self._prepare_replacement(sent, stored, path, options)
 
-    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
+    def _apply(self, body: RequestBody, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
         """Prepare a server-side apply: merge the configuration into the stored object, if one exists."""
         config = with_kind(body.value, path)
         check_config(config, path.resource.merge_schema(path.version))
         stored = self._objects.get(_key(path))
         if stored is None and path.subresource:
-            raise not_found(path)
+            raise not_found_error(path)
         live = None if stored is None else _render(stored, path)
         author, versions = self._field_manager(path, options), versions_of(path.resource, path.namespace)
         force = options.force or (stored is not None and _is_provided(stored, path))
-        result = applied(live, _covered_fields(config, path), author, versions, force=force)
+        result = apply_configuration(live, _covered_fields(config, path), author, versions, force=force)
         if stored is None:
-            decoded = object_of_body(_without_server_fields(Body(result.obj, body.faults), path), path, options)
+            decoded = decode_body_object(
+                _without_server_fields(RequestBody(result.obj, body.faults), path), path, options
+            )
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                raise conflict(path, path.name, message)
+                raise conflict_error(path, path.name, message)
             return self._prepare_creation(decoded, path, options, result.entries)
-        sent = object_of_body(Body(result.obj, body.faults), path, options)
+        sent = decode_body_object(RequestBody(result.obj, body.faults), path, options)
         return self._prepare_replacement(sent, stored, path, options, result.entries)
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:
@@ -269,7 +279,7 @@ class WriteHandler:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(deleted, resourceVersion=revision) if revision else deleted
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
-        deleted_details = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
+        deleted_details = {**object_details(path, path.name), "uid": stored["metadata"]["uid"]}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
         return Response(200, status, _propagation_warnings(options, path))
 
@@ -277,20 +287,24 @@ class WriteHandler:
         if not path.resource.supports_deletecollection:
             raise method_not_allowed()
         options = delete_options(request, read_body(request).value)
-        selection = selection_of(request, path.info)
+        selection = parse_selection(request, path.info)
         objs = self._objects.list(path.info.constant, path.namespace or None)
-        selected = [obj for obj in in_order_of_keys(objs) if selection.accepts(obj)]
+        selected = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         deleted = selected[: limit_of(request) or None]
         for obj in deleted:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
             self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
-        return Response(200, whole_list(deleted, path, {}))
+        return Response(200, full_object_list(deleted, path, {}))
 
     # --- steps of a write ---
 
     def _prepare_creation(
-        self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[ManagedFieldsJson] | None = None
+        self,
+        sent: SentObject,
+        path: ResourcePath,
+        options: WriteOptions,
+        entries: Sequence[ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Prepare the creation of an object."""
         self._check_namespace(path)
@@ -299,7 +313,9 @@ class WriteHandler:
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
-            entries = created(new, self._field_manager(path, options), path.resource.merge_schema(path.version))
+            entries = created_managed_fields(
+                new, self._field_manager(path, options), path.resource.merge_schema(path.version)
+            )
         _check_guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
@@ -309,7 +325,7 @@ class WriteHandler:
 
     def _prepare_replacement(
         self,
-        sent: Sent,
+        sent: SentObject,
         stored: Obj,
         path: ResourcePath,
         options: WriteOptions,
@@ -317,9 +333,9 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Prepare an update of a stored object or of its status."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
+        obj = restore_stored_times(sent.obj, strategy.show(stored, path.info.api_version), stored)
         obj = _without_provided_annotation(obj) if _is_provided(stored, path) and not path.subresource else obj
-        sent = Sent(strategy.prepared(obj, stored), sent.warnings)
+        sent = SentObject(strategy.prepared(obj, stored), sent.warnings)
         _check_server_metadata(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
@@ -336,7 +352,7 @@ class WriteHandler:
         if entries is None:
             versions, author = versions_of(path.resource, path.namespace), self._field_manager(path, options)
             old_and_new = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
-            entries = updated(*old_and_new, known_entries, author, versions)
+            entries = updated_managed_fields(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_status)
         security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
@@ -346,14 +362,14 @@ class WriteHandler:
     def _execute_write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
-            raise refusal(result.error, write, path, name) from result.error
+            raise rejected_write_error(result.error, write, path, name) from result.error
         assert result.obj is not None, "a successful write must return an object"
         return result.obj
 
     def _get_stored(self, path: ResourcePath) -> Obj:
         stored = self._objects.get(_key(path))
         if stored is None:
-            raise not_found(path)
+            raise not_found_error(path)
         return stored
 
     def _check_namespace(self, path: ResourcePath) -> None:
@@ -391,7 +407,7 @@ def _key(path: ResourcePath) -> Key:
 def _check_valid(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
     """Raise StatusError if an object has validation errors."""
     if faults:
-        raise invalid(InvalidObject(faults), path, name)
+        raise invalid_object_error(InvalidObject(faults), path, name)
 
 
 def _render(obj: Obj, path: ResourcePath) -> dict[str, Any]:
@@ -399,7 +415,7 @@ def _render(obj: Obj, path: ResourcePath) -> dict[str, Any]:
     return path.resource.strategy.show(obj, path.api_version)
 
 
-def _without_server_fields(body: Body, path: ResourcePath) -> Body:
+def _without_server_fields(body: RequestBody, path: ResourcePath) -> RequestBody:
     """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
     if not isinstance(body.value, Mapping):
         return body
@@ -408,7 +424,7 @@ def _without_server_fields(body: Body, path: ResourcePath) -> Body:
         obj.pop("status", None)
     if isinstance(metadata := obj.get("metadata"), Mapping):
         obj["metadata"] = {name: value for name, value in metadata.items() if name not in _SERVER_SET_METADATA}
-    return Body(obj, body.faults)
+    return RequestBody(obj, body.faults)
 
 
 def _covered_fields(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
@@ -445,10 +461,10 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     new, old = sent["metadata"], stored["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
-        raise conflict(path, path.name, message)
+        raise conflict_error(path, path.name, message)
     # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
-        raise conflict(path, path.name)
+        raise conflict_error(path, path.name)
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
@@ -460,7 +476,7 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
         faults += _added_finalizer_faults(new.get("finalizers") or (), old.get("finalizers") or ())
     if faults:
-        raise invalid(InvalidObject(faults), path, path.name)
+        raise invalid_object_error(InvalidObject(faults), path, path.name)
 
 
 def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
@@ -480,7 +496,7 @@ def _whole_seconds_of(time: str) -> int:
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
     if unmet_precondition := options.unmet_precondition(stored):
         message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet_precondition}'
-        raise StatusError(409, "Conflict", message, details(path, name))
+        raise StatusError(409, "Conflict", message, object_details(path, name))
 
 
 def _delete_write(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:

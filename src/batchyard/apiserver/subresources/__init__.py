@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 
 from batchyard.api import scheme
-from batchyard.apiserver.resources import ApiObjectStore, Resource, with_answers
+from batchyard.apiserver.resources import ApiObjectStore, Resource, with_subresource_handlers
 from batchyard.apiserver.subresources.metrics import metrics_resources
 from batchyard.apiserver.subresources.namespaces import with_finalize
-from batchyard.apiserver.subresources.pod_actions import Bindings, Evictions, PodContainers
+from batchyard.apiserver.subresources.pod_actions import BindingHandlers, EvictionHandler, PodContainers
 from batchyard.apiserver.subresources.pod_streams import PodLogs, PodStreams
-from batchyard.apiserver.subresources.queueing import PendingQueues, Visibility
+from batchyard.apiserver.subresources.queueing import PendingQueues, VisibilityResources
 from batchyard.apiserver.subresources.scale import with_scales
 from batchyard.apiserver.virtual_resources import component_statuses
 from batchyard.base.instant import Instant
@@ -23,13 +23,21 @@ def with_subresources(
     now: Callable[[], Instant],
 ) -> list[Resource]:
     """Return the resources with all subresources, and the virtual resources."""
-    pods, bindings = PodContainers(objects, containers), Bindings(objects, now)
+    pods, bindings = PodContainers(objects, containers), BindingHandlers(objects, now)
     answers = {
         "binding": bindings.pod_binding_handlers(),
-        "eviction": Evictions(objects, now).answer(),
+        "eviction": EvictionHandler(objects, now).answer(),
         "log": PodLogs(pods, now).answer(),
         **PodStreams(pods).answers(),
     }
-    served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects, now)
+    served = with_scales(
+        with_finalize(with_subresource_handlers(resources, scheme.POD, answers), objects), objects, now
+    )
     metrics = metrics_resources(objects, containers, now)
-    return [*served, bindings.resource(), component_statuses(now), *Visibility(pending, objects).resources(), *metrics]
+    return [
+        *served,
+        bindings.resource(),
+        component_statuses(now),
+        *VisibilityResources(pending, objects).resources(),
+        *metrics,
+    ]

@@ -10,16 +10,16 @@ from typing import Any, Final
 from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import cells
-from batchyard.api.printing.cells import Column, at, value
+from batchyard.api.printing.cells import Column, value_at, value_cell
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import RUNNING, node_of, phase
+from batchyard.api.views.pods import RUNNING, bound_node, phase
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource
 from batchyard.apiserver.subresources.pod_actions import pod_not_found
-from batchyard.apiserver.virtual_resources import ComputedStrategy, derived, unstored_kind
+from batchyard.apiserver.virtual_resources import ComputedStrategy, computed_resource, virtual_kind
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
-from batchyard.interfaces.containers import Containers, Usage
+from batchyard.interfaces.containers import Containers, ResourceUsage
 
 GROUP: Final = "metrics.k8s.io"
 VERSION: Final = "v1beta1"
@@ -29,16 +29,18 @@ _RESOURCES: Final = ("cpu", "memory")
 
 def metrics_resources(objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
     """Return pod and node metrics as resources."""
-    nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
-    pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
+    nodes = virtual_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
+    pods = virtual_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
     metrics = _MetricsInputs(objects, containers, now)
-    window = (Column("Window", format="duration"), at("window"))
+    window = (Column("Window", format="duration"), value_cell("window"))
     name = (Column("Name"), cells.name)
-    node_columns = [(Column(each, format="quantity"), at("usage", each)) for each in _RESOURCES]
+    node_columns = [(Column(each, format="quantity"), value_cell("usage", each)) for each in _RESOURCES]
     pod_columns = [(Column(each, format="quantity"), _pod_usage_cell(each)) for each in _RESOURCES]
     return [
-        derived(ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics), now),
-        derived(ComputedStrategy(pods, [name, *pod_columns, window]), pods, _PodMetricsSource(metrics), now),
+        computed_resource(
+            ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics), now
+        ),
+        computed_resource(ComputedStrategy(pods, [name, *pod_columns, window]), pods, _PodMetricsSource(metrics), now),
     ]
 
 
@@ -104,7 +106,7 @@ class _NodeMetricsSource:
         """Return the metrics of all nodes."""
         pods_by_node: dict[str, list[Obj]] = {}
         for pod in self._metrics.pods(""):
-            pods_by_node.setdefault(node_of(pod), []).append(pod)
+            pods_by_node.setdefault(bound_node(pod), []).append(pod)
         nodes = self._metrics.objects.list(scheme.NODE)
         return [self._node_metrics(node, pods_by_node.get(node["metadata"]["name"], ())) for node in nodes]
 
@@ -113,14 +115,14 @@ class _NodeMetricsSource:
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics("nodemetrics", name)
-        return self._node_metrics(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
+        return self._node_metrics(node, (pod for pod in self._metrics.pods("") if bound_node(pod) == name))
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         measured = self._metrics.containers.node_usage(node["metadata"]["name"])
         used, window = (self._total_usage(pods), 0) if measured is None else (measured.usage[""], measured.window)
         return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(used)})
 
-    def _total_usage(self, pods: Iterable[Obj]) -> Usage:
+    def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
         """Return the total CPU and memory usage of pods."""
         total = dict.fromkeys(_RESOURCES, 0)
         for pod in pods:
@@ -131,7 +133,7 @@ class _NodeMetricsSource:
         return total
 
 
-def _format_usage(usage: Usage) -> dict[str, str]:
+def _format_usage(usage: ResourceUsage) -> dict[str, str]:
     return {resource: meta.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
 
 
@@ -147,7 +149,7 @@ def _pod_usage_cell(resource: str) -> cells.Cell:
     """Return a table cell with the usage of a resource by all containers of a pod."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        amounts = (value(each, "usage", resource) for each in obj["containers"])
+        amounts = (value_at(each, "usage", resource) for each in obj["containers"])
         return meta.format_amount(resource, sum(meta.amount(resource, each) for each in amounts))
 
     return cell

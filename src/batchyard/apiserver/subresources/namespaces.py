@@ -6,18 +6,18 @@ It is stored like any other finalizer. Source: Kubernetes's pkg/registry/core/na
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchyard.admission_plugins.built_in import FINALIZER, labelled
+from batchyard.admission_plugins.built_in import FINALIZER, with_name_label
 from batchyard.api import scheme
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
-from batchyard.apiserver.built_in import BuiltIn
+from batchyard.apiserver.built_in import BuiltInStrategy
 from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, write_options
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
 from batchyard.interfaces.client import Update
 
 
-class NamespaceStrategy(BuiltIn):
+class NamespaceStrategy(BuiltInStrategy):
     """The resource strategy of Namespaces."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class NamespaceStrategy(BuiltIn):
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:
             return decoded
-        obj = dict(labelled(decoded.obj))
+        obj = dict(with_name_label(decoded.obj))
         decoded = decoded._replace(obj=obj)
         if FINALIZER not in _finalizers_in_spec(obj):
             return decoded
@@ -52,7 +52,7 @@ class NamespaceStrategy(BuiltIn):
         return {**with_metadata(converted, finalizers=other_finalizers or None), "spec": spec}
 
 
-class Finalize:
+class FinalizeHandler:
     """The handler of `namespaces/NAME/finalize`."""
 
     def __init__(self, objects: ApiObjectStore, strategy: NamespaceStrategy) -> None:
@@ -90,7 +90,7 @@ class Finalize:
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:
     """Return the resources, where Namespaces have the subresource `finalize` and no deletecollection."""
     strategy = NamespaceStrategy()
-    answers = {"finalize": Finalize(objects, strategy).answer()}
+    answers = {"finalize": FinalizeHandler(objects, strategy).answer()}
     return [
         each._replace(strategy=strategy, answers={**each.answers, **answers}, supports_deletecollection=False)
         if each.info.constant == scheme.NAMESPACE

@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views import pods
-from batchyard.api.views.pods import SCHEDULED, is_terminating, node_of, with_condition
+from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
 from batchyard.apiserver.request import (
     ApiRequest,
     DeleteOptions,
@@ -24,9 +24,9 @@ from batchyard.apiserver.request import (
 )
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
-from batchyard.apiserver.virtual_resources import unstored, unstored_kind
+from batchyard.apiserver.virtual_resources import virtual_kind, virtual_resource
 from batchyard.base.instant import Instant
-from batchyard.disruption.controller import EvictionRefusal, verdict
+from batchyard.disruption.controller import EvictionRefusal, eviction_decision
 from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus, Write
 from batchyard.interfaces.containers import Containers
 
@@ -60,7 +60,7 @@ def pod_not_found(name: str) -> StatusError:
     return StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
 
-def chosen_container(pod: Obj, name: str) -> str:
+def select_container(pod: Obj, name: str) -> str:
     """Return the named container, or the only one of a pod. Raises StatusError if there is no such container."""
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
@@ -75,7 +75,7 @@ def chosen_container(pod: Obj, name: str) -> str:
     raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choices}")
 
 
-def is_somewhere(pod: Obj) -> bool:
+def has_host(pod: Obj) -> bool:
     """Report whether the pod has a node, or container statuses as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
@@ -84,7 +84,7 @@ _KIND: Final = "Binding"
 _SUCCESS_STATUS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-class Bindings:
+class BindingHandlers:
     """The handlers of requests that bind a pod to a node."""
 
     def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
@@ -97,8 +97,8 @@ class Bindings:
 
     def resource(self) -> Resource:
         """Return the resource `bindings`: a Binding created there has the name of the pod that it binds."""
-        info = unstored_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
-        return unstored(info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
+        info = virtual_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
+        return virtual_resource(info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
     def _bind(self, request: ApiRequest, namespace: str, name: str) -> Response:
         """Bind the pod that has the name of the Binding."""
@@ -173,8 +173,8 @@ def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
             raise _conflict(name, f"Precondition failed: {message}", "pods")
     if is_terminating(pod):
         raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
-    if node_of(pod):
-        raise _conflict(name, f'pod {name} is already assigned to node "{node_of(pod)}"')
+    if bound_node(pod):
+        raise _conflict(name, f'pod {name} is already assigned to node "{bound_node(pod)}"')
     if pod["spec"].get("schedulingGates"):
         raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
 
@@ -198,7 +198,7 @@ _EVICTION_KIND: Final = "Eviction"
 _EVICTION_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 
 
-class Evictions:
+class EvictionHandler:
     """The handler of API-initiated evictions of pods."""
 
     def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
@@ -225,13 +225,13 @@ class Evictions:
 
     def _evict(self, pod: Obj, options: DeleteOptions) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        decision = verdict(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
+        decision = eviction_decision(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
         if decision.refusal is not None:
             raise _refusal_error(decision.refusal)
         if decision.spent is not None:
             self._write(UpdateStatus(decision.spent), name, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
-            disrupted = pods.disrupted(pod, pods.BY_EVICTION, self._now())
+            disrupted = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
             self._write(UpdateStatus(disrupted), name, dry_run=options.dry_run)
         deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
         self._write(deletion, name, dry_run=options.dry_run)

@@ -13,7 +13,7 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_micro_time, parse_time
 from batchyard.apiserver.request import (
-    SEPARATOR,
+    HEADER_SEPARATOR,
     AnyResponse,
     ApiRequest,
     ExecResponse,
@@ -25,7 +25,7 @@ from batchyard.apiserver.request import (
     causes_of,
 )
 from batchyard.apiserver.resources import EndpointHandlers
-from batchyard.apiserver.subresources.pod_actions import PodContainers, chosen_container, is_somewhere
+from batchyard.apiserver.subresources.pod_actions import PodContainers, has_host, select_container
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import ContainerLog, LogLine, SessionEnd, Streams
 
@@ -40,14 +40,14 @@ from batchyard.interfaces.containers import ContainerLog, LogLine, SessionEnd, S
 WEBSOCKET: Final = "websocket"
 SPDY: Final = "SPDY/3.1"
 #: The prefix of WebSocket subprotocols that tunnel SPDY.
-TUNNEL: Final = f"{SPDY}+"
+SPDY_TUNNEL_PREFIX: Final = f"{SPDY}+"
 #: The protocol of a WebSocket if its client names none.
-UNNAMED: Final = ""
+UNNAMED_PROTOCOL: Final = ""
 _WEBSOCKET_KEY_HEADER: Final = "sec-websocket-key"
 _WEBSOCKET_VERSION: Final = "13"
 
 
-def upgrade_of(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
+def negotiate_upgrade(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
     requested = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
@@ -65,7 +65,7 @@ def _websocket_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
     if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
         raise bad_request("unable to upgrade: not a WebSocket handshake")
     requested = _header_values(request, "sec-websocket-protocol")
-    chosen = next((each for each in requested or [UNNAMED] if each in supported), None)
+    chosen = next((each for each in requested or [UNNAMED_PROTOCOL] if each in supported), None)
     if chosen is None:
         message = f"[{' '.join(requested)}]; supports [{' '.join(filter(None, supported))}]"
         raise StatusError(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
@@ -86,7 +86,7 @@ def _spdy_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
 
 def _header_values(request: ApiRequest, header: str) -> list[str]:
     """Return the values of a comma-separated request header that may occur more than once."""
-    text = request.headers.get(header, "").replace(SEPARATOR, ",")
+    text = request.headers.get(header, "").replace(HEADER_SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
 
 
@@ -95,8 +95,8 @@ _PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
-PORT_TUNNEL: Final = f"{TUNNEL}{PORT_FORWARD}"
-_CHANNEL_PROTOCOLS: Final = (COMMAND_V4, UNNAMED)
+PORT_TUNNEL: Final = f"{SPDY_TUNNEL_PREFIX}{PORT_FORWARD}"
+_CHANNEL_PROTOCOLS: Final = (COMMAND_V4, UNNAMED_PROTOCOL)
 _PORT_MAX: Final = 65535
 #: Each port has two channels, whose number is one byte.
 _PORTS_MAX: Final = 128
@@ -136,9 +136,9 @@ class PodStreams:
 
     def _execute(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
-        container = chosen_container(pod, request.query.get("container", ""))
+        container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
-        upgrade = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
+        upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams, command = _requested_streams(request), request.query_values("command")
         if not command:
             raise bad_request("you must specify at least 1 command for the container")
@@ -146,26 +146,29 @@ class PodStreams:
             upgrade,
             streams,
             lambda client: self._pods.runtime.execute(pod, container, command, streams, client),
-            partial(status_of, command),
+            partial(session_status, command),
         )
 
     def _attach(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
-        container = chosen_container(pod, request.query.get("container", ""))
+        container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
-        upgrade, streams = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)), _requested_streams(request)
+        upgrade, streams = (
+            negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)),
+            _requested_streams(request),
+        )
         return ExecResponse(
             upgrade,
             streams,
             lambda client: self._pods.runtime.attach(pod, container, streams, client),
-            partial(status_of, ()),
+            partial(session_status, ()),
         )
 
     def _forward(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
-        upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED), (PORT_FORWARD,))
-        ports = ports_of(request) if upgrade.protocol in _CHANNEL_PROTOCOLS else ()
+        upgrade = negotiate_upgrade(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED_PROTOCOL), (PORT_FORWARD,))
+        ports = requested_ports(request) if upgrade.protocol in _CHANNEL_PROTOCOLS else ()
 
         def format_failure(port: int, session_end: SessionEnd) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
@@ -191,14 +194,14 @@ class PodStreams:
 
     def _check_has_process(self, pod: Obj) -> None:
         """Raise StatusError if the pod has no process to connect to."""
-        if not is_somewhere(pod):
+        if not has_host(pod):
             raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
         reason = self._pods.runtime.why_no_process(pod)
         if reason:
             raise bad_request(reason)
 
 
-def status_of(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
+def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
     """Return the Status of a finished command, as kubelet and containerd report it."""
     if session_end.failure:
         causes = {"causes": [{"message": session_end.failure}]}
@@ -231,7 +234,7 @@ def _requested_streams(request: ApiRequest) -> Streams:
     return streams
 
 
-def ports_of(request: ApiRequest) -> Sequence[int]:
+def requested_ports(request: ApiRequest) -> Sequence[int]:
     """Return the ports that a port-forward requests; each parameter is a port or a list of ports."""
     parameters = request.query_values("ports")
     if not parameters:
@@ -296,8 +299,8 @@ class PodLogs:
     def _get(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         options = log_options(request, name, self._now())
         pod = self._pods.pod(namespace, name)
-        container = chosen_container(pod, options.container)
-        if not is_somewhere(pod):
+        container = select_container(pod, options.container)
+        if not has_host(pod):
             return Response(204, "", content_type=_PLAIN_TEXT)  # not bound to a node: no kubelet to read from
         _check_has_log(pod, container, previous=options.previous)
         log = self._pods.runtime.log(pod, container, previous=options.previous)
@@ -331,8 +334,8 @@ class LogStream:
         self._pending_data: list[bytes] = []
         self._remaining_bytes = options.limit_bytes
         self.is_over = False
-        self.on_news: Callable[[], None] = _noop
-        log.on_news = self._notify
+        self.on_new_data: Callable[[], None] = _noop
+        log.on_new_data = self._notify
 
     def take(self) -> Sequence[bytes]:
         """Return the log data since the last call, or part of it."""
@@ -346,7 +349,7 @@ class LogStream:
         text = self._truncate(b"".join(self._format_lines(lines)))
         self.is_over = self._log.is_over or self._remaining_bytes == 0 or (is_complete and not self._options.follow)
         if self.is_over and not self._log.is_over:
-            self._log.on_news = _noop
+            self._log.on_new_data = _noop
             self._log.close()
         pending, self._pending_data = self._pending_data, []
         return [*pending, text] if text else pending
@@ -377,7 +380,7 @@ class LogStream:
         return text
 
     def _notify(self) -> None:
-        self.on_news()
+        self.on_new_data()
 
 
 def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:

@@ -13,14 +13,14 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import scheme
-from batchyard.api.conversion import metadata_in_whole_seconds
+from batchyard.api.conversion import cut_metadata_times_to_seconds
 from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import cells
-from batchyard.api.printing.cells import Column, at, value
+from batchyard.api.printing.cells import Column, value_at, value_cell
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import WorkloadView
-from batchyard.apiserver.auth.authorization import ETA, Attributes, Authorizer
+from batchyard.apiserver.auth.authorization import ETA_SUBRESOURCE, Authorizer, RequestAttributes
 from batchyard.apiserver.request import (
     ApiRequest,
     DeferredResponse,
@@ -35,19 +35,19 @@ from batchyard.apiserver.resources import (
     EndpointHandlers,
     Resource,
     ResourcePath,
-    not_found,
-    with_answers,
+    not_found_error,
+    with_subresource_handlers,
 )
-from batchyard.apiserver.selection import Selection, selection_of
+from batchyard.apiserver.selection import Selection, parse_selection
 from batchyard.apiserver.serialization import Representation
-from batchyard.apiserver.virtual_resources import ComputedStrategy, unstored, unstored_kind
+from batchyard.apiserver.virtual_resources import ComputedStrategy, virtual_kind, virtual_resource
 from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.controller import DecisionLedger, DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 
-GROUP: Final = "batchyard.dev"
-VERSION: Final = "v1alpha1"
-_API_VERSION: Final = f"{GROUP}/{VERSION}"
+DECISIONS_GROUP: Final = "batchyard.dev"
+DECISIONS_VERSION: Final = "v1alpha1"
+_API_VERSION: Final = f"{DECISIONS_GROUP}/{DECISIONS_VERSION}"
 _KIND: Final = "Decision"
 _DEFAULT_LIMIT: Final = 500
 _LIMIT_MAX: Final = 10_000
@@ -61,23 +61,23 @@ _WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
 _KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 
-def decisions(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
+def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
     """Return the resource `decisions`, whose objects are the entries of the decision ledger."""
-    info = unstored_kind(GROUP, VERSION, _KIND, "decisions", "decision", namespaced=True)
+    info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
-        path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
+        path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
         if name:
             with _ledger_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
-                raise not_found(path)
+                raise not_found_error(path)
             return Response(200, representation.render_object(decision_object(request, record)))
-        selection = selection_of(request, info)
+        selection = parse_selection(request, info)
         with _ledger_errors():
             records = ledger.find(_ledger_query(request, selection, namespace))
         objs = [decision_object(request, record) for record in records]
@@ -85,13 +85,13 @@ def decisions(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], 
 
     def decision_object(request: ApiRequest, record: DecisionRecord) -> Obj:
         def is_hidden(namespace: str) -> bool:
-            attributes = Attributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
+            attributes = RequestAttributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
             return namespace != record.regarding.namespace and not authorizer.decide(attributes).allowed
 
         return _decision_object(record, _hide_workload_names(record.details, is_hidden))
 
-    handlers = EndpointHandlers(GROUP, VERSION, _KIND, {"GET": get})
-    resource = unstored(info, {"": handlers})._replace(strategy=ComputedStrategy(info, _DECISION_TABLE))
+    handlers = EndpointHandlers(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, {"GET": get})
+    resource = virtual_resource(info, {"": handlers})._replace(strategy=ComputedStrategy(info, _DECISION_TABLE))
     return resource
 
 
@@ -108,10 +108,10 @@ _DECISION_TABLE: Final = (
     (Column("Name"), cells.name),
     (Column("Age"), _age_cell),
     (Column("Object"), _regarding_cell),
-    (Column("Reason"), at("reason")),
-    (Column("Component", priority=1), at("component")),
-    (Column("Cycle", priority=1), lambda obj, _now: str(value(obj, "details", "cycle") or "")),
-    (Column("Message"), at("message")),
+    (Column("Reason"), value_cell("reason")),
+    (Column("Component", priority=1), value_cell("component")),
+    (Column("Cycle", priority=1), lambda obj, _now: str(value_at(obj, "details", "cycle") or "")),
+    (Column("Message"), value_cell("message")),
 )
 
 
@@ -218,7 +218,7 @@ def _limit_parameter(request: ApiRequest) -> int:
 # The `eta` subresource of Workloads, Jobs and JobSets: start forecasts, computed asynchronously in seconds.
 
 
-KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
+FORECAST_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 _SEED_DIGITS_MAX: Final = 9
 
 
@@ -240,7 +240,7 @@ class ForecastService(Protocol):
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
     """Report whether a user may see the names of a namespace's Workloads."""
     info = kind_info(scheme.WORKLOAD)
-    return authorizer.decide(Attributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
+    return authorizer.decide(RequestAttributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
 
 
 def with_forecasts(
@@ -248,12 +248,12 @@ def with_forecasts(
 ) -> list[Resource]:
     """Return the resources, with the subresource `eta` on Workloads, Jobs and JobSets."""
     served = list(resources)
-    for kind in KINDS:
+    for kind in FORECAST_KINDS:
         info = kind_info(kind)
         answer = EndpointHandlers(
             "batchyard.dev", "v1alpha1", "Forecast", {"GET": _forecast_handler(kind, objects, forecaster)}
         )
-        served = with_answers(served, info.constant, {ETA: answer})
+        served = with_subresource_handlers(served, info.constant, {ETA_SUBRESOURCE: answer})
     return served
 
 
@@ -280,7 +280,7 @@ def _forecast_handler(
 # Readers of the subresource get the explanation. Names of Workloads that the user may not get are left out.
 
 
-PART: Final = "why"
+WHY_SUBRESOURCE: Final = "why"
 _EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _GROUP: Final = "batchyard.dev"
 _VERSION: Final = "v1alpha1"
@@ -307,10 +307,10 @@ class WhyHandler:
         #: Decides which Workloads a user may get; without one, none.
         self.authorizer: Authorizer | None = None
 
-    def with_parts(self, resources: Iterable[Resource]) -> list[Resource]:
+    def with_why_subresource(self, resources: Iterable[Resource]) -> list[Resource]:
         """Return the resources, with the subresource `why` on the supported kinds."""
         return [
-            each._replace(answers={**each.answers, PART: self._answer(each)})
+            each._replace(answers={**each.answers, WHY_SUBRESOURCE: self._answer(each)})
             if each.info.constant in _EXPLAINED_KINDS
             else each
             for each in resources
@@ -331,7 +331,7 @@ class WhyHandler:
         if self.authorizer is None:
             return False
         group, plural = _WHY_WORKLOADS
-        return self.authorizer.decide(Attributes(user, "get", group, plural, "", namespace)).allowed
+        return self.authorizer.decide(RequestAttributes(user, "get", group, plural, "", namespace)).allowed
 
 
 # --- visibility ---
@@ -343,7 +343,7 @@ class WhyHandler:
 
 
 VISIBILITY_GROUP: Final = "visibility.kueue.x-k8s.io"
-VERSIONS: Final = ("v1beta2", "v1beta1")
+VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
 _VISIBILITY_KIND: Final = "PendingWorkloadsSummary"
 _PENDING_WORKLOADS: Final = "pendingworkloads"
 _VISIBILITY_LIMIT: Final = 1000
@@ -361,7 +361,7 @@ class PendingQueues(Protocol):
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
 
 
-class Visibility:
+class VisibilityResources:
     """The resources of Kueue's visibility API."""
 
     def __init__(self, pending: PendingQueues, objects: ObjectReader) -> None:
@@ -370,7 +370,7 @@ class Visibility:
 
     def resources(self) -> list[Resource]:
         """Return ClusterQueues and LocalQueues, which have only the subresource `pendingworkloads`."""
-        return [resource for version in VERSIONS for resource in self._resources_of_version(version)]
+        return [resource for version in VISIBILITY_VERSIONS for resource in self._resources_of_version(version)]
 
     def _resources_of_version(self, version: str) -> list[Resource]:
         summary = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
@@ -384,11 +384,14 @@ class Visibility:
                 _PENDING_WORKLOADS: EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {"GET": respond}),
             }
 
-        cluster = unstored_kind(
+        cluster = virtual_kind(
             VISIBILITY_GROUP, version, _VISIBILITY_KIND, "clusterqueues", "clusterqueue", namespaced=False
         )
-        local = unstored_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
-        return [unstored(cluster, answers(self._in_cluster_queue)), unstored(local, answers(self._in_local_queue))]
+        local = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
+        return [
+            virtual_resource(cluster, answers(self._in_cluster_queue)),
+            virtual_resource(local, answers(self._in_local_queue)),
+        ]
 
     def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _limit_and_offset(request)
@@ -416,7 +419,7 @@ class Visibility:
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
         """Return a pending Workload with its positions in both queues."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
-        workload_metadata = metadata_in_whole_seconds(workload["metadata"])
+        workload_metadata = cut_metadata_times_to_seconds(workload["metadata"])
         metadata = {
             "name": view.name,
             "namespace": view.namespace,

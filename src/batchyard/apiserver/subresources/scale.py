@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.conversion import metadata_in_whole_seconds
+from batchyard.api.conversion import cut_metadata_times_to_seconds
 from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
-from batchyard.apiserver.apply import FieldManager, applied, updated, versions_of
-from batchyard.apiserver.crd.json_path import path_of, values_at
-from batchyard.apiserver.patch import FREE, check_media_type, patched
+from batchyard.apiserver.apply import FieldManager, apply_configuration, updated_managed_fields, versions_of
+from batchyard.apiserver.crd.json_path import parse_json_path, values_at
+from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
-    APPLY,
+    APPLY_PATCH,
     ApiRequest,
     Response,
     StatusError,
@@ -55,10 +55,10 @@ class ScaleHandler:
         self._strategy = resource.strategy
         self._resource = resource
         self._spec_replicas_fields = replica_paths["specReplicasPath"].strip(".").split(".")
-        self._spec_replicas_path = path_of(replica_paths["specReplicasPath"])
-        self._status_replicas_path = path_of(replica_paths["statusReplicasPath"])
+        self._spec_replicas_path = parse_json_path(replica_paths["specReplicasPath"])
+        self._status_replicas_path = parse_json_path(replica_paths["statusReplicasPath"])
         self._selector_path = (
-            path_of(replica_paths["labelSelectorPath"]) if replica_paths.get("labelSelectorPath") else None
+            parse_json_path(replica_paths["labelSelectorPath"]) if replica_paths.get("labelSelectorPath") else None
         )
 
     def answer(self) -> EndpointHandlers:
@@ -74,11 +74,11 @@ class ScaleHandler:
 
     def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
         stored, content_type = self._get_object(namespace, name), content_type_of(request)
-        check_media_type(content_type, strategic=self._resource.is_native)
+        check_patch_media_type(content_type, strategic=self._resource.is_native)
         options = write_options(request, content_type)
-        if content_type == APPLY:
+        if content_type == APPLY_PATCH:
             return self._store_scale(read_yaml(request.body).value, stored, options, is_applied=True)
-        scale = patched(self._scale_of(stored), content_type, read_json(request.body).value, FREE)
+        scale = apply_patch(self._scale_of(stored), content_type, read_json(request.body).value, UNSTRUCTURED)
         return self._store_scale(scale, stored, options)
 
     def _store_scale(self, scale: Any, stored: Obj, options: WriteOptions, *, is_applied: bool = False) -> Response:
@@ -108,7 +108,7 @@ class ScaleHandler:
         old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored, new))
         entries = stored["metadata"].get("managedFields") or []
         versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
-        return updated(old, new, entries, self._field_manager(options), versions)
+        return updated_managed_fields(old, new, entries, self._field_manager(options), versions)
 
     def _managed_fields_after_apply(self, stored: Obj, replicas: int, options: WriteOptions) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an apply of its replicas. Raises StatusError on a conflict."""
@@ -116,7 +116,7 @@ class ScaleHandler:
         type_meta = {"apiVersion": live["apiVersion"], "kind": live["kind"]}
         versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
-        return applied(live, config, self._field_manager(options), versions, force=options.force).entries
+        return apply_configuration(live, config, self._field_manager(options), versions, force=options.force).entries
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         time = format_time(self._now() // SECOND * SECOND)
@@ -141,7 +141,7 @@ class ScaleHandler:
         """Return the Scale of an object."""
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         metadata = {field: stored["metadata"][field] for field in copied_fields if field in stored["metadata"]}
-        metadata = metadata_in_whole_seconds(metadata)
+        metadata = cut_metadata_times_to_seconds(metadata)
         desired, current = values_at(stored, self._spec_replicas_path), values_at(stored, self._status_replicas_path)
         status: dict[str, Any] = {"replicas": current[0] if current else 0}
         selector = values_at(stored, self._selector_path) if self._selector_path is not None else []

@@ -8,7 +8,7 @@ import typer
 
 from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
-from batchyard.server.platform.data_dir import JOURNAL, DirectoryError, prepare
+from batchyard.server.platform.data_dir import JOURNAL_FILE, DirectoryError, prepare_data_dir
 from batchyard.store import journal
 from batchyard.store.journal_file import JournalError
 
@@ -16,7 +16,7 @@ from batchyard.store.journal_file import JournalError
 def write_backup(file: Path, folder: Path) -> None:
     """Write a backup of a platform, which may be running or stopped; exit with 1 on failure."""
     try:
-        contents = journal.back_up(folder / JOURNAL, file)
+        contents = journal.back_up(folder / JOURNAL_FILE, file)
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -30,8 +30,8 @@ def write_backup(file: Path, folder: Path) -> None:
 def restore_backup(file: Path, folder: Path) -> None:
     """Create a data directory from a backup; exit with 1 on failure."""
     try:
-        prepare(folder)
-        contents = journal.restore(file, folder / JOURNAL)
+        prepare_data_dir(folder)
+        contents = journal.restore_backup(file, folder / JOURNAL_FILE)
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

@@ -11,12 +11,12 @@ import typer
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.commands.simulate import load_factor, print_warnings, write_report
+from batchyard.cli.commands.simulate import parse_load_factor, print_warnings, write_report
 from batchyard.cli.options import Output, OutputOption, Seed, duration
-from batchyard.cli.output import render_document, watched
+from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.compare.comparison import (
-    SHOWN,
+    CHANGES_SHOWN_MAX,
     ComparisonSettings,
     ConfigurationComparison,
     RepeatedFigure,
@@ -24,10 +24,10 @@ from batchyard.sim.compare.comparison import (
     compare_configurations,
     document_of,
 )
-from batchyard.sim.compare.inputs import Variant, VariantPair, read_pair
+from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs, is_trace
-from batchyard.sim.compare.sections import Both, Section, Unit, format_change, format_figure
+from batchyard.sim.compare.sections import Section, Unit, ValuePair, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario, Source
 
 #: The maximum number of rejected writes of a run that are printed.
@@ -57,17 +57,17 @@ def run(request: CompareRequest) -> None:
     pair = _read_variants(request, names)
     print_warnings(pair.warnings)
     try:
-        comparison = compare_configurations(names, pair, request.settings, watched)
+        comparison = compare_configurations(names, pair, request.settings, run_with_progress)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
-    output.write(shown(comparison, request.output_format))
+    output.write(format_comparison(comparison, request.output_format))
     if request.html is not None:
         write_report(request.html, page(comparison), "--html")
     for line in _comparison_remarks(comparison):
         output.report_line(line)
 
 
-def shown(comparison: ConfigurationComparison, output_format: Output) -> str:
+def format_comparison(comparison: ConfigurationComparison, output_format: Output) -> str:
     """Format the comparison in one of the output formats."""
     if not output_format.is_table:
         return render_document(document_of(comparison), output_format)
@@ -79,10 +79,10 @@ def shown(comparison: ConfigurationComparison, output_format: Output) -> str:
             sections.append(f"# {section.title}\n{format_table(_section_table(section))}")
     for title, changes in (("wait less", comparison.changes.better), ("wait longer", comparison.changes.worse)):
         if changes:
-            total_note = f", of {len(changes)}" if len(changes) > SHOWN else ""
+            total_note = f", of {len(changes)}" if len(changes) > CHANGES_SHOWN_MAX else ""
             sections.append(
                 f"# Workloads that would {title} with"
-                f" {comparison.names[1]}{total_note}\n{_wait_changes_table(comparison, changes[:SHOWN])}"
+                f" {comparison.names[1]}{total_note}\n{_wait_changes_table(comparison, changes[:CHANGES_SHOWN_MAX])}"
             )
     if comparison.repeats:
         sections.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
@@ -97,9 +97,9 @@ def _display_names(request: CompareRequest) -> tuple[str, str]:
     return (request.a, request.b) if request.a != request.b else (f"{a} (first)", f"{a} (second)")
 
 
-def _read_variants(request: CompareRequest, names: tuple[str, str]) -> VariantPair:
+def _read_variants(request: CompareRequest, names: tuple[str, str]) -> ConfigurationPair:
     variants = [
-        Variant(name, [path, *([str(cluster)] if cluster else [])])
+        ComparedConfiguration(name, [path, *([str(cluster)] if cluster else [])])
         for name, path, cluster in zip(names, (request.a, request.b), request.clusters, strict=True)
     ]
     try:
@@ -109,7 +109,7 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> VariantPa
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
 
 
-def _read_loads(request: CompareRequest, variants: Sequence[Variant]) -> Sequence[Source]:
+def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
     """Return the load of both configurations: manifests, and traces converted to Jobs."""
     loads: list[Source] = []
     traces = [path for path in request.loads if is_trace(Path(path))]
@@ -155,7 +155,7 @@ def _section_table(section: Section) -> Table:
     return rows
 
 
-def _format_values(unit: Unit, values: Both) -> str:
+def _format_values(unit: Unit, values: ValuePair) -> str:
     """Format the values of both configurations as `A -> B`, or as one value if they are equal."""
     a, b = format_figure(unit, values[0]), format_figure(unit, values[1])
     return a if a == b else f"{a} -> {b}"
@@ -232,7 +232,7 @@ def compare(
     cluster_b: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes of B.")] = None,
     load: Annotated[
         Fraction | None,
-        typer.Option(parser=load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
+        typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
     ] = None,
     until: Annotated[
         Duration | None,

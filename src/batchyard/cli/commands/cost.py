@@ -11,13 +11,20 @@ from urllib.parse import quote
 import typer
 
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS
-from batchyard.accounting.records import CostReport, CostReportRow, document, dollars, report, share
+from batchyard.accounting.records import (
+    CostReport,
+    CostReportRow,
+    cost_report_document,
+    format_dollars,
+    make_cost_report,
+    percentage,
+)
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
 from batchyard.cli.output import render_document
 from batchyard.server.clocks.wall import wall_clock
@@ -71,11 +78,11 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
     except UnreachableError as error:
         why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND else str(error)
         output.fail(f"batchyard: {why}")
-    except REFUSALS as error:
+    except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
-    cost_report = report(records, query.by.value, begin, end)
+    cost_report = make_cost_report(records, query.by.value, begin, end)
     if output_format in (CostFormat.JSON, CostFormat.YAML):
-        output.write(render_document(document(cost_report), output_format))
+        output.write(render_document(cost_report_document(cost_report), output_format))
     elif output_format is CostFormat.CSV:
         output.write(_format_csv(cost_report))
     else:
@@ -90,7 +97,7 @@ def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[
     if namespace:
         return _cost_records_in(target, namespace), ""
     try:
-        items: Sequence[Obj] = answered(target, lambda _: f"{_COST_API}/costrecords")["items"]
+        items: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
@@ -104,14 +111,14 @@ def _cost_records_in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
     def path(default_namespace: str) -> str:
         return f"{_COST_API}/namespaces/{quote(namespace or default_namespace)}/costrecords"
 
-    items: Sequence[Obj] = answered(target, path)["items"]
+    items: Sequence[Obj] = request_document(target, path)["items"]
     return items
 
 
 def _platform_time(target: ClusterTarget) -> Instant:
     """Return the platform's current time, or this machine's time if the platform does not report one."""
     try:
-        instant: Instant = answered(target, lambda _: REPORT)["instant"]
+        instant: Instant = request_document(target, lambda _: REPORT)["instant"]
     except UnreachableError:
         return wall_clock()
     return instant
@@ -156,19 +163,21 @@ def _cost_table(cost_report: CostReport) -> str:
         "SHARE",
     ]
     total = cost_report.total.total
-    rows = [[*_row_cells(row), f"{share(row.total, total):.1f}%"] for row in (*cost_report.rows, cost_report.total)]
+    rows = [
+        [*_row_cells(row), f"{percentage(row.total, total):.1f}%"] for row in (*cost_report.rows, cost_report.total)
+    ]
     return format_table([header, *rows])
 
 
 def _row_cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
     uses = (row.cents.get(use, 0) for use in _USE_COLUMNS)
-    return [row.name, *hours, *(dollars(cents) if cents else "" for cents in uses), dollars(row.total)]
+    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in uses), format_dollars(row.total)]
 
 
 def _format_csv(cost_report: CostReport) -> str:
     text = io.StringIO()
-    report_document: dict[str, Any] = document(cost_report)
+    report_document: dict[str, Any] = cost_report_document(cost_report)
     fields = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()

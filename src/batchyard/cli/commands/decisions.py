@@ -10,7 +10,7 @@ from batchyard.api.errors import ApiError
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
 from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
 from batchyard.server.clocks.wall import wall_clock
@@ -43,7 +43,7 @@ def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: 
             else str(error)
         )
         output.fail(f"batchyard: {message}")
-    except (*REFUSALS, ApiError) as error:
+    except (*REQUEST_ERRORS, ApiError) as error:
         output.fail(f"batchyard: {error}")
     if output_format.is_table:
         output.write(_format_decisions(decision_list["items"], is_wide=output_format is Output.WIDE))
@@ -63,7 +63,7 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
         scope_path = "" if query.is_everywhere else f"/namespaces/{selected_namespace}"
         return f"{_LEDGER_API}{scope_path}/decisions?{encoded_query}"
 
-    return answered(target, path_in)
+    return request_document(target, path_in)
 
 
 def _parse_instant(target: ClusterTarget, text: str) -> Instant:
@@ -77,7 +77,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
     try:
-        now: Instant = answered(target, lambda _: REPORT)["instant"]
+        now: Instant = request_document(target, lambda _: REPORT)["instant"]
     except UnreachableError:
         now = wall_clock()  # no permission to read the platform's time
     return now - ago

@@ -11,23 +11,23 @@ from typing import Annotated
 import typer
 
 from batchyard.cli import output
-from batchyard.cli.background import ENDED_WITHIN, process_of
+from batchyard.cli.background import END_TIMEOUT_SECONDS, running_platform
 from batchyard.cli.options import DATA_DIR, PlatformDir
-from batchyard.server.platform.data_dir import JOURNAL, PlatformProcess, process_in
-from batchyard.store.journal_file import wait_until_released
+from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformProcess, running_process_in
+from batchyard.store.journal_file import wait_until_journal_closed
 
 
-def stop(folder: Path, *, end_pods: bool) -> None:
+def stop_platform(folder: Path, *, end_pods: bool) -> None:
     """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if it has already ended."""
     if not (end_pods and _only_pods_run(folder)):
-        _end_platform(process_of(folder), folder)
+        _end_platform(running_platform(folder), folder)
     _end_or_report_pods(folder, end_pods=end_pods)
 
 
 def _only_pods_run(folder: Path) -> bool:
     from batchyard.server.local_node.orphans import OrphanedPods  # noqa: PLC0415 - only for down
 
-    return process_in(folder) is None and bool(OrphanedPods(folder).pods())
+    return running_process_in(folder) is None and bool(OrphanedPods(folder).pods())
 
 
 def _end_platform(running: PlatformProcess, folder: Path) -> None:
@@ -35,15 +35,15 @@ def _end_platform(running: PlatformProcess, folder: Path) -> None:
     if running.guard > 0:
         with suppress(ProcessLookupError):
             os.kill(running.guard, signal.SIGTERM)
-    if not _has_ended(folder / JOURNAL):
-        message = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
+    if not _has_ended(folder / JOURNAL_FILE):
+        message = f"batchyard: {running.url}, pid {running.pid}, did not end within {END_TIMEOUT_SECONDS} s"
         output.fail(f"{message}; end it with kill -9 {running.pid}, which loses no acknowledged writes")
     output.report_line(f"batchyard: {running.url} has ended, its data is kept")
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     """End the pods of this machine, or print how many keep running."""
-    from batchyard.server.local_node.orphans import GRACE, OrphanedPods  # noqa: PLC0415 - only for down
+    from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
     count = len(orphaned_pods.pods())
@@ -55,7 +55,7 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
         output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
-        output.report_line(f"batchyard: ending {pods}, which can take up to {GRACE} s")
+        output.report_line(f"batchyard: ending {pods}, which can take up to {GRACE_SECONDS} s")
     if not orphaned_pods.end():
         output.fail(f"batchyard: some pods could not be ended; see the files in {folder / 'node'}")
 
@@ -67,9 +67,9 @@ def _has_ended(journal: Path) -> bool:
         raise TimeoutError
 
     old_handler = signal.signal(signal.SIGALRM, raise_timeout)
-    signal.alarm(ENDED_WITHIN)
+    signal.alarm(END_TIMEOUT_SECONDS)
     try:
-        wait_until_released(journal)
+        wait_until_journal_closed(journal)
     except TimeoutError:
         return False
     finally:
@@ -85,4 +85,4 @@ def down(
     ] = False,
 ) -> None:
     """Stop the platform of a data directory and wait for its end."""
-    stop(data_dir, end_pods=end_pods)
+    stop_platform(data_dir, end_pods=end_pods)

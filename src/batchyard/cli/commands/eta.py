@@ -14,7 +14,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import SOURCE_REFUSALS, ClusterTarget, access_to, requested_state
+from batchyard.cli.cluster_access import SOURCE_ERRORS, ClusterTarget, access_reader_of_source, requested_state
 from batchyard.cli.options import (
     DATA_DIR,
     Context,
@@ -28,11 +28,11 @@ from batchyard.cli.options import (
     cluster,
 )
 from batchyard.cli.output import render_document
-from batchyard.client.transport import HttpRequest, decoded, failure_reason, path_of
+from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
 from batchyard.sim.state import State
-from batchyard.sim.whatif import KINDS, subject_document, workload_of
+from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
 _OVERLOADED: Final = (429, 503)
@@ -60,10 +60,10 @@ def run(request: EtaRequest) -> None:
         documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]
     else:
         documents = _forecast_all_locally(request)
-    output.write(shown(documents, request.output_format, is_one=bool(request.subject)))
+    output.write(format_forecasts(documents, request.output_format, is_one=bool(request.subject)))
 
 
-def shown(documents: Sequence[Mapping[str, Any]], output_format: Output, *, is_one: bool) -> str:
+def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: Output, *, is_one: bool) -> str:
     """Format the forecasts in one of the output formats."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
@@ -92,7 +92,7 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 def _parse_subject(request: EtaRequest) -> Key:
     """Return the key of the object whose start is forecast; exit if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
-    for constant in KINDS:
+    for constant in SUBJECT_KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
@@ -145,21 +145,21 @@ def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] 
         return None
     try:
         return asyncio.run(_request_forecast(request, subject))
-    except SOURCE_REFUSALS as error:
+    except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
 
 
 async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    read_access = access_to(request.source)
+    read_access = access_reader_of_source(request.source)
     transport = HttpTransport(await read_access(), read_access)
     info = kind_info(subject.kind)
-    path = path_of(info, info.storage_version, subject.namespace, subject.name, "eta")
+    path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
     try:
         answer = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
     finally:
         await transport.close()
     if answer.code == 200:
-        return decoded(answer.body)
+        return decode_object(answer.body)
     if answer.code in _OVERLOADED:
         output.report_line(f"batchyard: the server is overloaded ({failure_reason(answer)}): forecasting locally")
     return None

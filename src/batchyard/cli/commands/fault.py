@@ -19,7 +19,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
-from batchyard.cli.background import process_of
+from batchyard.cli.background import running_platform
 from batchyard.cli.commands.status import owner_connection, read_status
 from batchyard.cli.options import DATA_DIR
 from batchyard.cloud.catalog import instances
@@ -108,7 +108,7 @@ def drain_node(folder: Path, name: str) -> None:
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
     """Yield a client for the platform of a data directory; exit if the platform does not respond."""
-    running = process_of(folder)
+    running = running_platform(folder)
     try:
         with closing(owner_connection(running, folder)) as connection:
             yield _OwnerClient(connection)

@@ -14,13 +14,13 @@ from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
-from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, platform
+from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
 from batchyard.cli.commands.simulate import print_warnings, write_report
 from batchyard.cli.options import GuideStepName, Output, Report
 from batchyard.cli.options import speed as factor
 from batchyard.cli.output import render_document
-from batchyard.cli.platform.render import write
-from batchyard.cli.platform.target import read_source, sound_platform
+from batchyard.cli.platform.render import write_platform_files
+from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of, unfinished_of
@@ -51,7 +51,7 @@ class PlayedGuide(Protocol):
         """Return all objects of a kind."""
 
 
-def rows_of(observations: Sequence[GuideObservation], guide: PlayedGuide) -> Mapping[str, str]:
+def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> Mapping[str, str]:
     """Return the table rows of all steps (`STEP: NAME`) and all Jobs (`NAMESPACE/NAME`), as text by name."""
     rows: dict[str, str] = {}
     for observation in observations:
@@ -113,11 +113,11 @@ def run(
         return
 
     _treat_signals_as_ctrl_c()
-    with platform(guide.cluster, live) as live_platform:
+    with running_platform_context(guide.cluster, live) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live != 1)
         live_observations = list(live_guide.play(played_steps(step)))
-        simulated = rows_of(observations, guide)
-        different_rows = live_guide.timings.differences(simulated, rows_of(live_observations, live_guide))
+        simulated = guide_rows(observations, guide)
+        different_rows = live_guide.timings.differences(simulated, guide_rows(live_observations, live_guide))
         _print_timings(live_guide, len(simulated), different_rows, live)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
@@ -314,11 +314,11 @@ def run_for_platform(
     if not file:
         run(manifests, step, output_format, live, report)
         return
-    with _render_temporarily(sound_platform(read_source(file), "")) as folder:
+    with _render_temporarily(read_valid_platform(read_source(file), "")) as folder:
         run(manifests, step, output_format, live, report, folder)
 
 
-def play(platform: PlatformModel, output_format: Output) -> None:
+def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
     """Simulate the whole guide on a platform."""
     with _render_temporarily(platform) as folder:
         run(None, None, output_format, None, rendered=folder)
@@ -328,7 +328,7 @@ def play(platform: PlatformModel, output_format: Output) -> None:
 def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
     """Render a platform into a temporary folder, which exists while the context is active."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
-        write(render(platform), Path(name), overwrite=False)
+        write_platform_files(render(platform), Path(name), overwrite=False)
         yield Path(name)
 
 

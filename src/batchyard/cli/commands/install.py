@@ -10,9 +10,9 @@ import yaml
 from batchyard.api.meta import Obj
 from batchyard.api.validation import rules
 from batchyard.cli import output
-from batchyard.cli.kueue_configuration import kept_in
-from batchyard.cli.options import Scraped, chosen_of_operator
-from batchyard.operator_manifests import InstallSettings, Scraping, manifests, parts
+from batchyard.cli.kueue_configuration import read_supported_configuration
+from batchyard.cli.options import ScrapingChoice, parse_operator_controllers
+from batchyard.operator_manifests import InstallSettings, Scraping, manifests, manifests_by_file
 
 _KUSTOMIZATION_FILE: Final = "kustomization"
 
@@ -24,11 +24,11 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def faults_of(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
+def option_problems(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the problems of each option: an invalid namespace or name, or a missing image."""
-    if problems := rules.dns_label(settings.namespace):
+    if problems := rules.dns_label_errors(settings.namespace):
         yield "namespace", problems
-    if problems := rules.dns1035_label(settings.name) or rules.dns1035_label(settings.webhook_service):
+    if problems := rules.dns1035_label_errors(settings.name) or rules.dns1035_label_errors(settings.webhook_service):
         yield "name", problems
     if not settings.image or any(letter.isspace() for letter in settings.image):
         yield "image", (f"{settings.image!r} is not a valid image: use the form REGISTRY/NAME:TAG",)
@@ -40,20 +40,20 @@ def run(settings: InstallSettings, out: Path | None) -> None:
         output.write(_dump_objects(manifests(settings)))
         return
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in files(settings).items():
+    for name, text in kustomization_files(settings).items():
         (out / name).write_text(text, "utf-8")
     output.report_line(f"batchyard: manifests written to {out}; apply them with: kubectl apply --server-side -k {out}")
 
 
-def text_of(file: Path) -> str:
+def read_configuration_text(file: Path) -> str:
     """Return the text of a Kueue Configuration file; exit if the operator does not support it."""
-    kept_in(file)
+    read_supported_configuration(file)
     return file.read_text("utf-8")
 
 
-def files(settings: InstallSettings) -> dict[str, str]:
+def kustomization_files(settings: InstallSettings) -> dict[str, str]:
     """Return the texts of the kustomization's files by file name."""
-    objects_by_file = parts(settings)
+    objects_by_file = manifests_by_file(settings)
     texts_by_name = {f"{name}.yaml": _dump_objects(objects) for name, objects in objects_by_file.items()}
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -84,7 +84,9 @@ def install(
     webhooks: Annotated[bool, typer.Option(help="Install the webhooks.")] = True,
     crds: Annotated[bool, typer.Option(help="Install the CRDs.")] = True,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")] = None,
-    scraping: Annotated[Scraped, typer.Option(help="The object that configures Prometheus' scraping.")] = Scraped.NONE,
+    scraping: Annotated[
+        ScrapingChoice, typer.Option(help="The object that configures Prometheus' scraping.")
+    ] = ScrapingChoice.NONE,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a kustomization to this folder instead of printing.")
     ] = None,
@@ -95,12 +97,12 @@ def install(
         namespace=namespace,
         name=name,
         replicas=replicas,
-        controllers=chosen_of_operator(controllers),
+        controllers=parse_operator_controllers(controllers),
         webhooks=webhooks,
         definitions=crds,
-        configuration="" if config is None else text_of(config),
+        configuration="" if config is None else read_configuration_text(config),
         scraping=Scraping(scraping.value),
     )
-    for option, problems in faults_of(settings):
+    for option, problems in option_problems(settings):
         raise typer.BadParameter("; ".join(problems), param_hint=f"--{option}")
     run(settings, out)

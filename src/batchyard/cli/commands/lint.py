@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from batchyard.api.schema.violations import nearest
+from batchyard.api.schema.violations import find_nearest_name
 from batchyard.cli import output
-from batchyard.cli.options import Output, Severities
+from batchyard.cli.options import Output, SeverityChoice
 from batchyard.cli.output import render_document
 from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import RULES_BY_NAME, LintReport, lint
@@ -23,7 +23,7 @@ class LintRequest:
 
     paths: Sequence[str]
     output: Output
-    severity: Severities
+    severity: SeverityChoice
     rules: Sequence[str]
     strict: bool
 
@@ -32,7 +32,7 @@ def run(request: LintRequest) -> None:
     """Print the findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
     for name in request.rules:
         if name not in RULES_BY_NAME:
-            suggestion = nearest(name, RULES_BY_NAME)
+            suggestion = find_nearest_name(name, RULES_BY_NAME)
             output.fail(
                 f"batchyard: unknown rule {name}; {f'did you mean {suggestion}?' if suggestion else 'see docs/lint.md'}"
             )
@@ -111,8 +111,8 @@ def lint_command(
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print the findings.")] = Output.TABLE,
     severity: Annotated[
-        Severities, typer.Option(help="The lowest severity to show.", show_default=True)
-    ] = Severities.NOTE,
+        SeverityChoice, typer.Option(help="The lowest severity to show.", show_default=True)
+    ] = SeverityChoice.NOTE,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME", help="Check only this rule; repeatable.")
     ] = None,

@@ -31,16 +31,16 @@ from batchyard.api.meta import Obj, is_true
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
 from batchyard.cli import output
-from batchyard.cli.background import ENDED_WITHIN, UpOptions, start_behind
-from batchyard.cli.commands.status import answer_to_owner, owner_connection
+from batchyard.cli.background import END_TIMEOUT_SECONDS, UpOptions, start_in_background
+from batchyard.cli.commands.status import owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.data_dir import KUBECONFIG, LOG, PlatformOptions, prepare
-from batchyard.server.platform.platform import PATH as CLOCK
+from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
+from batchyard.server.platform.platform import CLOCK_PATH as CLOCK
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as STATUS
 from batchyard.sim.guide import (
-    BEFORE,
-    LONGEST,
+    PLATFORM_FILES,
+    RUN_LENGTH_MAX,
     SHRINKING_MAX,
     Guide,
     GuideObservation,
@@ -130,9 +130,9 @@ def _read_output(process: "subprocess.Popen[str]", arguments: tuple[str, ...], i
 
 
 #: The maximum lateness, in virtual time, that counts as on time.
-TOLERANCE: Final = 3 * SECOND
+LATENESS_TOLERANCE: Final = 3 * SECOND
 #: The reason of a row that differs although no Job or reading was late.
-NO_REASON: Final = "no Job or reading was late, so this is a bug in batchyard; please report it"
+UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in batchyard; please report it"
 
 
 class Timing(NamedTuple):
@@ -179,7 +179,7 @@ class DifferentRow(NamedTuple):
     @property
     def is_explained(self) -> bool:
         """Whether a late Job or reading explains the difference."""
-        return self.reason != NO_REASON
+        return self.reason != UNEXPLAINED_REASON
 
 
 class Timings:
@@ -197,12 +197,12 @@ class Timings:
     @property
     def missed(self) -> Sequence[Timing]:
         """The recorded timings that exceed the tolerance or whose event did not happen."""
-        return [timing for timing in self._recorded if timing.late > TOLERANCE or not timing.is_reached]
+        return [timing for timing in self._recorded if timing.late > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
         """Return the speed at which the same real-time delays are within the tolerance; half of `speed` if unknown."""
         latest = max((timing.late for timing in self.missed if timing.is_reached), default=0)
-        return speed / 2 if latest == 0 else float(max(1, floor(speed * TOLERANCE / latest)))
+        return speed / 2 if latest == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / latest)))
 
     def differences(self, simulated: Mapping[str, str], live: Mapping[str, str]) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late timing that explains it."""
@@ -218,9 +218,9 @@ class Timings:
         steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
         timings = [timing for timing in self._recorded if timing.step in steps]
         if not timings:
-            return NO_REASON
+            return UNEXPLAINED_REASON
         latest = max(timings, key=lambda timing: timing.late)
-        other_late_count = sum(timing.late > TOLERANCE for timing in timings) - 1
+        other_late_count = sum(timing.late > LATENESS_TOLERANCE for timing in timings) - 1
         return f"{latest}, and {other_late_count} more were late" if other_late_count > 0 else str(latest)
 
 
@@ -256,7 +256,7 @@ class GuideMoment(NamedTuple):
 
 
 @contextmanager
-def platform(
+def running_platform_context(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
     """Run a platform with a temporary data directory while the context is active."""
@@ -265,15 +265,15 @@ def platform(
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
         folder, cluster_file = Path(name, "data"), Path(name, "cluster.json")
         cluster_file.write_text(json.dumps(cluster), "utf-8")
-        prepare(folder)
+        prepare_data_dir(folder)
         options = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
-        process, running = start_behind(UpOptions(options, cluster_file, speed))
+        process, running = start_in_background(UpOptions(options, cluster_file, speed))
         try:
             with closing(owner_connection(running, folder)) as connection:
                 yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()
-            process.wait(ENDED_WITHIN)
+            process.wait(END_TIMEOUT_SECONDS)
 
 
 #: The instant at which to create a Job, and the Job's manifest.
@@ -287,7 +287,7 @@ class LiveGuide:
         self._files = guide.files
         self._cluster = guide.cluster
         self._platform = live_platform
-        self._kubectl = Kubectl(live_platform.folder / KUBECONFIG)
+        self._kubectl = Kubectl(live_platform.folder / KUBECONFIG_FILE)
         self._stops_clock = stops_clock
         #: The moment of the latest reading.
         self._last_reading = self._current_moment()
@@ -300,7 +300,7 @@ class LiveGuide:
     def play(self, steps: Sequence[GuideStep]) -> Iterator[GuideObservation]:
         """Play the steps one by one and yield the queues and nodes after each step."""
         self.timings = Timings([step.name for step in steps])
-        self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(BEFORE))))
+        self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(PLATFORM_FILES))))
         kubectl_stream = self._prepare_step(steps[0])
         self.began = self._start_instant()
         for step, next_step in zip_longest(steps, steps[1:]):
@@ -421,7 +421,7 @@ class LiveGuide:
         instant = wait_started_at = self.began + step.starts_at
         while (
             unfinished := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
-        ) and instant < self.began + LONGEST:
+        ) and instant < self.began + RUN_LENGTH_MAX:
             instant += MINUTE
         for job in unfinished:
             self.timings.note(
@@ -456,11 +456,11 @@ class LiveGuide:
         """Send a request to the platform as its owner; reconnect once if the connection broke."""
         connection = self._platform.connection
         try:
-            return answer_to_owner(connection, path, put)
+            return request_as_owner(connection, path, put)
         except (OSError, http.client.HTTPException):
             self._wait(0)  # ends the command if the platform has ended
             connection.close()
-            return answer_to_owner(connection, path, put)
+            return request_as_owner(connection, path, put)
 
     def _wait(self, duration: Duration) -> None:
         """Wait for a duration in virtual time; the command exits if the platform ends meanwhile."""
@@ -468,7 +468,7 @@ class LiveGuide:
             self._platform.process.wait(duration / SECOND / self._platform.speed)
         except subprocess.TimeoutExpired:
             return
-        log_text = (self._platform.folder / LOG).read_text("utf-8", "replace")
+        log_text = (self._platform.folder / LOG_FILE).read_text("utf-8", "replace")
         output.fail(f"{log_text}batchyard: the platform ended before the guide; its log is above")
 
 

@@ -21,13 +21,13 @@ import yaml
 
 from batchyard.base.instant import HOUR, Duration
 from batchyard.cli import output
-from batchyard.cli.background import process_of
+from batchyard.cli.background import running_platform
 from batchyard.cli.options import DATA_DIR, DocumentFormat
 from batchyard.cli.output import render_document
 from batchyard.package_data import read_folder
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import AUTHORITY, CertificateAuthority, CredentialsError
-from batchyard.server.platform.data_dir import LOOPBACK, beginning_of, write_private
+from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority, CredentialsError
+from batchyard.server.platform.data_dir import LOOPBACK, process_start_time, write_private
 
 # --- files ---
 #
@@ -114,7 +114,7 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
     if is_secure:
         authority = CertificateAuthority(data_dir, wall_clock())
         signed = authority.client(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
-        write_private(prometheus_folder / "ca.crt", (data_dir / AUTHORITY).read_bytes())
+        write_private(prometheus_folder / "ca.crt", (data_dir / CA_FILE).read_bytes())
         write_private(prometheus_folder / "client.crt", signed.certificate)
         write_private(prometheus_folder / "client.key", signed.key)
     rules = read_folder(f"{_SHIPPED_FOLDER}/prometheus", ".rules.yml")
@@ -270,7 +270,7 @@ def end_process(process: "subprocess.Popen[bytes]") -> None:
 
 def served_process(process: "subprocess.Popen[bytes]", program: HttpProgram) -> ServedProcess:
     """Return the state file entry of a process that is ready."""
-    return ServedProcess(process.pid, program.url, beginning_of(process.pid))
+    return ServedProcess(process.pid, program.url, process_start_time(process.pid))
 
 
 # --- state file of running processes ---
@@ -307,7 +307,7 @@ def _has_ended(process: ServedProcess, timeout_seconds: float) -> bool:
     except (ProcessLookupError, OverflowError, ValueError):
         return True
     try:
-        is_reused_pid = beginning_of(process.pid) != process.began
+        is_reused_pid = process_start_time(process.pid) != process.began
         return is_reused_pid or bool(select.select([process_fd], [], [], timeout_seconds)[0])
     finally:
         os.close(process_fd)
@@ -345,7 +345,7 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 def start_monitoring(request: MonitoringRequest) -> None:
     """Write the files and start the programs; return when they end, or with `detach` once they are ready."""
-    running = process_of(request.data_dir)
+    running = running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
         output.fail(_PROMETHEUS_MISSING)

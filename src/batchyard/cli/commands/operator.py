@@ -16,7 +16,7 @@ import uvloop
 from batchyard.base import uid_for
 from batchyard.base.instant import HOUR, SECOND, Duration
 from batchyard.cli import output
-from batchyard.cli.kueue_configuration import beside, settings_in
+from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_settings
 from batchyard.cli.options import (
     ConfigFile,
     LogFormat,
@@ -25,19 +25,19 @@ from batchyard.cli.options import (
     LogLevelOption,
     Otlp,
     ProgressFormat,
-    chosen_of_operator,
     duration,
+    parse_operator_controllers,
 )
 from batchyard.client.leader_election import LeaseSettings
 from batchyard.operator_manifests.deployment import InstallSettings as Installed
-from batchyard.operator_manifests.rights import definition_names
+from batchyard.operator_manifests.rights import crd_names
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.kubeconfig.access import KubeconfigError, KubeconfigSource
 from batchyard.server.logging.logs import LogSettings
-from batchyard.server.logging.logs import begin as begin_logs
-from batchyard.server.operator.operator import ClientRateLimits, OperatorConfig, OperatorError, operate
+from batchyard.server.logging.logs import configure_logging as begin_logs
+from batchyard.server.operator.operator import ClientRateLimits, OperatorConfig, OperatorError, run_operator
 from batchyard.server.operator.shadow import ShadowConfig, compare_with_kueue
 from batchyard.server.operator.webhooks import WebhookTerms
 from batchyard.shadow.findings import ComparisonCounts, Divergence
@@ -142,7 +142,7 @@ def run_shadow(
         ShadowSettings() if patience is None else ShadowSettings(min(ShadowSettings().settle, patience // 2), patience)
     )
     config, fair_sharing = kueue
-    kueue_settings = None if config is None else beside(config)
+    kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(
         ShadowConfig(
             KubeconfigSource(*kubeconfig_and_context), kueue_settings, fair_sharing, settings, lasts, *address_and_port
@@ -206,17 +206,17 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
         options.address,
         options.port,
         options.traces_to,
-        options.webhooks._replace(definitions=definition_names(installed, converted=True)),
+        options.webhooks._replace(definitions=crd_names(installed, converted=True)),
         options.beside_upstream,
     )
 
 
 def _kueue_settings(options: OperatorOptions) -> KueueSettings:
     """Return the Kueue settings, with the PodsReady timeout also applied to Workloads without a job."""
-    kueue = KueueSettings() if options.config is None else settings_in(options.config)
+    kueue = KueueSettings() if options.config is None else read_kueue_settings(options.config)
     if kueue.pods_ready is not None:
         kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
-    return kueue.sharing_fairly() if options.fair_sharing else kueue
+    return kueue.with_fair_sharing() if options.fair_sharing else kueue
 
 
 def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
@@ -233,7 +233,7 @@ async def _run_operator_until_signal(config: OperatorConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    await operate(config, output.report_line, end)
+    await run_operator(config, output.report_line, end)
 
 
 def _lease_option(name: str, description: str, default: str) -> Any:
@@ -333,7 +333,7 @@ def operator(
             "--leader-elect-lease-duration must exceed --leader-elect-renew-deadline,"
             " which must exceed 1.2 times --leader-elect-retry-period"
         )
-    chosen = chosen_of_operator(controllers)
+    chosen = parse_operator_controllers(controllers)
 
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = OperatorOptions(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)

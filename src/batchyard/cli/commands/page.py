@@ -7,15 +7,15 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from batchyard.apiserver.auth.tokens import page_token
-from batchyard.apiserver.dashboard import FILES
-from batchyard.apiserver.request import MASTERS
+from batchyard.apiserver.auth.tokens import dashboard_token
+from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH
+from batchyard.apiserver.request import MASTERS_GROUP
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.cli.background import process_of
+from batchyard.cli.background import running_platform
 from batchyard.cli.options import DATA_DIR
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import ADMIN, CredentialsError, SigningKey
+from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, SigningKey
 
 
 class PageViewer(NamedTuple):
@@ -28,16 +28,16 @@ class PageViewer(NamedTuple):
 
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
     """Print the link, or open it in a browser."""
-    running = process_of(folder)
-    link = f"{running.url}{FILES}/"
+    running = running_platform(folder)
+    link = f"{running.url}{DASHBOARD_FILES_PATH}/"
     if running.url.startswith("https:"):
-        name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN, (MASTERS,))
+        name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN_USER, (MASTERS_GROUP,))
         now = wall_clock()
         try:
             key = SigningKey(folder)
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
-        link += f"#token={page_token(key, name, groups, now, now + viewer.hours * HOUR)}"
+        link += f"#token={dashboard_token(key, name, groups, now, now + viewer.hours * HOUR)}"
         message = f"valid for {viewer.hours} h as {name}, read-only; treat the link like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:

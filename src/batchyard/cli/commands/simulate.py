@@ -17,14 +17,14 @@ from batchyard.api.printing import Table, format_table
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration, Instant, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import UNTIL, state_in, with_explicit_runtimes
+from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
 from batchyard.cli.options import LoopAction, Output, Report, Runtime
-from batchyard.cli.output import NOTHING_FOUND, render, render_document, watched
+from batchyard.cli.output import NOTHING_FOUND, render, render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.scheduling.cycle import PreemptionLoop
-from batchyard.scheduling.kueue_configuration import SIMULATED
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.sim.event_log import Record
-from batchyard.sim.recovery import Loss
+from batchyard.sim.recovery import GangLoss
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario, run_length
 from batchyard.sim.simulate import OnLoop as WhenLooping
@@ -32,8 +32,8 @@ from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import is_state
 from batchyard.sim.trace_report import DurationStatistics, TraceReport, TraceRun, Usage
-from batchyard.sim.traces import NAMESPACE, Trace, load_of, read_trace, with_manifests
-from batchyard.sim.whatif import start_of
+from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
+from batchyard.sim.whatif import start_from_state
 from batchyard.sim.world import EPOCH, ignore_record
 
 # --- accounting tables ---
@@ -56,7 +56,7 @@ def costs_tables(statement: Statement) -> str:
     return f"{_table_without_empty_columns(pools)}\n{_table_without_empty_columns(teams)}"
 
 
-def losses_table(losses: Sequence[Loss], now: Instant) -> str:
+def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
     """Return the table of gangs that lost a machine: time to recovery, lost pod time, and preempted gangs."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_table([header, *(_loss_row(loss, now) for loss in losses)])
@@ -69,7 +69,7 @@ def unplaced_table(pods: Iterable[Obj]) -> str:
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
-def books_of(result: Result) -> dict[str, Any]:
+def accounting_document(result: Result) -> dict[str, Any]:
     """Return costs and recoveries as a document, if the run has machines: dollars as exact text, times in seconds."""
     if result.costs is None:
         return {}
@@ -127,13 +127,13 @@ def _format_dollars(cents: int) -> str:
     return f"${cents // 100:,}.{cents % 100:02}"
 
 
-def _loss_row(loss: Loss, now: Instant) -> list[str]:
-    duration = format_age((now if loss.whole_at is None else loss.whole_at) - loss.lost_at)
+def _loss_row(loss: GangLoss, now: Instant) -> list[str]:
+    duration = format_age((now if loss.recovered_at is None else loss.recovered_at) - loss.lost_at)
     victims = ", ".join(victim.gang for victim in loss.victims)
     return [
         loss.gang,
         format_age(loss.lost_at - EPOCH),
-        duration if loss.whole_at is not None else f"not after {duration}",
+        duration if loss.recovered_at is not None else f"not after {duration}",
         format_age(loss.lost_work),
         victims or "none",
     ]
@@ -153,7 +153,7 @@ class SimulateRequest:
     until: Duration | None
     seed: int
     events: str | None = None
-    on_loop: LoopAction = LoopAction.CONTINUE
+    on_preemption_loop: LoopAction = LoopAction.CONTINUE
     output: Output = Output.TABLE
     #: The file to which the HTML report is written.
     report: Path | None = None
@@ -163,17 +163,17 @@ class SimulateRequest:
 
 def run(request: SimulateRequest) -> None:
     """Run the simulation and print its result; exit with 1 on failure."""
-    scenario, state = begun(request)
+    scenario, state = read_scenario_and_state(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
         shown_before = () if state is None else state.shown()
         reporter = None if request.report is None else Reporter(simulation.world, shown_before)
-        result = finished(simulation)
+        result = run_to_end(simulation)
     if reporter is not None and request.report is not None:
         write_report(request.report, reporter.html(result.now, result.costs))
     if request.events != "-":
-        output.write(shown(result, request.output))
-    conclude(result)
+        output.write(format_result(result, request.output))
+    report_remarks(result)
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
@@ -186,30 +186,30 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
 
 def requested_scenario(request: SimulateRequest) -> Scenario:
     """Return the scenario that the arguments describe; exit with 1 if it is invalid."""
-    scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
+    scenario = read_scenario_or_exit([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
         output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
     return replace(scenario, runtime=request.runtime)
 
 
-def begun(request: SimulateRequest) -> tuple[Scenario, State | None]:
+def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State | None]:
     """Return the scenario to run, and the state it starts from, if any; manifests beside a state are applied to it."""
     states = [path for path in request.paths if is_state(path)]
     if not states:
         return requested_scenario(request), None
     if len(states) > 1:
         output.fail(f"batchyard: {' and '.join(states)} are several states: give one state, and optionally manifests")
-    state = with_explicit_runtimes(state_in(states[0]))
+    state = with_explicit_runtimes(read_state_file(states[0]))
     manifest_paths = [path for path in request.paths if path not in states]
     scenario = (
-        read([*manifest_paths, *([str(request.cluster)] if request.cluster else ())])
+        read_scenario_or_exit([*manifest_paths, *([str(request.cluster)] if request.cluster else ())])
         if manifest_paths or request.cluster
         else None
     )
-    start = start_of(state)
+    start = start_from_state(state)
     if scenario is None:
         return replace(start.scenario, runtime=request.runtime), state
-    kueue = start.scenario.kueue if scenario.kueue == SIMULATED else scenario.kueue
+    kueue = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
     cluster = scenario.cluster or start.cluster
     return replace(scenario, cluster=cluster, kueue=kueue, runtime=request.runtime), state
 
@@ -217,12 +217,12 @@ def begun(request: SimulateRequest) -> tuple[Scenario, State | None]:
 @contextmanager
 def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """Yield the options of a run while its event log is open."""
-    until = UNTIL if request.until is None and state is not None else request.until
+    until = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(until, request.seed, WhenLooping(request.on_loop), sink, state)
+        yield SimulationOptions(until, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
 
 
-def conclude(result: Result) -> None:
+def report_remarks(result: Result) -> None:
     """Print the remarks on a run; exit with 1 if a preemption loop ended it."""
     for line in run_remarks(result):
         output.report_line(line)
@@ -230,7 +230,7 @@ def conclude(result: Result) -> None:
         raise SystemExit(1)
 
 
-def read(paths: Sequence[str]) -> Scenario:
+def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
     """Return the scenario of the given paths; print warnings, and exit on invalid manifests."""
     try:
         scenario, warnings = read_scenario(paths)
@@ -247,10 +247,10 @@ def print_warnings(warnings: Sequence[str]) -> None:
         output.report_line(line)
 
 
-def shown(result: Result, output_format: Output) -> str:
+def format_result(result: Result, output_format: Output) -> str:
     """Format the final objects and the accounting tables; ClusterQueues are shown with all columns."""
     if output_format in (Output.JSON, Output.YAML):
-        return render(result.objects, output_format, now=result.now, besides=books_of(result))
+        return render(result.objects, output_format, now=result.now, besides=accounting_document(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
     tables = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
@@ -276,12 +276,12 @@ def run_remarks(result: Result) -> Iterator[str]:
         yield f"batchyard: the run was stopped at the maximum of {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
     counts = result.counts
     yield (
-        f"batchyard: {in_words(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
+        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
         f"{counts.admitted} admitted, {counts.pending} pending; {counts.preemptions} preemptions"
     )
 
 
-def in_words(seconds: float) -> str:
+def format_go_duration(seconds: float) -> str:
     """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
     total = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
@@ -297,10 +297,10 @@ def in_words(seconds: float) -> str:
     return "".join(components) or "0s"
 
 
-def finished(simulation: Simulation) -> Result:
+def run_to_end(simulation: Simulation) -> Result:
     """Run a simulation to its end with progress output, and return its result."""
     try:
-        watched(simulation)
+        run_with_progress(simulation)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     return simulation.result()
@@ -313,7 +313,7 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
         yield ignore_record
         return
     try:
-        with output.bytes_out() if name == "-" else Path(name).open("wb") as stream:
+        with output.open_binary_output() if name == "-" else Path(name).open("wb") as stream:
             yield _line_writer(stream)
     except BrokenPipeError:
         output.end_with_closed_pipe()
@@ -358,15 +358,15 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Replay a cluster trace with a load factor and print its report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
     has_manifests = bool(request.paths or request.cluster)
-    scenario = with_manifests(trace, requested_scenario(request)) if has_manifests else None
+    scenario = add_manifests(trace, requested_scenario(request)) if has_manifests else None
     with options_of(request) as options:
         replay = TraceRun(trace, options, scenario)
-        result = finished(replay.simulation)
+        result = run_to_end(replay.simulation)
     if request.events != "-":
         output.write(
             _format_trace_report(replay.report(), _without_trace(result) if has_manifests else None, request.output)
         )
-    conclude(result)
+    report_remarks(result)
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
@@ -398,7 +398,7 @@ def _format_trace_report(report: TraceReport, result: Result | None, output_form
     """Format the trace report, and the objects of manifests that ran beside the trace."""
     if output_format.is_table:
         tables = report_tables(report, wide=output_format is Output.WIDE)
-        return tables if result is None else f"{tables}\n{shown(result, output_format)}"
+        return tables if result is None else f"{tables}\n{format_result(result, output_format)}"
     document: dict[str, Any] = report.api_document()
     if result is not None:
         document["objects"] = {kind: list(objs) for kind, objs in result.objects.items() if objs}
@@ -490,7 +490,7 @@ def _format_seconds(seconds: float) -> str:
     return format_age(round(seconds * SECOND))
 
 
-def length(text: str) -> Duration:
+def parse_run_length(text: str) -> Duration:
     """Parse the maximum virtual time of a run; raise BadParameter if it is malformed."""
     try:
         return run_length(text)
@@ -498,10 +498,10 @@ def length(text: str) -> Duration:
         raise typer.BadParameter(str(error)) from None
 
 
-def load_factor(text: str) -> Fraction:
+def parse_load_factor(text: str) -> Fraction:
     """Parse the factor on a trace's arrival rate; raise BadParameter if it is malformed."""
     try:
-        return load_of(text)
+        return parse_load(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -521,18 +521,20 @@ def simulate(
     ] = None,
     load: Annotated[
         Fraction | None,
-        typer.Option(parser=load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
+        typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
     ] = None,
     until: Annotated[
         Duration | None,
-        typer.Option(parser=length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
+        typer.Option(
+            parser=parse_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random values, such as uids.")] = 0,
     events: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
     ] = None,
-    on_loop: Annotated[
+    on_preemption_loop: Annotated[
         LoopAction, typer.Option(help="On an endless preemption loop: continue, or stop.")
     ] = LoopAction.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
@@ -548,7 +550,7 @@ def simulate(
         raise typer.BadParameter("--load scales a trace: add --trace DIR")
 
     request = SimulateRequest(
-        paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report, runtime
+        paths or [], cluster, until, seed, events, on_preemption_loop, output or Output.TABLE, report, runtime
     )
     if report is not None and trace is not None:
         raise typer.BadParameter("--report is for manifests only: --trace prints its own report")

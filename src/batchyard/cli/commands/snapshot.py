@@ -21,9 +21,9 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
-from batchyard.cli.cluster_access import KINDS, SOURCE_REFUSALS, ClusterTarget, reading_of
+from batchyard.cli.cluster_access import SNAPSHOT_KINDS, SOURCE_ERRORS, ClusterTarget, read_snapshot
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
-from batchyard.cli.output import Counting
+from batchyard.cli.output import ObjectCounter
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.state_document import list_metadata
@@ -51,13 +51,13 @@ def run(request: SnapshotRequest) -> None:
     """Write the snapshot and print remarks on it; exit with 1 on failure."""
     redaction = Redaction(_hash_key(request.key)) if request.redacts else None
     try:
-        with _open_output(request.file) as stream, Counting("reading", len(KINDS)) as progress:
+        with _open_output(request.file) as stream, ObjectCounter("reading", len(SNAPSHOT_KINDS)) as progress:
             snapshot_result = asyncio.run(_write_snapshot(request.source, stream, redaction, progress))
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as error:
         output.fail(f"batchyard: cannot write the snapshot {request.file}: {error.strerror or error}")
-    except SOURCE_REFUSALS as error:
+    except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     for line in snapshot_remarks(snapshot_result, request):
         output.report_line(f"batchyard: {line}")
@@ -75,8 +75,8 @@ def snapshot_remarks(snapshot_result: SnapshotResult, request: SnapshotRequest) 
     ]
     if unserved_kinds:
         yield f"kinds that the server does not serve: {', '.join(unserved_kinds)}"
-    if snapshot_result.of_configuration:
-        yield snapshot_result.of_configuration
+    if snapshot_result.configuration_message:
+        yield snapshot_result.configuration_message
     yield from snapshot_result.beside
     counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot_result.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
@@ -89,7 +89,7 @@ def snapshot_remarks(snapshot_result: SnapshotResult, request: SnapshotRequest) 
 
 
 async def _write_snapshot(
-    source: ClusterTarget, stream: BinaryIO, redaction: Redaction | None, progress: Counting
+    source: ClusterTarget, stream: BinaryIO, redaction: Redaction | None, progress: ObjectCounter
 ) -> SnapshotResult:
     encode = msgspec.json.Encoder(order="sorted").encode
     separator = _LIST_START
@@ -98,11 +98,13 @@ async def _write_snapshot(
         nonlocal separator
         for obj in page:
             public_object = without_secrets(obj)
-            stream.write(separator + encode(public_object if redaction is None else redaction.redacted(public_object)))
+            stream.write(
+                separator + encode(public_object if redaction is None else redaction.redact_object(public_object))
+            )
             separator = b",\n"
         progress.add(kind_info(kind).plural, len(page))
 
-    snapshot_result = await reading_of(source, write_page)
+    snapshot_result = await read_snapshot(source, write_page)
     if snapshot_result.configuration is not None:
         stream.write(separator + encode(snapshot_result.configuration))
     metadata: dict[str, Any] = list_metadata(snapshot_result.at, snapshot_result.revision, snapshot_result.forbidden)
@@ -114,7 +116,7 @@ async def _write_snapshot(
 def _open_output(name: str) -> Iterator[BinaryIO]:
     """Yield the output stream; a regular file gets its name once complete and is readable only by its owner."""
     if name == STANDARD_OUTPUT:
-        with output.bytes_out() as stream:
+        with output.open_binary_output() as stream:
             yield stream
         return
     target = Path(name).resolve()

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import typer
 
 from batchyard.cli import output
-from batchyard.cli.background import process_of
+from batchyard.cli.background import running_platform
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
 from batchyard.cli.output import render_document
-from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
-from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
+from batchyard.server.kubeconfig.access import KubeconfigError, owner_tls_context
+from batchyard.server.platform.data_dir import KUBECONFIG_FILE, PlatformProcess
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
 _RESPONSE_TIMEOUT: Final = 10  # seconds
@@ -22,7 +22,7 @@ _RESPONSE_TIMEOUT: Final = 10  # seconds
 
 def print_status(folder: Path, output_format: Output) -> None:
     """Print the status report; exit with 1 if no platform runs or it does not respond."""
-    running = process_of(folder)
+    running = running_platform(folder)
     try:
         status_report = fetch_status(running, folder)
     except KubeconfigError as error:
@@ -32,7 +32,7 @@ def print_status(folder: Path, output_format: Output) -> None:
     document = {
         "url": running.url,
         "pid": running.pid,
-        "kubeconfig": str((folder / KUBECONFIG).resolve()),
+        "kubeconfig": str((folder / KUBECONFIG_FILE).resolve()),
         **status_report,
     }
     if output_format.is_table:
@@ -56,7 +56,7 @@ def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTP
     assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
     if url_parts.scheme == "http":
         return http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
-    tls_context = tls_of_owner(folder)
+    tls_context = owner_tls_context(folder)
     return http.client.HTTPSConnection(
         url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
     )
@@ -64,10 +64,10 @@ def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTP
 
 def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
     """Return the status report of the platform; raise OSError, HTTPException or ValueError on failure."""
-    return answer_to_owner(connection, STATUS_REPORT_PATH)
+    return request_as_owner(connection, STATUS_REPORT_PATH)
 
 
-def answer_to_owner(
+def request_as_owner(
     connection: http.client.HTTPConnection, path: str, put: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the document at a path, after a PUT of `put`; raise OSError, HTTPException or ValueError on failure."""

@@ -14,8 +14,8 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
-from batchyard.cli.background import UpOptions, start_behind
-from batchyard.cli.kueue_configuration import kept_in
+from batchyard.cli.background import UpOptions, start_in_background
+from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cli.options import (
     DATA_DIR,
     ConfigFile,
@@ -27,7 +27,7 @@ from batchyard.cli.options import (
     PlatformDir,
     Runtime,
     SyncMode,
-    chosen_of_platform,
+    parse_platform_controllers,
     speed,
 )
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
@@ -36,15 +36,15 @@ from batchyard.server.logging import logs
 from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.credentials import CredentialsError
 from batchyard.server.platform.data_dir import (
-    KUBECONFIG,
-    LOG,
+    KUBECONFIG_FILE,
+    LOG_FILE,
     LOOPBACK,
     DirectoryError,
     PlatformOptions,
-    prepare,
-    process_in,
+    prepare_data_dir,
+    running_process_in,
 )
-from batchyard.server.platform.serve import PortError, serve
+from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as Promise
 from batchyard.store.journal_file import JournalError
@@ -68,19 +68,19 @@ def start(options: UpOptions, *, detach: bool) -> None:
         _prepare_data_directory(options.platform_options.folder)
         _run_in_background(options)
         return
-    cluster, platform_options = cluster_of(options), configured(options)
+    cluster, platform_options = requested_cluster(options), with_kueue_configuration(options)
     _prepare_data_directory(options.platform_options.folder)
-    logs.begin(options.logs)
+    logs.configure_logging(options.logs)
     run(platform_options, cluster, options.speed, partial(_print_ready, options.platform_options))
 
 
 def _prepare_data_directory(folder: Path) -> None:
     """Create a data directory; the command exits if that fails or if a platform already runs in it."""
     try:
-        prepare(folder)
+        prepare_data_dir(folder)
     except DirectoryError as error:
         output.fail(f"batchyard: {error}")
-    running = process_in(folder)
+    running = running_process_in(folder)
     if running is not None:
         message = f"batchyard: a platform already runs in {folder}, pid {running.pid}, {running.url}"
         output.fail(f"{message}; end it with: batchyard down --data-dir {quote(str(folder))}")
@@ -88,17 +88,17 @@ def _prepare_data_directory(folder: Path) -> None:
 
 def _run_in_background(options: UpOptions) -> None:
     """Start the platform in the background, wait until it listens, and print its URL and pid."""
-    _, running = start_behind(options)
+    _, running = start_in_background(options)
     _print_ready(options.platform_options, running.url)
     output.report_line(
-        f"batchyard: running in the background, pid {running.pid}; log: {options.platform_options.folder / LOG}"
+        f"batchyard: running in the background, pid {running.pid}; log: {options.platform_options.folder / LOG_FILE}"
     )
 
 
 def _print_ready(options: PlatformOptions, url: str) -> None:
     output.report_line(f"batchyard: listening on {url}, its data is in {options.folder}")
     if not options.is_insecure:
-        output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG).resolve()))}")
+        output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG_FILE).resolve()))}")
 
 
 def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
@@ -112,7 +112,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
         forecast_answers.forecast_of, forecast_answers.samples_of, forecast_answers.warnings_for
     )
     try:
-        uvloop.run(serve(options, cluster, speed, report_ready, forecast_functions))
+        uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
     except (JournalError, PortError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -121,16 +121,16 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     output.report_line("batchyard: the platform has ended, its data is kept")
 
 
-def configured(options: UpOptions) -> PlatformOptions:
+def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
     """Return the platform options with Kueue's Configuration added; exit if its file is invalid."""
     return (
         options.platform_options
         if options.config is None
-        else replace(options.platform_options, configuration=kept_in(options.config))
+        else replace(options.platform_options, configuration=read_supported_configuration(options.config))
     )
 
 
-def cluster_of(options: UpOptions) -> Obj | None:
+def requested_cluster(options: UpOptions) -> Obj | None:
     """Return the Cluster of `--cluster`, None without the option; exit if it is invalid."""
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:
@@ -262,7 +262,7 @@ def up(
         audit_log,
         Promise(sync.value),
         accept_loss=accept_loss,
-        controllers=chosen_of_platform(controllers),
+        controllers=parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
     )

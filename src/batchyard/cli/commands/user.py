@@ -11,8 +11,13 @@ from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import NAME_MAX, CertificateAuthority, CredentialsError, kubeconfig
-from batchyard.server.platform.data_dir import process_in, write_private
+from batchyard.server.platform.credentials import (
+    COMMON_NAME_MAX,
+    CertificateAuthority,
+    CredentialsError,
+    kubeconfig_text,
+)
+from batchyard.server.platform.data_dir import running_process_in, write_private
 
 USERS_FOLDER: Final = "users"
 #: The prefix of user and group names that are reserved for the platform.
@@ -28,7 +33,7 @@ class NewUser(NamedTuple):
     days: int
 
 
-def create(folder: Path, new: NewUser) -> None:
+def create_user(folder: Path, new: NewUser) -> None:
     """Write the kubeconfig of a new user and print how to use it; exit with 1 on failure."""
     for name in (new.name, *new.groups):
         if not name:
@@ -37,11 +42,13 @@ def create(folder: Path, new: NewUser) -> None:
             output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
         if name.startswith(_RESERVED_PREFIX):
             output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_PREFIX} is reserved")
-    if len(new.name) > NAME_MAX:
-        output.fail(f"batchyard: {new.name!r} is not a valid name: certificates allow at most {NAME_MAX} characters")
+    if len(new.name) > COMMON_NAME_MAX:
+        output.fail(
+            f"batchyard: {new.name!r} is not a valid name: certificates allow at most {COMMON_NAME_MAX} characters"
+        )
     if "/" in new.name or new.name.startswith("."):
         output.fail(f"batchyard: {new.name!r} is not a valid name: it contains / or starts with a dot")
-    running = process_in(folder)
+    running = running_process_in(folder)
     if running is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
     if running.url.startswith("http:"):
@@ -75,7 +82,7 @@ def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
     authority = CertificateAuthority(folder, wall_clock())
     signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
     authority_certificate = authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig(url, authority_certificate, new.name, signed, new.namespace).encode())
+    write_private(path, kubeconfig_text(url, authority_certificate, new.name, signed, new.namespace).encode())
     return path
 
 
@@ -93,4 +100,4 @@ def user(
     data_dir: PlatformDir = DATA_DIR,
 ) -> None:
     """Write a kubeconfig for another user of the platform; RoleBindings grant the user's permissions."""
-    create(data_dir, NewUser(name, group or [], namespace, days))
+    create_user(data_dir, NewUser(name, group or [], namespace, days))

@@ -12,8 +12,8 @@ from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import UNTIL, ClusterTarget, requested_state, with_explicit_runtimes
-from batchyard.cli.commands.simulate import in_words, print_warnings, read
+from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
+from batchyard.cli.commands.simulate import format_go_duration, print_warnings, read_scenario_or_exit
 from batchyard.cli.options import (
     DATA_DIR,
     Context,
@@ -41,7 +41,7 @@ from batchyard.sim.whatif import (
     difference_of,
     document_of,
     read_change,
-    start_of,
+    start_from_state,
 )
 from batchyard.sim.world import EPOCH
 
@@ -75,19 +75,19 @@ def run(request: WhatifRequest) -> None:
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
     print_warnings(warnings)
     started_at = EPOCH + request.at if start.state is None else start.state.at
-    until = UNTIL if request.until is None and start.state is not None else request.until
+    until = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
     try:
         difference = difference_of(compare(start, change, until, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     for rejection in difference.comparison.refused:
         output.report_line(f"rejected write: {rejection}")
-    output.write(shown(difference, request.output_format))
+    output.write(format_differences(difference, request.output_format))
     if difference.comparison.refused:
         raise SystemExit(1)
 
 
-def shown(difference: Difference, output_format: Output) -> str:
+def format_differences(difference: Difference, output_format: Output) -> str:
     """Format the differences in one of the output formats."""
     if not output_format.is_table:
         return render_document(document_of(difference), output_format)
@@ -104,9 +104,9 @@ def shown(difference: Difference, output_format: Output) -> str:
 
 def _starting_state(request: WhatifRequest) -> RunStart:
     if request.paths:
-        return RunStart(read(request.paths), at=request.at)
+        return RunStart(read_scenario_or_exit(request.paths), at=request.at)
     state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
-    return start_of(state, fair_sharing=request.fair_sharing)
+    return start_from_state(state, fair_sharing=request.fair_sharing)
 
 
 def _parse_object_key(text: str) -> Key:
@@ -143,7 +143,7 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
     timeline_without, timeline_with = row.without, row.changed
     effect = row.effect
     if row.sooner and effect in {"sooner", "later"}:
-        effect = f"{in_words(abs(row.sooner))} {effect}"
+        effect = f"{format_go_duration(abs(row.sooner))} {effect}"
     preemptor = (
         ""
         if timeline_with is None
@@ -165,16 +165,21 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
 def _format_start(timeline: WorkloadTimeline | None) -> str:
     if timeline is None or timeline.starts is None:
         return _NEVER
-    return "running" if timeline.starts < 0 else in_words(timeline.starts) if timeline.starts else "at once"
+    return "running" if timeline.starts < 0 else format_go_duration(timeline.starts) if timeline.starts else "at once"
 
 
 def _format_end(timeline: WorkloadTimeline | None) -> str:
-    return _NEVER if timeline is None or timeline.ends is None else in_words(timeline.ends)
+    return _NEVER if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
 
 
 def _queue_row(row: QueueDifference) -> list[str]:
     waits = (row.waited_without, row.waited_changed)
-    return [row.name, *(in_words(round(wait)) for wait in waits), str(row.pending_without), str(row.pending_changed)]
+    return [
+        row.name,
+        *(format_go_duration(round(wait)) for wait in waits),
+        str(row.pending_without),
+        str(row.pending_changed),
+    ]
 
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:

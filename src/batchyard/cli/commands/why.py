@@ -13,10 +13,10 @@ from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REFUSALS, ClusterTarget, UnreachableError, answered
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
 from batchyard.cli.output import render_document
-from batchyard.client.transport import path_of, path_of_kind
+from batchyard.client.transport import kind_path, object_path
 from batchyard.sim.scenario import run_length
 
 # --- text output ---
@@ -44,7 +44,7 @@ _VERDICT_TEXTS: Final = {
 }
 
 
-def lines_of(document: Document, *, is_wide: bool) -> Iterator[str]:
+def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
     """Yield the lines of a `why` document as text; with `is_wide`, every level of every flavor."""
     subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
@@ -254,56 +254,56 @@ class SimulatedQuestion(NamedTuple):
     seed: int
 
 
-def of_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
+def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Explain an object of a cluster and print the answer; exit with 1 on failure."""
     info = subject.info
     version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
 
     def path_in(namespace: str) -> str:
-        return path_of(info, version, subject.namespace or namespace, quote(subject.name), "why")
+        return object_path(info, version, subject.namespace or namespace, quote(subject.name), "why")
 
     try:
-        document = answered(target, path_in)
+        document = request_document(target, path_in)
     except UnreachableError as error:
         names = _names_in_cluster(subject, target) if error.code in _MISSING_SUBRESOURCE_CODES else []
         if subject.name in names:
             _explain_locally(subject, target, output_format)
             return
         output.fail(f"batchyard: {error}{_similar_names_hint(subject.name, names)}")
-    except REFUSALS as error:
+    except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
 
 
-def of_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
+def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
     """Run manifests up to an instant, explain an object and print the answer; exit with 1 if it does not exist.
 
     An object of a state file is explained without a run, unless a later instant is given.
     """
-    from batchyard.cli.cluster_access import state_in  # noqa: PLC0415 - loads the simulator
-    from batchyard.cli.commands.simulate import SimulateRequest, begun  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_state_file  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
 
     if question.at is None and len(question.paths) == 1 and is_state(question.paths[0]):
-        of_state(subject, state_in(question.paths[0]), output_format)
+        explain_in_state(subject, read_state_file(question.paths[0]), output_format)
         return
-    scenario, state = begun(SimulateRequest(question.paths, None, question.at, question.seed))
+    scenario, state = read_scenario_and_state(SimulateRequest(question.paths, None, question.at, question.seed))
     simulation = Simulation(scenario, SimulationOptions(question.at, question.seed, state=state))
     simulation.advance()
     simulation.result()
-    ask(simulation.world, subject, output_format)
+    explain_in_world(simulation.world, subject, output_format)
 
 
-def of_state(subject: Subject, state: "State", output_format: Output) -> None:
+def explain_in_state(subject: Subject, state: "State", output_format: Output) -> None:
     """Explain an object of a state as it is, without running the controllers."""
-    from batchyard.sim.whatif import start_of  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.whatif import start_from_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 
-    ask(World(start_of(state).scenario, state=state), subject, output_format)
+    explain_in_world(World(start_from_state(state).scenario, state=state), subject, output_format)
 
 
-def ask(world: "World", subject: Subject, output_format: Output) -> None:
+def explain_in_world(world: "World", subject: Subject, output_format: Output) -> None:
     """Explain an object of a simulated world and print the answer; exit with 1 if it does not exist."""
     key = _resolve_key(world, subject)
     document = world.platform.explainer.why(key, world.kernel.now())
@@ -337,7 +337,7 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
     """Explain an object locally, from the current objects of a server that does not serve `why`."""
     from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
 
-    of_state(subject, requested_state(None, target), output_format)
+    explain_in_state(subject, requested_state(None, target), output_format)
 
 
 def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
@@ -347,11 +347,11 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 
         def path_in(namespace: str, version: str = version) -> str:
             selected_namespace = subject.namespace or namespace
-            return path_of(info, version, selected_namespace) if info.namespaced else path_of_kind(info, version)
+            return object_path(info, version, selected_namespace) if info.namespaced else kind_path(info, version)
 
         try:
-            return [obj["metadata"]["name"] for obj in answered(target, path_in).get("items") or ()]
-        except REFUSALS:
+            return [obj["metadata"]["name"] for obj in request_document(target, path_in).get("items") or ()]
+        except REQUEST_ERRORS:
             continue
     return []
 
@@ -381,7 +381,7 @@ def _kinds_by_name() -> dict[str, str]:
 
 def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
     if output_format.is_table:
-        return "\n".join(lines_of(document, is_wide=output_format is Output.WIDE)) + "\n"
+        return "\n".join(document_text_lines(document, is_wide=output_format is Output.WIDE)) + "\n"
     return render_document(document, output_format)
 
 
@@ -428,7 +428,7 @@ def why(
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        of_simulation(subject, SimulatedQuestion(paths, at, seed), output)
+        explain_in_simulation(subject, SimulatedQuestion(paths, at, seed), output)
     else:
         target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-        of_cluster(subject, target, output)
+        explain_in_cluster(subject, target, output)

@@ -115,7 +115,7 @@ def create(
     settings = StepRunnerSettings(skipped=frozenset(skip or ()))
     cluster = ClusterOptions(kubeconfig, context)
     request = drive.PlatformRequest(file, out, project, cluster, yes, dry_run, prune, output, settings)
-    drive.run_create(drive.work_of(request), request)
+    drive.run_create(drive.render_requested_platform(request), request)
 
 
 @app.command()
@@ -132,7 +132,7 @@ def status(
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
     request = drive.PlatformRequest(file, out, project, ClusterOptions(kubeconfig, context), reporting=output)
-    drive.run_status(drive.work_of(request), request)
+    drive.run_status(drive.render_requested_platform(request), request)
 
 
 @app.command()
@@ -158,4 +158,4 @@ def destroy(
     request = drive.PlatformRequest(
         file, out, project, cluster, is_confirmed=yes, is_dry_run=dry_run, reporting=output, settings=settings
     )
-    drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)
+    drive.run_destroy(drive.render_requested_platform(request), request, is_unprotecting=unprotect)

@@ -15,20 +15,27 @@ import typer
 
 from batchyard.cli import output
 from batchyard.cli.options import ProgressFormat
-from batchyard.cli.platform.journal import BusyError, Lock, StepJournal
+from batchyard.cli.platform.journal import FolderBusyError, FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
-from batchyard.cli.platform.render import contents_of, write
+from batchyard.cli.platform.render import contents_by_path, write_platform_files
 from batchyard.cli.platform.step_runner import (
     Display,
     ProgressEvent,
     ProgressKind,
+    RunStoppedError,
     StepRunner,
     StepRunnerSettings,
-    StoppedError,
-    duration_text,
+    format_seconds,
     probe_steps,
 )
-from batchyard.cli.platform.target import ClusterOptions, TargetError, reached_by, read_source, settled, sound_platform
+from batchyard.cli.platform.target import (
+    ClusterOptions,
+    TargetError,
+    read_source,
+    read_valid_platform,
+    requested_connection,
+    resolve_connection,
+)
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
@@ -76,7 +83,7 @@ def display_for(reporting: ProgressFormat) -> Display:
     return TerminalDisplay() if sys.stderr.isatty() else LineDisplay()
 
 
-def line_of(progress_event: ProgressEvent) -> str:
+def format_progress_event(progress_event: ProgressEvent) -> str:
     """Format a progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
     step = progress_event.step
     prefix = f"[{progress_event.number:>{len(str(progress_event.total))}}/{progress_event.total}] {step.name}: "
@@ -92,10 +99,10 @@ def line_of(progress_event: ProgressEvent) -> str:
         progress_event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
         and progress_event.seconds >= 1
     )
-    return prefix + text + (f" ({duration_text(progress_event.seconds)})" if is_long else "")
+    return prefix + text + (f" ({format_seconds(progress_event.seconds)})" if is_long else "")
 
 
-def lines_of_failure(progress_event: ProgressEvent) -> list[str]:
+def format_failure_lines(progress_event: ProgressEvent) -> list[str]:
     """Return the last output lines of a failed command, its log file, and the remedy of its step."""
     lines = [f"    {line}" for line in progress_event.tail]
     if progress_event.log:
@@ -110,9 +117,9 @@ class LineDisplay:
 
     def show(self, progress_event: ProgressEvent) -> None:
         """Print an event; for a failure, also print its output and remedy."""
-        output.report_line(line_of(progress_event))
+        output.report_line(format_progress_event(progress_event))
         if progress_event.kind is ProgressKind.FAILED:
-            for line in lines_of_failure(progress_event):
+            for line in format_failure_lines(progress_event):
                 output.report_line(line)
 
     def show_progress(self, line: str, seconds: float) -> None:
@@ -139,20 +146,20 @@ class TerminalDisplay:
     def show(self, progress_event: ProgressEvent) -> None:
         """Print a finished event; show a started event in the status line."""
         if progress_event.kind in _TRANSIENT_KINDS:
-            self._current_line = line_of(progress_event)
+            self._current_line = format_progress_event(progress_event)
             self._update_status(self._current_line)
             return
         self.clear_status()
-        self._write(line_of(progress_event), _KIND_STYLES.get(progress_event.kind, ""))
+        self._write(format_progress_event(progress_event), _KIND_STYLES.get(progress_event.kind, ""))
         if progress_event.kind is ProgressKind.FAILED:
-            for line in lines_of_failure(progress_event):
+            for line in format_failure_lines(progress_event):
                 self._write(line, "")
 
     def show_progress(self, line: str, seconds: float) -> None:
         """Show the last output line and the run time of the running command in the status line."""
         if seconds < 1:
             return
-        self._update_status(f"{self._current_line}  {duration_text(seconds)}  {line}")
+        self._update_status(f"{self._current_line}  {format_seconds(seconds)}  {line}")
 
     def report(self, line: str) -> None:
         """Remove the status line and print a line."""
@@ -277,9 +284,9 @@ class RenderedPlatform:
         return destroy(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
 
 
-def work_of(request: PlatformRequest) -> RenderedPlatform:
+def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
     """Return the rendered platform of a request; the command exits if the file is invalid or sets no project."""
-    platform = sound_platform(read_source(request.file), request.project)
+    platform = read_valid_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
         output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
     folder = (request.out or Path(platform.name)).resolve()
@@ -292,7 +299,9 @@ def run_create(rendered: RenderedPlatform, request: PlatformRequest) -> None:
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
     if request.is_dry_run:
-        _print_dry_run(rendered, request, rendered.create(reached_by(rendered.platform, request.cluster), is_pruning))
+        _print_dry_run(
+            rendered, request, rendered.create(requested_connection(rendered.platform, request.cluster), is_pruning)
+        )
         return
     display = display_for(request.reporting)
     with _lock_folder(rendered, display) as (lock, journal):
@@ -312,7 +321,7 @@ def run_create(rendered: RenderedPlatform, request: PlatformRequest) -> None:
 def run_destroy(rendered: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
     """Destroy the platform and list what remains; exit with 1 after a failed step, with 130 after Ctrl-C."""
     if request.is_dry_run:
-        connection = reached_by(rendered.platform, request.cluster)
+        connection = requested_connection(rendered.platform, request.cluster)
         _print_dry_run(rendered, request, rendered.destroy(connection, is_unprotecting))
         return
     display = display_for(request.reporting)
@@ -374,7 +383,7 @@ def run_status(rendered: RenderedPlatform, request: PlatformRequest) -> None:
 
 def _write(rendered: RenderedPlatform) -> None:
     """Write the rendered files; the command exits if they would overwrite files that it did not render."""
-    conflicting, _ = write(contents_of(rendered.platform), rendered.folder, overwrite=False)
+    conflicting, _ = write_platform_files(contents_by_path(rendered.platform), rendered.folder, overwrite=False)
     if conflicting:
         message = "".join(f"\n  {path}" for path in conflicting[:10])
         output.fail(
@@ -385,13 +394,13 @@ def _write(rendered: RenderedPlatform) -> None:
 
 
 @contextmanager
-def _lock_folder(rendered: RenderedPlatform, display: Display) -> Iterator[tuple[Lock, StepJournal]]:
+def _lock_folder(rendered: RenderedPlatform, display: Display) -> Iterator[tuple[FolderLock, StepJournal]]:
     """Lock the rendered folder and open its journal; SIGTERM is handled as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Lock(rendered.folder, display.report) as lock:
+        with FolderLock(rendered.folder, display.report) as lock:
             yield lock, StepJournal(rendered.folder)
-    except BusyError as busy:
+    except FolderBusyError as busy:
         output.fail(f"batchyard: {busy}")
     except OSError as error:
         message = f"batchyard: {error.filename or rendered.folder}: {error.strerror}"
@@ -404,7 +413,7 @@ def _resolve_connection(
     rendered: RenderedPlatform, request: PlatformRequest, journal: StepJournal
 ) -> ClusterConnection:
     try:
-        return settled(rendered.platform, request.cluster, journal)
+        return resolve_connection(rendered.platform, request.cluster, journal)
     except TargetError as error:
         output.fail(f"batchyard: {error}")
 
@@ -412,7 +421,7 @@ def _resolve_connection(
 def _run_steps(
     rendered: RenderedPlatform,
     request: PlatformRequest,
-    resources: tuple[Lock, StepJournal, Display],
+    resources: tuple[FolderLock, StepJournal, Display],
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
@@ -435,7 +444,7 @@ def _run_steps(
     )
     try:
         counts = runner.run(steps)
-    except StoppedError as stopped:
+    except RunStoppedError as stopped:
         _exit_stopped(stopped, verb, display)
     finally:
         display.clear_status()
@@ -443,7 +452,7 @@ def _run_steps(
     return counts
 
 
-def _exit_stopped(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
+def _exit_stopped(stopped: RunStoppedError, verb: str, display: Display) -> NoReturn:
     display.clear_status()
     display.report(f"batchyard: {verb} stopped at step {stopped.step}; run the same command again to resume")
     raise SystemExit(INTERRUPTED if stopped.kind is ProgressKind.INTERRUPTED else 1)

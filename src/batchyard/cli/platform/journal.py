@@ -91,11 +91,11 @@ def _sync_folder(folder: Path) -> None:
 _POLL_SECONDS: Final = 0.2
 
 
-class BusyError(Exception):
+class FolderBusyError(Exception):
     """Another process runs the steps of this folder; the message contains its process id."""
 
 
-class Lock:
+class FolderLock:
     """Locks a rendered folder within a `with` block, against other runs and their surviving commands."""
 
     def __init__(self, folder: Path, report_waiting: Callable[[str], None]) -> None:
@@ -121,7 +121,7 @@ class Lock:
         if not _try_lock(self._driver_lock):
             holder = _read_holder(self._driver_lock)
             self._driver_lock.close()
-            raise BusyError(f"process {holder.get('pid', '?')} is using this folder: wait until it ends")
+            raise FolderBusyError(f"process {holder.get('pid', '?')} is using this folder: wait until it ends")
         _write_holder(self._driver_lock, {"pid": os.getpid()})
         self._command_lock = (self._folder / "command.lock").open("a+")
         is_reported = False

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.accounting.records import dollars
+from batchyard.accounting.records import format_dollars
 from batchyard.api.printing import Table, format_table
 from batchyard.api.scheme import find_kind
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cli import output
-from batchyard.cli.commands.guide import play
+from batchyard.cli.commands.guide import play_on_platform
 from batchyard.cli.options import Output
 from batchyard.cli.output import render_document
-from batchyard.cli.platform.target import lines_of, read_source, sound_platform
+from batchyard.cli.platform.target import document_lines, read_source, read_valid_platform
 from batchyard.cloud.catalog.machine_types import MicroDollars
 from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import lint
-from batchyard.provision.google import made_on_google
+from batchyard.provision.google import google_resource_names
 from batchyard.provision.loading import PlatformSource
-from batchyard.provision.manifests import RenderedObject, made
+from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.system_pods import ComputeQuota, Supply, quotas, supplies, system_pod_faults
+from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_faults
 
 # --- findings ---
 #
@@ -45,11 +45,13 @@ class MergedFinding(NamedTuple):
 
 def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
     """Lint the platform's objects and return the findings, the most severe first; equal findings are merged."""
-    objects = [rendered for group in made(platform).values() for rendered in group if not _is_idle(rendered)]
+    objects = [
+        rendered for group in platform_objects(platform).values() for rendered in group if not _is_idle(rendered)
+    ]
     if platform.cluster is not None:
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
     report = lint(rendered.obj for rendered in objects)
-    lines = lines_of(source)
+    lines = document_lines(source)
     equal_findings: dict[tuple[str, str, int], list[LintFinding]] = {}
     for finding in report.findings:
         rendered_object = _object_of_finding(finding, objects)
@@ -131,7 +133,7 @@ class _Plan(NamedTuple):
     #: The names of the Google Cloud resources by type; `objects` has the names of the applied objects by kind.
     google: Mapping[str, Sequence[str]]
     objects: Mapping[str, Sequence[str]]
-    supplies: Sequence[Supply]
+    supplies: Sequence[MachineSupply]
     quotas: Sequence[ComputeQuota]
     findings: Sequence[MergedFinding]
     source: str
@@ -140,7 +142,7 @@ class _Plan(NamedTuple):
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
     """Print the plan of a platform file; exit with 1 if the file is invalid or the guide's results differ."""
     source = read_source(file)
-    platform = sound_platform(source, project)
+    platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)
     if output_format.is_table:
         output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
@@ -153,19 +155,25 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
     count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
     output.report_line(f"batchyard: nothing has been created; lint: {count_texts}")
     if guide:
-        play(platform, output_format)
+        play_on_platform(platform, output_format)
 
 
 def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
     objects: dict[str, list[str]] = {}
-    for group in made(platform).values():
+    for group in platform_objects(platform).values():
         for rendered in group:
             metadata = rendered.obj["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
     return _Plan(
-        platform, made_on_google(platform), objects, supplies(platform), quotas(platform), merged_findings, source.name
+        platform,
+        google_resource_names(platform),
+        objects,
+        machine_supplies(platform),
+        quotas(platform),
+        merged_findings,
+        source.name,
     )
 
 
@@ -202,7 +210,7 @@ def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format
     return [[header, "COUNT", "NAMES"], *rows]
 
 
-def _supplies_table(rows: Sequence[Supply]) -> Table:
+def _supplies_table(rows: Sequence[MachineSupply]) -> Table:
     idle, full = _totals(rows)
     header = ["POOL", "MACHINE", "TERMS", "ACCELERATORS", "NODES", "EACH", "IDLE", "FULL"]
     cells = [
@@ -219,7 +227,7 @@ def _supplies_table(rows: Sequence[Supply]) -> Table:
     return [header, *cells, ["all", "", "", "", "", "", _format_dollars(idle), _format_dollars(full)]]
 
 
-def _accelerators(row: Supply) -> str:
+def _accelerators(row: MachineSupply) -> str:
     accelerator = row.machine.accelerator
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
@@ -250,12 +258,12 @@ def _fit_names(names: Sequence[str]) -> str:
     return ", ".join(fitting)
 
 
-def _totals(rows: Sequence[Supply]) -> tuple[MicroDollars, MicroDollars]:
+def _totals(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
     return sum(row.idle for row in rows), sum(row.full for row in rows)
 
 
 def _format_dollars(amount: MicroDollars) -> str:
-    return dollars((amount + _MICRODOLLARS_PER_CENT // 2) // _MICRODOLLARS_PER_CENT)
+    return format_dollars((amount + _MICRODOLLARS_PER_CENT // 2) // _MICRODOLLARS_PER_CENT)
 
 
 def _dollars_per_month(amount: MicroDollars) -> str:
@@ -288,7 +296,7 @@ def _document(plan: _Plan) -> dict[str, Any]:
     }
 
 
-def _supply_row(row: Supply) -> dict[str, Any]:
+def _supply_row(row: MachineSupply) -> dict[str, Any]:
     accelerator = row.machine.accelerator
     accelerator_field = {"accelerator": {"type": accelerator.type, "count": accelerator.count}} if accelerator else {}
     return {

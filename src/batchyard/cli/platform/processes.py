@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
-from batchyard.cli.platform.journal import Lock
+from batchyard.cli.platform.journal import FolderLock
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, CommandOutput, StepCommand
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 
 #: A progress callback: it receives the last output line and the run time in seconds of the running command.
 ProgressCallback: TypeAlias = Callable[[str, float], None]
@@ -31,7 +31,7 @@ class InterruptedCommandError(KeyboardInterrupt):
 class CommandRunner:
     """Runs commands in a rendered folder while its lock is held."""
 
-    def __init__(self, folder: Path, lock: Lock, report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, lock: FolderLock, report: Callable[[str], None]) -> None:
         self._folder = folder
         self._lock = lock
         self._report = report
@@ -61,7 +61,7 @@ class CommandRunner:
         self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback
     ) -> int:
         """Run the command to its end, enforce its time limit, and return its exit code."""
-        started_at = ticks()
+        started_at = monotonic_seconds()
         try:
             process = self._start(command, stdout, stderr)
         except (FileNotFoundError, PermissionError):
@@ -73,7 +73,7 @@ class CommandRunner:
             try:
                 code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
-                waited = ticks() - started_at
+                waited = monotonic_seconds() - started_at
                 show_progress(_last_line(stderr), waited)
                 is_late = self._enforce_time_limit(process, command, waited, is_late)
             except KeyboardInterrupt:

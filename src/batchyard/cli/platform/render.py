@@ -12,25 +12,25 @@ from typing import Final
 import msgspec
 
 from batchyard.cli import output
-from batchyard.cli.platform.target import read_source, sound_platform
+from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
 from batchyard.provision.images import SOURCES, builds_operator, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
 #: The name of the record file, which has the digests of the contents written to each path.
-RECORD: Final = ".batchyard-rendered.json"
+RECORD_FILE: Final = ".batchyard-rendered.json"
 _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
     """Write all files of a platform; exit with 1 if the platform is invalid or a file would be overwritten."""
-    platform = sound_platform(read_source(file), project)
+    platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
     try:
-        contents = contents_of(platform)
-        conflicting, removed = write(contents, out, overwrite=overwrite)
+        contents = contents_by_path(platform)
+        conflicting, removed = write_platform_files(contents, out, overwrite=overwrite)
     except OSError as error:
         output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
     if conflicting:
@@ -45,7 +45,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
     )
 
 
-def contents_of(platform: PlatformModel) -> Mapping[str, str | bytes]:
+def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
     """Return the content of every file by path: the rendered texts, and the sources of the operator's image.
 
     Raises FileNotFoundError if this installation lacks the sources.
@@ -54,7 +54,7 @@ def contents_of(platform: PlatformModel) -> Mapping[str, str | bytes]:
     return {**render(platform), **sources}
 
 
-def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
+def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
     """Write the files; return the user's files that would be overwritten, and the number of removed files.
 
     If the first is not empty, nothing is written. Raises OSError. The record is written before the files, so an
@@ -82,7 +82,7 @@ def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tu
 def _read_record(out: Path) -> dict[str, list[str]]:
     """Return the digests of all contents that earlier runs wrote to each path; empty without a record file."""
     try:
-        return msgspec.json.decode((out / RECORD).read_bytes(), type=dict[str, list[str]])
+        return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
 
@@ -90,7 +90,7 @@ def _read_record(out: Path) -> dict[str, list[str]]:
 def _write_record(out: Path, record: Mapping[str, list[str]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = {path: list(dict.fromkeys(record[path])) for path in sorted(record)}
-    _write_atomically(out / RECORD, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    _write_atomically(out / RECORD_FILE, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
 
 
 def _write_atomically(target: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from batchyard.cli.platform.journal import OWN_FOLDER, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
 from batchyard.provision.steps.model import CommandOutput, PlatformStep, Probe, ProbeResult, StepCommand
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 
 # --- progress events ---
 #
@@ -78,7 +78,7 @@ class Confirmation(Protocol):
         """Return whether the user confirms; `destroys` is True if the step can destroy resources."""
 
 
-def duration_text(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Format a duration in seconds as 8s, 2m10s or 1h04m."""
     rounded = round(seconds)
     if rounded < 60:
@@ -101,7 +101,7 @@ class StepRunnerSettings:
     skipped: frozenset[str] = frozenset()
 
 
-class StoppedError(Exception):
+class RunStoppedError(Exception):
     """A step failed, was declined or was interrupted, so the later steps did not run."""
 
     def __init__(self, kind: ProgressKind, step: str) -> None:
@@ -110,11 +110,11 @@ class StoppedError(Exception):
         self.step = step
 
 
-class RefusedError(Exception):
+class StepDeclinedError(Exception):
     """The user declined a step that costs money or destroys resources."""
 
 
-class UnmetError(Exception):
+class StepFailedError(Exception):
     """A step cannot be completed; holds the reason, the last output lines of its command, and the log file."""
 
     def __init__(self, detail: str, tail: tuple[str, ...] = (), log: str = "") -> None:
@@ -144,26 +144,26 @@ class StepRunner:
         return counts
 
     def _complete_step(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
-        started_at = ticks()
+        started_at = monotonic_seconds()
 
         def report_event(kind: ProgressKind, detail: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
-            seconds = ticks() - started_at
+            seconds = monotonic_seconds() - started_at
             self.journal.note(event=kind.value, step=step.name, what=detail, seconds=round(seconds, 1))
             self.display.show(ProgressEvent(kind, step, number, total, detail, seconds, tail, log))
 
         try:
             kind, detail = self._run_step(step, report_event)
-        except RefusedError:
+        except StepDeclinedError:
             report_event(ProgressKind.REFUSED)
-            raise StoppedError(ProgressKind.REFUSED, step.name) from None
-        except UnmetError as unmet:
+            raise RunStoppedError(ProgressKind.REFUSED, step.name) from None
+        except StepFailedError as unmet:
             if not step.is_optional:
                 report_event(ProgressKind.FAILED, unmet.what, unmet.tail, unmet.log)
-                raise StoppedError(ProgressKind.FAILED, step.name) from None
+                raise RunStoppedError(ProgressKind.FAILED, step.name) from None
             kind, detail = ProgressKind.UNMET, unmet.what
         except KeyboardInterrupt:
             report_event(ProgressKind.INTERRUPTED)
-            raise StoppedError(ProgressKind.INTERRUPTED, step.name) from None
+            raise RunStoppedError(ProgressKind.INTERRUPTED, step.name) from None
         report_event(kind, detail)
         return kind
 
@@ -178,8 +178,8 @@ class StepRunner:
         step, input_text = self._with_input(step)
         if step.consent is not None and not self._ask_consent(step, result.what, input_text):
             if step.is_optional:
-                raise UnmetError(f"declined: {result.what}")
-            raise RefusedError
+                raise StepFailedError(f"declined: {result.what}")
+            raise StepDeclinedError
         if step.commands:
             report_event(ProgressKind.BEGUN, result.what)
             self._run_commands(step, report_event)
@@ -220,8 +220,8 @@ class StepRunner:
             attempts += 1
             if not step.retry.helps(command_output.reported, attempts):
                 lines = [line.rstrip() for line in command_output.reported.splitlines() if line.strip()]
-                raise UnmetError(command_output.last_word, tuple(lines[-_TAIL_LINES:]), str(log))
-            report_event(ProgressKind.RETRIED, f"{command_output.last_word}; again in {step.retry.pause_seconds} s")
+                raise StepFailedError(command_output.main_error, tuple(lines[-_TAIL_LINES:]), str(log))
+            report_event(ProgressKind.RETRIED, f"{command_output.main_error}; again in {step.retry.pause_seconds} s")
             Event().wait(step.retry.pause_seconds * self.settings.pace)
             if step.probes and self._probe(step).is_so:
                 return
@@ -236,13 +236,13 @@ class StepRunner:
 
     def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
         """Probe until the step is done; raise UnmetError after the step's timeout."""
-        started_at = ticks()
+        started_at = monotonic_seconds()
         pause = _PROBE_INTERVALS[0]
         while not result.is_so:
-            waited = ticks() - started_at
+            waited = monotonic_seconds() - started_at
             if waited >= step.patience_seconds:
                 timeout_note = f", after waiting {step.patience_seconds} s" if step.patience_seconds else ""
-                raise UnmetError(f"{result.what}{timeout_note}")
+                raise StepFailedError(f"{result.what}{timeout_note}")
             self.display.show_progress(result.what, waited)
             Event().wait(pause * self.settings.pace)
             pause = min(2 * pause, _PROBE_INTERVALS[1])

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.yaml_documents import DocumentLines, read_documents
 from batchyard.cli import output
 from batchyard.cli.platform.journal import OWN_FOLDER, StepJournal
-from batchyard.provision.loading import InvalidPlatform, PlatformFault, PlatformSource, read_platform
+from batchyard.provision.loading import InvalidPlatformError, PlatformFault, PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.steps.cluster import ClusterConnection
 
@@ -30,7 +30,7 @@ class ClusterOptions:
     context: str
 
 
-def reached_by(platform: PlatformModel, options: ClusterOptions) -> ClusterConnection:
+def requested_connection(platform: PlatformModel, options: ClusterOptions) -> ClusterConnection:
     """Return the connection of the steps to the cluster, as far as it is known without running kubectl."""
     kubeconfig = str(Path(options.kubeconfig).expanduser().resolve()) if options.kubeconfig else ""
     if platform.google is not None:
@@ -38,12 +38,12 @@ def reached_by(platform: PlatformModel, options: ClusterOptions) -> ClusterConne
     return ClusterConnection(kubeconfig, options.context)
 
 
-def settled(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
+def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
     """Return the connection of the steps to the cluster, with a fixed context that does not depend on kubectl's.
 
     Raises TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
     """
-    connection = reached_by(platform, options)
+    connection = requested_connection(platform, options)
     if platform.google is not None:
         _record_target(journal, platform.name, f"project {platform.google.project}, {platform.region}")
         return connection
@@ -107,15 +107,15 @@ def read_source(file: str) -> PlatformSource:
     return PlatformSource("<stdin>" if file == STANDARD_INPUT else file, text)
 
 
-def sound_platform(source: PlatformSource, project: str) -> PlatformModel:
+def read_valid_platform(source: PlatformSource, project: str) -> PlatformModel:
     """Return the platform that a text describes; exit with 1 and print all faults if it is invalid."""
     try:
         return read_platform(source, project)
-    except InvalidPlatform as invalid:
+    except InvalidPlatformError as invalid:
         output.fail(f"{invalid}\nbatchyard: {source.name} is not a valid platform")
 
 
-def lines_of(source: PlatformSource) -> DocumentLines:
+def document_lines(source: PlatformSource) -> DocumentLines:
     """Return the line numbers of the fields in a platform's text."""
     document = next(read_documents(source.text))
     return DocumentLines(document.text, document.line)

@@ -10,8 +10,8 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
-from batchyard.cli.submit.manifests import JobRequest, owned
-from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, failure_reason, path_of, path_of_kind
+from batchyard.cli.submit.manifests import JobRequest, with_job_owner
+from batchyard.client.transport import HttpAnswer, HttpRequest, decode_object, failure_reason, kind_path, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 _VISIBILITY_PATH: Final = "/apis/visibility.kueue.x-k8s.io"
@@ -54,7 +54,7 @@ class Cluster:
         created = await self._create_object(scheme.JOB, job)
         try:
             for config_map in config_maps:
-                await self._create_object(scheme.CONFIG_MAP, owned(config_map, created))
+                await self._create_object(scheme.CONFIG_MAP, with_job_owner(config_map, created))
         except (SubmitError, asyncio.CancelledError):  # rejected, or interrupted
             await self._delete_job(created)
             raise
@@ -78,14 +78,14 @@ class Cluster:
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
         """List the pods that match a label selector, without a cache."""
-        path = path_of(kind_info(scheme.POD), "v1", namespace)
+        path = object_path(kind_info(scheme.POD), "v1", namespace)
         answer = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in(answer)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
         """Return the reason and message of a pod's latest warning Event; None without a warning or permission."""
         metadata = pod["metadata"]
-        path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
+        path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
         answer = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
         events = [(event_last_time(event), event) for event in _items_in(answer)]
@@ -98,11 +98,11 @@ class Cluster:
         self, namespace: str, pod: str, container: str, since: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpAnswer:
         """Pass the timestamped lines of a container's log to `handle_lines`; return the final response."""
-        path = path_of(kind_info(scheme.POD), "v1", namespace, pod, "log")
+        path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
         since_query = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
         query = f"container={container}&follow=true&timestamps=true{since_query}"
         return await self.transport.stream(
-            HttpRequest("GET", f"{path}?{query}", accept="*/*"), handle_lines, to_the_end=True
+            HttpRequest("GET", f"{path}?{query}", accept="*/*"), handle_lines, deliver_incomplete_line=True
         )
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
@@ -115,11 +115,11 @@ class Cluster:
             )
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
-        path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
+        path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
         answer = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= answer.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(answer)}")
-        return decoded(answer.body)
+        return decode_object(answer.body)
 
     async def _list_names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
         items = await self._list_items(kind, namespace)
@@ -129,7 +129,7 @@ class Cluster:
         """Return all objects of a kind; None without permission. Raise SubmitError if the kind is not served."""
         info = kind_info(kind)
         for version in reversed(info.versions):
-            path = path_of(info, version, namespace) if namespace else path_of_kind(info, version)
+            path = object_path(info, version, namespace) if namespace else kind_path(info, version)
             answer = await self.transport.ask(HttpRequest("GET", path))
             if answer.code == 200:
                 return _items_in(answer)
@@ -141,13 +141,13 @@ class Cluster:
 
 
 def _items_in(answer: HttpAnswer) -> Sequence[Obj]:
-    items: Sequence[Obj] = decoded(answer.body).get("items") or ()
+    items: Sequence[Obj] = decode_object(answer.body).get("items") or ()
     return items
 
 
 def _object_path(kind: str, obj: Mapping[str, Any]) -> str:
     metadata = obj["metadata"]
-    return path_of(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
+    return object_path(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
 
 
 def _missing_queue_message(

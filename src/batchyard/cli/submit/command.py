@@ -21,27 +21,40 @@ from batchyard.api.scheme import kind_info
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
-from batchyard.cli.cluster_access import ClusterTarget, reading
+from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.cli.submit import manifests
 from batchyard.cli.submit.cluster import Cluster, SubmitError
-from batchyard.cli.submit.manifests import CONTAINER, JobRequest, job_of, megabytes, parts_of, stem_of
-from batchyard.cli.submit.progress import JobProgress, ProgressMessage, SubmitOutput, has_begun, terminated
-from batchyard.client.informer import Cache, Informer, InformerScope
+from batchyard.cli.submit.manifests import (
+    CONTAINER,
+    JobRequest,
+    archive_config_maps,
+    format_megabytes,
+    job_manifest,
+    job_name_prefix,
+)
+from batchyard.cli.submit.progress import (
+    JobProgress,
+    ProgressMessage,
+    SubmitOutput,
+    has_container_started,
+    terminated_state_of,
+)
+from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import failure_reason
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.wall import sleep_for, wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.platform.data_dir import KUBECONFIG
+from batchyard.server.platform.data_dir import KUBECONFIG_FILE
 
 # --- options ---
 #
 # The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast.
 
 
-class WithCommand(TyperCommand):
+class CommandWithArguments(TyperCommand):
     """A Typer command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -63,7 +76,7 @@ def command_line(context: typer.Context) -> Sequence[str]:
     return argv
 
 
-def pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
+def parse_pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
     """Parse the values of an option as NAME=VALUE pairs; raise BadParameter if one is malformed."""
     parsed = {}
     for text in values or ():
@@ -189,7 +202,7 @@ class JobFollower:
             scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
             scheme.POD: self._pod_selector,
         }
-        self._cache = Cache()
+        self._cache = ObjectCache()
         self._informers = [
             Informer(kind_info(kind), self._cache, 0, InformerScope(job_request.namespace, selector))
             for kind, selector in selectors.items()
@@ -267,7 +280,7 @@ class JobFollower:
         """Poll the queue position while the Job is pending, and the warnings about pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                is_starting = not has_begun(pod) and terminated(pod) is None
+                is_starting = not has_container_started(pod) and terminated_state_of(pod) is None
                 if is_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
                     self._report_all(self._progress.process_warning(pod["metadata"]["name"], *warning))
             if self._progress.is_pending:
@@ -278,7 +291,7 @@ class JobFollower:
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
-        if name not in self._logs and has_begun(pod):
+        if name not in self._logs and has_container_started(pod):
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
@@ -292,7 +305,7 @@ class JobFollower:
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
             if answer.code == _NOT_FOUND or (
-                is_complete and (current_pod is None or terminated(current_pod) is not None)
+                is_complete and (current_pod is None or terminated_state_of(current_pod) is not None)
             ):
                 return
             if answer.code >= 400:
@@ -349,7 +362,7 @@ class LogReader:
 
 
 #: Errors that the command prints as one line, without a traceback.
-REFUSALS: Final = (SubmitError, *cluster_access.REFUSALS)
+SUBMIT_ERRORS: Final = (SubmitError, *cluster_access.REQUEST_ERRORS)
 
 
 async def submit_job(
@@ -359,7 +372,7 @@ async def submit_job(
     submit_output: SubmitOutput,
 ) -> int:
     """Create the Job and, unless detached, follow it to its end; return the exit code."""
-    read = reading(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
+    read = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
     access = await read()
     job_request = replace(job_request, namespace=job_request.namespace or access.namespace)
     archive = None if packed_folder is None else packed_folder.content
@@ -368,7 +381,7 @@ async def submit_job(
         cluster = Cluster(transport, access.url)
         await cluster.check(job_request)
         job = await cluster.create(
-            job_of(job_request, archive), [] if archive is None else parts_of(job_request, archive)
+            job_manifest(job_request, archive), [] if archive is None else archive_config_maps(job_request, archive)
         )
         submit_output.report(_created_message(job_request, job))
         if packed_folder is not None:
@@ -421,7 +434,7 @@ def _created_message(job_request: JobRequest, job: Any) -> ProgressMessage:
 
 
 def _shipped_message(packed_folder: manifests.PackedFolder) -> ProgressMessage:
-    line = f"{packed_folder.files} files shipped, {megabytes(len(packed_folder.content))}"
+    line = f"{packed_folder.files} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded:
         line += f"; left out: {', '.join(packed_folder.excluded)}"
     return ProgressMessage(
@@ -452,7 +465,7 @@ def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
     context = f" --context {shlex.quote(request.context)}" if request.context else ""
     if request.context and not request.kubeconfig:
         return f"kubectl{context}"
-    kubeconfig_path = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
+    kubeconfig_path = request.kubeconfig or str((request.data_dir / KUBECONFIG_FILE).resolve())
     return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context}"
 
 
@@ -465,8 +478,8 @@ def run(request: SubmitRequest) -> int:
     job_request = _with_name(request.job_request)
     packed_folder = _pack_folder(request)
     archive = None if packed_folder is None else packed_folder.content
-    job = job_of(job_request, archive)
-    config_maps = [] if archive is None else parts_of(job_request, archive)
+    job = job_manifest(job_request, archive)
+    config_maps = [] if archive is None else archive_config_maps(job_request, archive)
     faults = read_manifests([("submit", json.dumps(job))]).faults
     if faults:
         output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
@@ -477,7 +490,7 @@ def run(request: SubmitRequest) -> int:
     submit_output = SubmitOutput(is_json=request.output_format is DocumentFormat.JSON)
     try:
         return asyncio.run(submit_job(request, job_request, packed_folder, submit_output))
-    except REFUSALS as error:
+    except SUBMIT_ERRORS as error:
         output.fail(f"batchyard: {error}")
 
 
@@ -486,7 +499,7 @@ def _with_name(job_request: JobRequest) -> JobRequest:
     if job_request.name:
         return job_request
     suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_SUFFIX_LENGTH]
-    return replace(job_request, name=f"{stem_of(job_request.argv)}-{suffix}")
+    return replace(job_request, name=f"{job_name_prefix(job_request.argv)}-{suffix}")
 
 
 def _pack_folder(request: SubmitRequest) -> manifests.PackedFolder | None:
@@ -510,7 +523,7 @@ def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(cls=WithCommand)
+@app.command(cls=CommandWithArguments)
 def submit(
     context: typer.Context,
     queue: Queue,
@@ -549,9 +562,9 @@ def submit(
     pods_in_parallel = parallelism or completions or 1
     job_request = replace(
         job_request,
-        environment=pairs("--env", env),
-        annotations=pairs("--annotation", annotation),
-        node_selector=pairs("--node-selector", node_selector),
+        environment=parse_pairs("--env", env),
+        annotations=parse_pairs("--annotation", annotation),
+        node_selector=parse_pairs("--node-selector", node_selector),
         tolerations=[parse_toleration(toleration_text) for toleration_text in toleration or ()],
         completions=completions or pods_in_parallel,
         parallelism=pods_in_parallel,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj
-from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL_FILE
 
 #: The number of archive bytes in one ConfigMap, which may hold at most 1 MiB.
 PART_SIZE: Final = 900 * 1024
@@ -71,7 +71,7 @@ class JobRequest:
     checkpoint_folder: str = ""
 
 
-def job_of(job_request: JobRequest, archive: bytes | None) -> Obj:
+def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
     """Return the manifest of the Job. If there is an archive, the pods mount the ConfigMaps of `parts_of`."""
     spec: dict[str, Any] = {
         "suspend": True,  # Kueue resumes the Job when it admits the Workload
@@ -92,7 +92,7 @@ def job_of(job_request: JobRequest, archive: bytes | None) -> Obj:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def parts_of(job_request: JobRequest, archive: bytes) -> Sequence[Obj]:
+def archive_config_maps(job_request: JobRequest, archive: bytes) -> Sequence[Obj]:
     """Return the ConfigMaps that together hold an archive, in order."""
     return [
         {
@@ -106,7 +106,7 @@ def parts_of(job_request: JobRequest, archive: bytes) -> Sequence[Obj]:
     ]
 
 
-def owned(config_map: Obj, job: Mapping[str, Any]) -> Obj:
+def with_job_owner(config_map: Obj, job: Mapping[str, Any]) -> Obj:
     """Return a ConfigMap with the created Job as its owner, so that both are garbage-collected together."""
     owner = {
         "apiVersion": "batch/v1",
@@ -119,12 +119,12 @@ def owned(config_map: Obj, job: Mapping[str, Any]) -> Obj:
     return {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [owner]}}
 
 
-def unpacking(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FOLDER) -> str:
+def unpack_script(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FOLDER) -> str:
     """Return the shell script that unpacks the archive parts into the work folder and execs its arguments."""
     return _UNPACK_SCRIPT.format(parts=parts_folder, work=work_folder)
 
 
-def stem_of(argv: Sequence[str]) -> str:
+def job_name_prefix(argv: Sequence[str]) -> str:
     """Return a Job name prefix for a command: the name of its first script, or else of its program."""
     script = next((argument for argument in argv if re.search(r"\.(py|sh)$", argument)), argv[0])
     stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
@@ -146,7 +146,7 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = []
     container: dict[str, Any] = {"name": CONTAINER, "image": job_request.image, "command": list(job_request.argv)}
     if archive is not None:
-        container["command"] = ["sh", "-c", unpacking(), "batchyard-submit", *job_request.argv]
+        container["command"] = ["sh", "-c", unpack_script(), "batchyard-submit", *job_request.argv]
         container["workingDir"] = _WORK_FOLDER
         mounts += [
             {"name": "parts", "mountPath": _PARTS_FOLDER, "readOnly": True},
@@ -204,10 +204,10 @@ def _part_key(number: int) -> str:
 #: The maximum size of an archive in bytes: ConfigMaps are for programs, not data, as API servers hold them in memory.
 PACKED_MAX: Final = 8 * 1024 * 1024
 #: The maximum size of a folder in bytes; larger folders are rejected before packing.
-FILES_MAX: Final = 100 * 1024 * 1024
-LEFT_OUT: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard"})
+FOLDER_SIZE_MAX: Final = 100 * 1024 * 1024
+EXCLUDED_FOLDERS: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard"})
 #: Files that mark excluded folders: virtual environments, and data directories with a platform's keys.
-_EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL)
+_EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL_FILE)
 _FILES_SHOWN_MAX: Final = 5
 #: The modification time of all archive members: the earliest time that zip files, such as wheels, can store.
 _MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
@@ -242,8 +242,8 @@ def pack(folder: Path) -> PackedFolder:
     try:
         entries = list(_entries_below(root, root, excluded))
         size = sum(entry.size for entry in entries)
-        if size > FILES_MAX:
-            raise PackingError(_too_large_message(folder, size, FILES_MAX, "", entries))
+        if size > FOLDER_SIZE_MAX:
+            raise PackingError(_too_large_message(folder, size, FOLDER_SIZE_MAX, "", entries))
         content = gzip.compress(_make_archive(entries), mtime=0)
     except OSError as error:
         raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
@@ -262,7 +262,7 @@ def _entries_below(folder: Path, root: Path, excluded: list[str]) -> Iterator[_F
             _check_link(path, root)
             yield _FolderEntry(name, path, 0)
         elif stat.S_ISDIR(mode):
-            if path.name in LEFT_OUT or any((path / mark).exists() for mark in _EXCLUDING_FILES):
+            if path.name in EXCLUDED_FOLDERS or any((path / mark).exists() for mark in _EXCLUDING_FILES):
                 excluded.append(f"{name}/")
                 continue
             yield _FolderEntry(name, path, 0)
@@ -304,14 +304,14 @@ def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
 
 def _too_large_message(folder: Path, size: int, limit: int, size_kind: str, entries: Sequence[_FolderEntry]) -> str:
     largest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
-    largest_names = ", ".join(f"{entry.name} ({megabytes(entry.size)})" for entry in largest)
+    largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest)
     message = (
-        f"{folder}: {megabytes(size)}{size_kind}, more than the limit of {megabytes(limit)}; the largest files:"
+        f"{folder}: {format_megabytes(size)}{size_kind}, more than the limit of {format_megabytes(limit)}; the largest files:"
         f" {largest_names}"
     )
     return f"{message}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
 
 
-def megabytes(size: int) -> str:
+def format_megabytes(size: int) -> str:
     """Format a number of bytes in decimal MB, or in kB below 0.1 MB."""
     return f"{size / 1_000_000:.1f} MB" if size >= 100_000 else f"{size / 1000:.1f} kB"

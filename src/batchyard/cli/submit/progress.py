@@ -92,7 +92,7 @@ class JobProgress:
                 self._early_messages.append(message)
             else:
                 yield message
-        terminated_state = terminated(pod)
+        terminated_state = terminated_state_of(pod)
         if terminated_state is not None and terminated_state.get("exitCode"):
             self._exit_codes.setdefault(name, terminated_state["exitCode"])
 
@@ -143,7 +143,7 @@ class JobProgress:
         return codes[-1] if codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
 
 
-def terminated(pod: Obj) -> Mapping[str, Any] | None:
+def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
     """Return the terminated state of a pod's main container; None if the container has not terminated."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         if status["name"] == CONTAINER:
@@ -152,7 +152,7 @@ def terminated(pod: Obj) -> Mapping[str, Any] | None:
     return None
 
 
-def has_begun(pod: Obj) -> bool:
+def has_container_started(pod: Obj) -> bool:
     """Return whether the main container of a pod has started, so that its log exists."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
@@ -182,14 +182,14 @@ def _why_pending(workload: Obj, reserved: Mapping[str, Any]) -> str:
 def _pod_message(pod: Obj) -> ProgressMessage | None:
     """Return the message for a pod's state; None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
-    terminated_state = terminated(pod)
+    terminated_state = terminated_state_of(pod)
     if terminated_state is not None:
         code = terminated_state.get("exitCode", 0)
         reasons = [terminated_state[field] for field in ("reason", "message") if terminated_state.get(field)]
         reason_note = f" ({': '.join(reasons)})" if reasons and reasons != ["Error"] else ""
         line = f"pod {name} failed with exit code {code}{reason_note}"
         return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
-    if has_begun(pod):
+    if has_container_started(pod):
         node = (pod.get("spec") or {}).get("nodeName") or ""
         node_note = f" on {node}" if node else ""
         return ProgressMessage("PodRunning", f"pod {name} runs{node_note}", {"pod": name, "node": node})

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_status
-from batchyard.api.times import format_time, parse_time, window_of
+from batchyard.api.times import format_time, parse_time, reservation_window
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
 
@@ -118,9 +118,9 @@ def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
 
 def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
     """Return the time from which the machines of a reservation can be used."""
-    return window_of(reservation, start_of(cluster)).start
+    return reservation_window(reservation, start_of(cluster)).start
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
     """Return the time at which the machines of a reservation are reclaimed; None: never."""
-    return window_of(reservation, start_of(cluster)).end
+    return reservation_window(reservation, start_of(cluster)).end

@@ -56,7 +56,7 @@ class MachineType:
     #: Hourly prices by billing model.
     prices: "Prices"
     #: Whether auto-provisioning may choose this type for pods that do not name it.
-    is_made_unasked: bool = True
+    is_auto_provisionable: bool = True
 
 
 class Prices(NamedTuple):
@@ -230,12 +230,15 @@ def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -
             for cpus in sizes["cpus"]:
                 on_demand, memory = cpus * cpu_price + cpus * memory_per_cpu * gib_price // _GIB, cpus * memory_per_cpu
                 reserved, flex_start = (
-                    on_demand * meta.parse(fractions[billing_model]) // meta.NANO for billing_model in _DERIVED_MODELS
+                    on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO
+                    for billing_model in _DERIVED_MODELS
                 )
-                spot = on_demand * meta.parse(row["price"]["spot"]) // meta.NANO
+                spot = on_demand * meta.parse_quantity(row["price"]["spot"]) // meta.NANO
                 prices = Prices(on_demand, spot, reserved, flex_start)
                 name, milli = f"{family}-{shape}-{cpus}", cpus * 1000
-                yield MachineType(name, family, milli, milli, memory, None, None, 0, prices, is_made_unasked=False)
+                yield MachineType(
+                    name, family, milli, milli, memory, None, None, 0, prices, is_auto_provisionable=False
+                )
 
 
 def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
@@ -255,7 +258,7 @@ def _update_prices(prices: Prices, row: Mapping[str, Any], fractions: Mapping[st
     if ON_DEMAND in row:
         on_demand = _to_micro_dollars(row[ON_DEMAND])
         reserved, flex_start = (
-            on_demand * meta.parse(fractions[billing_model]) // meta.NANO for billing_model in _DERIVED_MODELS
+            on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO for billing_model in _DERIVED_MODELS
         )
     return Prices(
         on_demand,
@@ -266,4 +269,4 @@ def _update_prices(prices: Prices, row: Mapping[str, Any], fractions: Mapping[st
 
 
 def _to_micro_dollars(dollars: str | int | float) -> MicroDollars:
-    return meta.parse(dollars) // 1000
+    return meta.parse_quantity(dollars) // 1000

@@ -131,7 +131,7 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
 def _dollars(text: str | None) -> MicroDollars | None:
     """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
-        return None if text is None else max(0, meta.parse(text) // 1000)
+        return None if text is None else max(0, meta.parse_quantity(text) // 1000)
     except ValueError:
         return None
 

@@ -8,7 +8,14 @@ from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs, in_words, share
+from batchyard.dashboard.data_source import (
+    Model,
+    NamespaceAccess,
+    Query,
+    ViewInputs,
+    format_resource_amount,
+    usage_fraction,
+)
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -25,7 +32,7 @@ def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     pools: dict[str, list[Model]] = {}
     node_objects = source.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
-        pools.setdefault(pool_of(obj), []).append(
+        pools.setdefault(node_pool_name(obj), []).append(
             _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
         )
     node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
@@ -53,14 +60,14 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | No
     cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
     return {
         **cell,
-        "pool": pool_of(node_object),
+        "pool": node_pool_name(node_object),
         "labels": dict(sorted((node_object["metadata"].get("labels") or {}).items())),
         "pods": [_pod_row(pod_view(obj), obj) for obj in visible_pods[:PODS_MAX]],
         "hidden": len(pods) - len(visible_pods),
     }
 
 
-def cluster_figures(source: ViewInputs) -> Model:
+def cluster_summary(source: ViewInputs) -> Model:
     """Return the number of nodes, and the requested share of their total capacity."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
@@ -71,16 +78,16 @@ def cluster_figures(source: ViewInputs) -> Model:
         "resources": [
             {
                 "resource": resource,
-                "used": in_words(resource, used.get(resource, 0)),
-                "capacity": in_words(resource, capacity[resource]),
-                "share": share(used.get(resource, 0), capacity[resource]),
+                "used": format_resource_amount(resource, used.get(resource, 0)),
+                "capacity": format_resource_amount(resource, capacity[resource]),
+                "share": usage_fraction(used.get(resource, 0), capacity[resource]),
             }
             for resource in resources
         ],
     }
 
 
-def pool_of(obj: Obj) -> str:
+def node_pool_name(obj: Obj) -> str:
     """Return the node pool of a node, or a default name for nodes without a pool."""
     return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
@@ -121,9 +128,9 @@ def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) ->
     usage = [
         {
             "resource": resource,
-            "used": in_words(resource, requested.get(resource, 0)),
-            "capacity": in_words(resource, view.allocatable.get(resource, 0)),
-            "share": share(requested.get(resource, 0), view.allocatable.get(resource, 0)),
+            "used": format_resource_amount(resource, requested.get(resource, 0)),
+            "capacity": format_resource_amount(resource, view.allocatable.get(resource, 0)),
+            "share": usage_fraction(requested.get(resource, 0), view.allocatable.get(resource, 0)),
         }
         for resource in resources
     ]
@@ -175,7 +182,7 @@ def _pod_row(view: PodView, obj: Obj) -> Model:
         "name": view.name,
         "phase": view.phase,
         "workload": annotation(obj, well_known.WORKLOAD) or "",
-        "requests": ", ".join(f"{r} {in_words(r, amount)}" for r, amount in view.requests if r != "pods"),
+        "requests": ", ".join(f"{r} {format_resource_amount(r, amount)}" for r, amount in view.requests if r != "pods"),
     }
 
 

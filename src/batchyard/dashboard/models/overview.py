@@ -6,12 +6,20 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, seconds
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, duration_seconds
 from batchyard.dashboard.data_source import PENDING, Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
-from batchyard.dashboard.models.nodes import cluster_figures
-from batchyard.dashboard.models.queues import local_queues, queue_line
-from batchyard.dashboard.models.rows import Reasons, comparison, main_usage, row_at, row_of, time_of, usage_of
+from batchyard.dashboard.models.nodes import cluster_summary
+from batchyard.dashboard.models.queues import cluster_queue_row, local_queues
+from batchyard.dashboard.models.rows import (
+    SharedPendingReasons,
+    dominant_usage_rows,
+    format_timestamp,
+    quota_usage_rows,
+    shadow_comparison,
+    workload_row,
+    workload_row_by_key,
+)
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.quota import QuotaNode
 
@@ -24,8 +32,8 @@ def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model
     """Return the overview model; users without access to ClusterQueues get their LocalQueues instead."""
     model: Model = {}
     if scope.may_list_all(scheme.NODE):
-        model["cluster"] = cluster_figures(source)
-    model |= comparison(source, scope)
+        model["cluster"] = cluster_summary(source)
+    model |= shadow_comparison(source, scope)
     if scope.may_list_all(scheme.CLUSTER_QUEUE):
         model |= _cluster_queue_rows(source)
     else:
@@ -38,7 +46,7 @@ def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model
 def _cluster_queue_rows(source: ViewInputs) -> Model:
     queues = source.queue_source.snapshot.queues
     names = sorted(queues)
-    rows = [queue_line(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
+    rows = [cluster_queue_row(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
     return {"queues": rows, "queuesCount": len(names)}
 
 
@@ -48,12 +56,16 @@ def _all_workloads(source: ViewInputs) -> Model:
     admitted = [workload for queue in queues.values() for workload in queue.workloads.values()]
     latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted, key=_reserved_at)
     first_pending = heapq.nsmallest(WORKLOADS_SHOWN_MAX, _first_pending_workloads(source), key=lambda place: place[:2])
-    reasons = Reasons()
+    reasons = SharedPendingReasons()
     return {
         "runningCount": len(admitted),
-        "running": [row for workload in latest if (row := row_at(source, workload.key))],
+        "running": [row for workload in latest if (row := workload_row_by_key(source, workload.key))],
         "waitingCount": sum(map(source.queue_source.count_pending, queues)),
-        "waiting": [reasons.reported(view, row) for _, _, view in first_pending if (row := row_at(source, view.key))],
+        "waiting": [
+            reasons.reported(view, row)
+            for _, _, view in first_pending
+            if (row := workload_row_by_key(source, view.key))
+        ],
     }
 
 
@@ -74,12 +86,12 @@ def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> Model
     waiting = [entry for entry in entries if entry.state == PENDING]
     latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, running, key=lambda entry: entry.view.reserved_at or 0)
     first = heapq.nsmallest(WORKLOADS_SHOWN_MAX, waiting, key=lambda entry: (-entry.view.priority, entry.view.queued))
-    reasons = Reasons()
+    reasons = SharedPendingReasons()
     return {
         "runningCount": len(running),
-        "running": [row_of(source, entry.view, entry.obj) for entry in latest],
+        "running": [workload_row(source, entry.view, entry.obj) for entry in latest],
         "waitingCount": len(waiting),
-        "waiting": [reasons.reported(entry.view, row_of(source, entry.view, entry.obj)) for entry in first],
+        "waiting": [reasons.reported(entry.view, workload_row(source, entry.view, entry.obj)) for entry in first],
     }
 
 
@@ -105,8 +117,8 @@ def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
 def _cohort_tree(source: ViewInputs, node: QuotaNode) -> Model:
     queue = source.queue_source.snapshot.queue_of.get(node)
     children = [_cohort_tree(source, node.children[name]) for name in sorted(node.children)]
-    usage = usage_of(source.queue_source.snapshot, node)
-    fields = {"name": node.name, "usage": usage, "bars": main_usage(usage), "children": children}
+    usage = quota_usage_rows(source.queue_source.snapshot, node)
+    fields = {"name": node.name, "usage": usage, "bars": dominant_usage_rows(usage), "children": children}
     if queue is None:
         counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
         return {"kind": "Cohort", **fields, **counts}
@@ -155,8 +167,8 @@ def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     queues = sorted({histories_by_key[key].queue for key in numbers if key in histories_by_key})
     return {
         "by": grouping,
-        "origin": time_of(since),
-        "to": float(seconds(source.now - since)),
+        "origin": format_timestamp(since),
+        "to": float(duration_seconds(source.now - since)),
         "lanes": _lanes(spans, numbers, since),
         "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in numbers],
         "queues": queues,
@@ -228,8 +240,8 @@ def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -
             row, row_count = row_count, row_count + 1
         if span.end is not None:
             heapq.heappush(busy_rows, (span.end, row))
-        end = None if span.end is None else seconds(span.end - since)
-        bars.append([seconds(span.start - since), end, row, numbers[span.workload], span.outcome])
+        end = None if span.end is None else duration_seconds(span.end - since)
+        bars.append([duration_seconds(span.start - since), end, row, numbers[span.workload], span.outcome])
     return bars, row_count
 
 
@@ -247,5 +259,7 @@ def _preemptions(
         for mark in histories[key].marks if key in histories else ():
             preemptor = source.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
             if preemptor is not None and preemptor.key in numbers and mark.at >= since:
-                preemptions.append({"at": seconds(mark.at - since), "victim": number, "by": numbers[preemptor.key]})
+                preemptions.append(
+                    {"at": duration_seconds(mark.at - since), "victim": number, "by": numbers[preemptor.key]}
+                )
     return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))

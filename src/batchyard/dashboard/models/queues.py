@@ -6,13 +6,27 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import Model, NamespaceAccess, PageWindow, Query, ViewInputs, in_words, window_of
+from batchyard.dashboard.data_source import (
+    Model,
+    NamespaceAccess,
+    PageWindow,
+    Query,
+    ViewInputs,
+    format_resource_amount,
+    requested_page,
+)
 from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
-from batchyard.dashboard.models.rows import Reasons, main_usage, row_at, time_of, usage_of
+from batchyard.dashboard.models.rows import (
+    SharedPendingReasons,
+    dominant_usage_rows,
+    format_timestamp,
+    quota_usage_rows,
+    workload_row_by_key,
+)
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
-def queue_line(source: ViewInputs, queue: ClusterQueue) -> Model:
+def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> Model:
     """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
     ready = source.queue_source.readiness(queue.name)
     admitted = sum(workload.is_admitted for workload in queue.workloads.values())
@@ -25,7 +39,7 @@ def queue_line(source: ViewInputs, queue: ClusterQueue) -> Model:
         "admitted": admitted,
         "active": ready.active,
         "why": "" if ready.active else ready.message,
-        "bars": main_usage(usage_of(source.queue_source.snapshot, queue.node)),
+        "bars": dominant_usage_rows(quota_usage_rows(source.queue_source.snapshot, queue.node)),
     }
 
 
@@ -79,7 +93,7 @@ _END_OF_PENDING_EVENTS: Final = (RESERVED, FINISHED, DELETED)
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
-def series_of(source: ViewInputs, queue: str) -> Model | None:
+def queue_time_series(source: ViewInputs, queue: str) -> Model | None:
     """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
     histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
     if not histories:
@@ -92,8 +106,8 @@ def series_of(source: ViewInputs, queue: str) -> Model | None:
         for at, flavor, resource, amount in _usage_changes(history):
             usage.setdefault((flavor, resource), []).append((at, amount))
     return {
-        "from": time_of(start),
-        "to": time_of(source.now),
+        "from": format_timestamp(start),
+        "to": format_timestamp(source.now),
         "pending": _running_sums(_all_changes(histories, _pending_changes), start, step, len(times)),
         "running": _running_sums(_all_changes(histories, _running_changes), start, step, len(times)),
         "usage": [
@@ -108,7 +122,7 @@ def series_of(source: ViewInputs, queue: str) -> Model | None:
 
 
 def _formatted_series(resource: str, values: list[int]) -> Model:
-    return {"values": values, "most": in_words(resource, max(values))}
+    return {"values": values, "most": format_resource_amount(resource, max(values))}
 
 
 def _all_changes(
@@ -163,7 +177,7 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | N
     """Return the model of one ClusterQueue, None if it does not exist; hidden Workloads appear only as positions."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
-    name, window = query.get("name", ""), window_of(source, query)
+    name, window = query.get("name", ""), requested_page(source, query)
     cluster_queue = source.queue_source.snapshot.queues.get(name)
     if cluster_queue is None:
         return None
@@ -171,8 +185,8 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | N
     preemption = spec.get("preemption") or {}
     admitted = sorted(cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key))
     visible = [workload for workload in admitted if scope.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])]
-    running = [row for workload in visible[: window.limit] if (row := row_at(source, workload.key))]
-    queue_row = queue_line(source, cluster_queue)
+    running = [row for workload in visible[: window.limit] if (row := workload_row_by_key(source, workload.key))]
+    queue_row = cluster_queue_row(source, cluster_queue)
     return {
         **{field: value for field, value in queue_row.items() if field != "bars"},
         "path": [node.name for node in cluster_queue.node.path[:-1]],
@@ -182,22 +196,22 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | N
             "stop policy": cluster_queue.view.stop_policy,
             "admission checks": ", ".join(cluster_queue.view.admission_checks) or "none",
         },
-        "usage": usage_of(source.queue_source.snapshot, cluster_queue.node),
+        "usage": quota_usage_rows(source.queue_source.snapshot, cluster_queue.node),
         "localQueues": local_queues(source, scope, name),
         "line": _pending_rows(source, scope, name, window),
         "offset": window.offset,
         "limit": window.limit,
         "running": running,
         "hiddenRunning": len(admitted) - len(visible),
-        "series": series_of(source, name),
+        "series": queue_time_series(source, name),
     }
 
 
 def _pending_rows(source: ViewInputs, scope: NamespaceAccess, name: str, window: PageWindow) -> list[Model]:
     """Return the rows of the pending Workloads in scheduling order."""
     first = source.queue_source.first_pending(name, window.offset + window.limit)
-    rows, reasons = list[Model](), Reasons()
+    rows, reasons = list[Model](), SharedPendingReasons()
     for position, view in enumerate(first, 1):
-        row = row_at(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
+        row = workload_row_by_key(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
         rows.append({"position": position, **({"hidden": True} if row is None else reasons.reported(view, row))})
     return rows[window.offset :]

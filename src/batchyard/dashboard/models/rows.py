@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from batchyard.accounting.accounts import USES, StatementLine
-from batchyard.accounting.records import UNUSED, CostReportRow, dollars, report
-from batchyard.accounting.records import share as share_of_costs
+from batchyard.accounting.records import UNUSED, CostReportRow, format_dollars, make_cost_report
+from batchyard.accounting.records import percentage as share_of_costs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.times import format_time
@@ -16,38 +16,38 @@ from batchyard.dashboard.data_source import (
     NamespaceAccess,
     Query,
     ViewInputs,
-    in_words,
-    owner_of,
-    share,
-    state_of,
+    first_owner,
+    format_resource_amount,
+    usage_fraction,
+    workload_state,
 )
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def row_of(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
+def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
     """Return the row of a Workload in a list."""
-    state = state_of(view, obj)
+    state = workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
     reason, message = _state_reason(obj, state)
     return {
         "namespace": view.namespace,
         "name": view.name,
-        "owner": owner_of(obj),
+        "owner": first_owner(obj),
         "queue": view.queue.partition("/")[2],
         "clusterQueue": queue,
         "state": state,
         "priority": view.priority,
         "pods": sum(pod_set.count for pod_set in view.pod_sets),
-        "created": time_of(view.created),
+        "created": format_timestamp(view.created),
         "since": _state_since(view, obj, state),
         "reason": reason,
         "why": message,
     }
 
 
-class Reasons:
+class SharedPendingReasons:
     """Pending reasons, shared by Workloads of equal shape in one namespace and ClusterQueue.
 
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
@@ -66,13 +66,13 @@ class Reasons:
         return {**row, "reason": reason, "why": why}
 
 
-def row_at(source: ViewInputs, key: str) -> Model | None:
+def workload_row_by_key(source: ViewInputs, key: str) -> Model | None:
     """Return the row of the Workload with a key; None if the Workload no longer exists."""
     workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
-    return None if workload is None else row_of(source, workload_view(workload), workload)
+    return None if workload is None else workload_row(source, workload_view(workload), workload)
 
 
-def time_of(instant: Instant) -> str:
+def format_timestamp(instant: Instant) -> str:
     """Format an instant as a timestamp in whole seconds."""
     return format_time(instant // SECOND * SECOND)
 
@@ -83,7 +83,7 @@ def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
     condition_types |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
     since: Any = condition and condition.get("lastTransitionTime")
-    return str(since) if since else time_of(view.waiting_since)
+    return str(since) if since else format_timestamp(view.waiting_since)
 
 
 def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
-def usage_of(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
+def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
     """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
         fr
@@ -110,7 +110,7 @@ def usage_of(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def main_usage(rows: Iterable[Model]) -> list[Model]:
+def dominant_usage_rows(rows: Iterable[Model]) -> list[Model]:
     """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
     dominant: dict[str, Model] = {}
     for row in rows:
@@ -137,20 +137,20 @@ def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
     row: Model = {
         "flavor": flavor,
         "resource": resource,
-        "nominal": in_words(resource, nominal),
-        "quota": in_words(resource, quota),
-        "used": in_words(resource, used),
-        "borrowed": in_words(resource, borrowed),
-        "lent": in_words(resource, lent),
-        "filled": share(min(used, quota), scale),
-        "over": share(max(0, used - quota), scale),
-        "lentShare": share(min(lent, max(0, scale - used)), scale),
+        "nominal": format_resource_amount(resource, nominal),
+        "quota": format_resource_amount(resource, quota),
+        "used": format_resource_amount(resource, used),
+        "borrowed": format_resource_amount(resource, borrowed),
+        "lent": format_resource_amount(resource, lent),
+        "filled": usage_fraction(min(used, quota), scale),
+        "over": usage_fraction(max(0, used - quota), scale),
+        "lentShare": usage_fraction(min(lent, max(0, scale - used)), scale),
         "isIdle": not quota and not used,
         "isBorrowing": borrowed > 0,
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    return row | {name: in_words(resource, value) for name, value in limits.items() if value is not None}
+    return row | {name: format_resource_amount(resource, value) for name, value in limits.items() if value is not None}
 
 
 def _lendable_amount(node: QuotaNode, fr: int) -> int:
@@ -201,21 +201,24 @@ def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
         records = list(source.reader.list(scheme.COST_RECORD))
     else:
         records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
-    reports = {grouping: report(records, grouping, 0, source.now + 1) for grouping in ("team", "clusterqueue", "pool")}
+    reports = {
+        grouping: make_cost_report(records, grouping, 0, source.now + 1)
+        for grouping in ("team", "clusterqueue", "pool")
+    }
     team_report = reports["team"]
     if team_report.begin is None or team_report.through is None:
         return {"kept": False}
     return _cost_model(
         [(grouping, cost_report.rows) for grouping, cost_report in reports.items()],
-        time_of(team_report.begin),
-        time_of(team_report.through),
+        format_timestamp(team_report.begin),
+        format_timestamp(team_report.through),
     )
 
 
 def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
     tables = [{"by": grouping, "rows": _cost_table_rows(rows)} for grouping, rows in groups]
     total = sum(row.total for row in groups[0][1])
-    return {"kept": True, "from": begin, "through": through, "total": f"${dollars(total)}", "tables": tables}
+    return {"kept": True, "from": begin, "through": through, "total": f"${format_dollars(total)}", "tables": tables}
 
 
 def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[Model]:
@@ -229,12 +232,12 @@ def _cost_row(row: CostReportRow, total: int) -> Model:
     return {
         "name": row.name,
         "cents": row.total,
-        "cost": f"${dollars(row.total)}",
+        "cost": f"${format_dollars(row.total)}",
         "percent": share_of_costs(row.total, total),
         "nodeHours": f"{row.node_hours:,.1f}",
         "acceleratorHours": f"{row.accelerator_hours:,.1f}",
         "uses": [
-            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share_of_costs(row.cents[use], total)}
+            {"use": use, "cost": f"${format_dollars(row.cents[use])}", "percent": share_of_costs(row.cents[use], total)}
             for use in USES
             if row.cents.get(use)
         ],
@@ -266,12 +269,12 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
+def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
     """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
         return {}
-    divergences = [divergence for divergence in results.partings if workload in ("", divergence.workload)]
+    divergences = [divergence for divergence in results.recent_divergences if workload in ("", divergence.workload)]
     fields = {
         "agreed": results.agreed(),
         "parted": results.parted(),
@@ -282,8 +285,8 @@ def comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -
 
 def _divergence_row(divergence: SchedulerDivergence) -> Model:
     return {
-        "at": time_of(divergence.at),
-        "since": time_of(divergence.since),
+        "at": format_timestamp(divergence.at),
+        "since": format_timestamp(divergence.since),
         "type": divergence.kind,
         "workload": divergence.workload,
         "message": divergence.message,

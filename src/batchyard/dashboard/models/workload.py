@@ -16,11 +16,11 @@ from batchyard.dashboard.data_source import (
     Query,
     ViewInputs,
     WorkloadListEntry,
-    in_words,
-    window_of,
+    format_resource_amount,
+    requested_page,
 )
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
-from batchyard.dashboard.models.rows import comparison, row_of, time_of
+from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison, workload_row
 
 PODS_MAX: Final = 200
 EVENTS_MAX: Final = 100
@@ -36,7 +36,7 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model 
     if obj is None:
         return None
     view = workload_view(obj)
-    row = row_of(source, view, obj)
+    row = workload_row(source, view, obj)
     position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
     pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
     model: Model = {
@@ -49,7 +49,7 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model 
         "conditions": [_condition_model(entry) for entry in (obj.get("status") or {}).get("conditions") or ()],
         "answers": {subresource: f"{_api_path(view)}/{subresource}" for subresource in _queried_subresources(view)},
     }
-    model |= comparison(source, scope, view.key)
+    model |= shadow_comparison(source, scope, view.key)
     if position is not None:
         model["position"] = position + 1
     if pods is not None:
@@ -73,7 +73,7 @@ def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadV
     """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
     history = source.history.workload_histories.get(view.uid)
     if history is None:
-        yield {"what": "created", "at": time_of(view.created)}
+        yield {"what": "created", "at": format_timestamp(view.created)}
         return
     events: list[tuple[WorkloadMark, Model]] = [(mark, _event_model(source, scope, mark)) for mark in history.marks]
     visible_histories = (
@@ -91,11 +91,11 @@ def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadV
 
 
 def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> Model:
-    return {"what": "preempts", "at": time_of(mark.at), "workload": victim.key}
+    return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
 def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> Model:
-    event: Model = {"what": mark.event, "at": time_of(mark.at), "reason": mark.reason, "message": mark.message}
+    event: Model = {"what": mark.event, "at": format_timestamp(mark.at), "reason": mark.reason, "message": mark.message}
     if mark.preemptor_uid:
         preemptor = source.history.workload_histories.get(mark.preemptor_uid)
         is_visible = preemptor is not None and scope.may_list(scheme.WORKLOAD, preemptor.namespace)
@@ -115,11 +115,15 @@ def _pod_set_model(view: WorkloadView, number: int) -> Model:
         ),
         None,
     )
-    requests = {r: in_words(r, amount) for r, amount in pod_set.template.requests if r != "pods"}
+    requests = {r: format_resource_amount(r, amount) for r, amount in pod_set.template.requests if r != "pods"}
     model: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
         model["flavors"] = [
-            {"resource": resource, "flavor": flavor, "used": in_words(resource, dict(holding.usage).get(resource, 0))}
+            {
+                "resource": resource,
+                "flavor": flavor,
+                "used": format_resource_amount(resource, dict(holding.usage).get(resource, 0)),
+            }
             for resource, flavor in sorted(holding.flavors.items())
         ]
     return model
@@ -154,7 +158,7 @@ def _pod_row(obj: Obj) -> Model:
         "phase": "Terminating" if view.deleting else view.phase,
         "podSet": label(obj, well_known.POD_SET) or "",
         "node": view.node_name,
-        "since": time_of(view.started if view.started is not None else view.created),
+        "since": format_timestamp(view.started if view.started is not None else view.created),
         "why": "" if view.node_name or view.is_terminal else view.unplaced,
     }
 
@@ -209,7 +213,7 @@ _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
-    window = window_of(source, query)
+    window = requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
     matching = _filter_entries(source, visible, query)
     states = Counter(map(_STATE_OF_ENTRY, matching))
@@ -218,7 +222,7 @@ def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model
         matching = [entry for entry in matching if entry.state == state]
     page = matching[window.offset : window.offset + window.limit]
     return {
-        "rows": [row_of(source, entry.view, entry.obj) for entry in page],
+        "rows": [workload_row(source, entry.view, entry.obj) for entry in page],
         "count": len(matching),
         "offset": window.offset,
         "limit": window.limit,

@@ -534,7 +534,7 @@ def _plan_writes(key: Key, job: Obj, plan: JobPlan, created_pods: Sequence[Obj])
     for new_pod in created_pods:
         outcome.add(Create(new_pod), [_pod_event(key, "SuccessfulCreate", "Created", new_pod)])
     if created_pods:
-        outcome.if_refused = partial(_rejection_event, key)
+        outcome.event_if_rejected = partial(_rejection_event, key)
     if plan.status is not None and plan.status != job.get("status"):
         writes.append(UpdateStatus({**job, "status": plan.status}))
     outcome.events += [EventRecord(key, *each) for each in plan.reported]

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, boolean, whole_number, with_metadata, with_path
-from batchyard.api.schema import meaning_of
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.meta import Obj, annotation, parse_boolean, parse_integer, with_metadata, with_path
+from batchyard.api.schema import semantic_equality
+from batchyard.api.views.node import pods_running_at_once
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework.workloads import (
     InvalidPodSetInfo,
@@ -19,7 +19,7 @@ from batchyard.jobframework.workloads import (
     topology_request,
     without_duplicate_env,
 )
-from batchyard.jobs.job.spec import parsed, total, union
+from batchyard.jobs.job.spec import parse_indexes, total, union
 
 POD_SET: Final = "main"
 
@@ -46,7 +46,7 @@ class JobIntegration:
         status = job.get("status") or {}
         uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         done = status.get("succeeded", 0) + len(uncounted)
-        return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
+        return bool(status.get("ready", 0) + done >= pods_running_at_once(job["spec"]))
 
     def ending(self, job: Obj) -> JobCompletion | None:
         """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
@@ -65,7 +65,7 @@ class JobIntegration:
         pod_set: dict[str, Any] = {
             "name": POD_SET,
             "template": without_duplicate_env(_without_controller_labels(template)),
-            "count": pods_at_once(job["spec"]),
+            "count": pods_running_at_once(job["spec"]),
             "topologyRequest": topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
         minimum = _parallelism_min(job)
@@ -115,7 +115,7 @@ def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]
 
 def _parallelism_min(job: Obj) -> int | None:
     value = annotation(job, well_known.MIN_PARALLELISM)
-    return None if value is None else whole_number(value)
+    return None if value is None else parse_integer(value)
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
@@ -123,7 +123,7 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
-    if boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):
+    if parse_boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):
         job = with_path(job, ("spec", "completions"), count)
     return job
 
@@ -140,7 +140,7 @@ def _restore_template(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
     restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
-    if meaning_of(scheme.JOB).is_same("PodTemplateSpec", restored, template):
+    if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored, template):
         return job
     return with_path(job, _TEMPLATE, restored)
 
@@ -151,5 +151,5 @@ def _ended_pods(job: Obj, completions: int) -> int:
     if job["spec"].get("completionMode") != "Indexed":
         ended: int = status.get("succeeded", 0)
         return ended
-    done, failed = (parsed(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
+    done, failed = (parse_indexes(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
     return total(union(done, failed))

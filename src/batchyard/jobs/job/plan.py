@@ -32,7 +32,7 @@ from batchyard.jobs.job.spec import (
     index_due_after,
     is_counted,
     observe_job,
-    parsed,
+    parse_indexes,
     policy_decision,
     since_success,
     total,
@@ -77,7 +77,7 @@ def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
 @lru_cache(maxsize=64)
 def _parse_indexes(text: str, completions: int) -> Spans:
     """Parse the indexes of a rule, up to 64 KB; cached, because each pod change reconciles the Job."""
-    return parsed(text, completions)
+    return parse_indexes(text, completions)
 
 
 FAILURE_TARGET: Final = "FailureTarget"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, annotation, finalizers_of, find_condition, is_true, whole_number, without_finalizer
+from batchyard.api.meta import Obj, annotation, finalizers_of, find_condition, is_true, parse_integer, without_finalizer
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, backoff
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
 
 Rule: TypeAlias = Mapping[str, Any]
 
@@ -132,12 +132,12 @@ Spans: TypeAlias = tuple[tuple[int, int], ...]
 NONE: Final[Spans] = ()
 
 
-def parsed(text: str | None, completions: int) -> Spans:
+def parse_indexes(text: str | None, completions: int) -> Spans:
     """Parse a list of indexes such as `0-2,5`; invalid parts and indexes beyond the completions are ignored."""
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")
-        first, last = whole_number(start), whole_number(end if dash else start)
+        first, last = parse_integer(start), parse_integer(end if dash else start)
         if first is not None and last is not None and first <= last and first < completions:
             spans.append((first, min(last, completions - 1)))
     return _merge_spans(spans)
@@ -393,7 +393,7 @@ def since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> 
 
 def due_after(failures: list[Instant]) -> Instant:
     """Return when pods may be created after these failures."""
-    return failures[-1] + backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
+    return failures[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
 
 
 def index_due_after(failed: Obj) -> Instant:
@@ -401,7 +401,7 @@ def index_due_after(failed: Obj) -> Instant:
     failure_count = annotation_count(failed, well_known.INDEX_FAILURES) + annotation_count(
         failed, well_known.INDEX_IGNORED_FAILURES
     )
-    return finished_at(failed) + backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
+    return finished_at(failed) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
 
 
 def finished_at(pod: Obj) -> Instant:
@@ -456,7 +456,7 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
     succeeded = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
     failed = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
     active = [pod for pod in pods if pod.active]
-    recorded = parsed(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
+    recorded = parse_indexes(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
     all_succeeded = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
     final_failures = _failed_indexes(spec, status, pods)
     successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
@@ -488,7 +488,7 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
     """Return the indexes that have finally failed."""
     if spec.backoff_limit_per_index is None:
         return NONE
-    recorded = parsed(status.get("failedIndexes"), spec.completions or 0)
+    recorded = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
     return with_indexes(recorded, [pod.index for pod in pods if _fails_index(pod, spec, spec.backoff_limit_per_index)])
 
 

@@ -14,7 +14,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.defaults import with_defaults
 from batchyard.api.errors import ApiError, Forbidden, InvalidObject
 from batchyard.api.meta import Key, Obj, controller_of, controller_reference, group_kind, key_of, with_path
-from batchyard.api.schema import completed
+from batchyard.api.schema import fill_defaults
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import (
     Create,
@@ -115,7 +115,7 @@ def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the pod template with the position labels of the Job and the subdomain of host names."""
-    template_with_defaults = completed("PodTemplateSpec", template["spec"]["template"])
+    template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if has_host_names(jobset):
         spec["subdomain"] = subdomain(jobset)
@@ -224,7 +224,7 @@ class _JobSetPass(NamedTuple):
         if self.draft.is_changed:
             self.writes.append(UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *note) for note in self.draft.notes]
-        return ReconcileResult(self.writes, events, if_refused=partial(_rejection_event, self.key))
+        return ReconcileResult(self.writes, events, event_if_rejected=partial(_rejection_event, self.key))
 
 
 class JobSetController:

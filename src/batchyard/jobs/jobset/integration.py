@@ -5,7 +5,7 @@ from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.views.node import pods_running_at_once
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework.workloads import (
     InvalidPodSetInfo,
@@ -57,7 +57,7 @@ class JobSetIntegration:
         """Return the pods of succeeded replicas, which no longer need quota."""
         succeeded = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
-            {"name": replicated["name"], "count": done * pods_at_once(replicated["template"]["spec"])}
+            {"name": replicated["name"], "count": done * pods_running_at_once(replicated["template"]["spec"])}
             for replicated in job["spec"].get("replicatedJobs") or ()
             if 0 < (done := succeeded.get(replicated["name"], 0)) <= replicated.get("replicas", 1)
         ]
@@ -111,6 +111,6 @@ def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": replicated["name"],
         "template": without_duplicate_env(template),
-        "count": replicas * pods_at_once(replicated["template"]["spec"]),
+        "count": replicas * pods_running_at_once(replicated["template"]["spec"]),
         "topologyRequest": topology,
     }

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.patterns import is_found
+from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.node import pods_at_once
+from batchyard.api.views.node import pods_running_at_once
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
@@ -58,7 +58,7 @@ def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool
 def _is_ready(job: Obj) -> bool:
     """Report whether the number of ready and succeeded pods of a Job reaches the number that run at once."""
     status = job.get("status") or {}
-    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_at_once(job["spec"]))
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
 
 
 NORMAL: Final = "Normal"
@@ -273,7 +273,7 @@ def _matches(rule: Rule, job: Obj) -> bool:
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
         return False
-    if patterns and not any(is_found(pattern, condition.get("message", "")) for pattern in patterns):
+    if patterns and not any(matches_anywhere(pattern, condition.get("message", "")) for pattern in patterns):
         return False
     name, targets = replicated_job_name(job), rule.get("targetReplicatedJobs")
     return bool(name) and (not targets or name in targets)

@@ -16,16 +16,16 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.validation import rules
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import (
-    CONFIG,
-    CREATE,
+    CONFIG_ERROR,
+    CREATE_ERROR,
     ConfigData,
     ContainerError,
     InputError,
     find_config_map,
     find_secret,
-    no_config_map,
-    no_secret,
-    quoted,
+    missing_config_map_message,
+    missing_secret_message,
+    quote_like_go,
 )
 
 # --- downward api ---
@@ -58,7 +58,7 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 # --- fields ---
 
 
-def variable_of_field(pod_fields: PodFields, path: str) -> str:
+def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
     """Return the value of a `fieldRef` for an environment variable. InputError if the field is not supported."""
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
@@ -74,10 +74,10 @@ def variable_of_field(pod_fields: PodFields, path: str) -> str:
             return _host_addresses(pod_fields.node)[0]
         case "status.hostIPs":
             return ",".join(_host_addresses(pod_fields.node))
-    return text_of_field(pod_fields.pod, path)
+    return field_value_for_file(pod_fields.pod, path)
 
 
-def text_of_field(pod: Obj, path: str) -> str:
+def field_value_for_file(pod: Obj, path: str) -> str:
     """Return the value of a metadata field for a downward API file. InputError if the field is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field, subscript = _split_field_path(path)
@@ -86,7 +86,7 @@ def text_of_field(pod: Obj, path: str) -> str:
     match path:
         case "metadata.annotations" | "metadata.labels":
             entries: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
-            return "\n".join(f"{key}={quoted(value)}" for key, value in sorted(entries.items()))
+            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(entries.items()))
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
             return str(metadata.get(field.removeprefix("metadata.")) or "")
     raise InputError(f"unsupported fieldPath: {path}")
@@ -100,8 +100,8 @@ def _split_field_path(path: str) -> tuple[str, str | None]:
 
 def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str) -> str:
     if field not in {"metadata.annotations", "metadata.labels"}:
-        raise InputError(f"fieldPath {quoted(path)} does not support subscript")
-    errors = rules.qualified_name(key.lower() if field == "metadata.annotations" else key)
+        raise InputError(f"fieldPath {quote_like_go(path)} does not support subscript")
+    errors = rules.qualified_name_errors(key.lower() if field == "metadata.annotations" else key)
     if errors:
         raise InputError(f"invalid key subscript in {path}: {';'.join(errors)}")
     return str((metadata.get(field.removeprefix("metadata.")) or {}).get(key, ""))
@@ -125,7 +125,7 @@ def _host_addresses(node: Obj | None) -> list[str]:
 # --- resources ---
 
 
-def text_of_resource(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
+def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
     `default_container` is used if the selector names no container. An unset limit defaults to the smaller of the pod's
@@ -138,11 +138,11 @@ def text_of_resource(pod_fields: PodFields, selector: Mapping[str, Any], default
         raise InputError(f"unsupported container resource : {resource}")
     container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
     amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    nano = meta.parse(amounts.get(name) or "0")
+    nano = meta.parse_quantity(amounts.get(name) or "0")
     if kind == "limits" and not nano and name in _NODE_LIMITED_RESOURCES:
         nano = _default_limit(pod_fields, name)
     unit = 1_000_000 if name == "cpu" else meta.NANO
-    divisor = meta.parse(selector.get("divisor") or "1") or meta.NANO
+    divisor = meta.parse_quantity(selector.get("divisor") or "1") or meta.NANO
     return str(-(-_divide_rounding_up(nano, unit) // _divide_rounding_up(divisor, unit)))
 
 
@@ -150,7 +150,7 @@ def _default_limit(pod_fields: PodFields, name: str) -> int:
     """Return the value that an unset limit defaults to, in billionths; 0 if it is unknown."""
     allocatable: Mapping[str, Any] = ((pod_fields.node or {}).get("status") or {}).get("allocatable") or {}
     pod_limits: Mapping[str, Any] = (pod_fields.pod["spec"].get("resources") or {}).get("limits") or {}
-    limits = [meta.parse(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
+    limits = [meta.parse_quantity(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
     return min((nano for nano in limits if nano), default=0)
 
 
@@ -174,12 +174,12 @@ def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
 
 #: Maximum length of one argument or variable, and of all variables or the command together. Source: execve(2) of Linux
 #: (MAX_ARG_STRLEN, and a quarter of the default stack limit).
-LONGEST: Final = 128 * 1024
-TOTAL: Final = 2 * 1024 * 1024
+ARGUMENT_LENGTH_MAX: Final = 128 * 1024
+ARGUMENTS_LENGTH_MAX: Final = 2 * 1024 * 1024
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
-def expand(text: str, lookup: Callable[[str], str | None]) -> str:
+def expand_references(text: str, lookup: Callable[[str], str | None]) -> str:
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
@@ -194,15 +194,15 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
         if value is None:
             return match.group(0)
         length += len(value)
-        if length > LONGEST:
-            raise too_long()
+        if length > ARGUMENT_LENGTH_MAX:
+            raise too_long_error()
         return value
 
     end = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
     return _REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
 
 
-def too_long() -> InputError:
+def too_long_error() -> InputError:
     """Return the error for a command line or environment that is too long, with the message of execve(2)."""
     return InputError("argument list too long")
 
@@ -217,7 +217,7 @@ def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]
             missing[name] = None
         return value
 
-    return expand(text, lookup), sorted(missing)
+    return expand_references(text, lookup), sorted(missing)
 
 
 # --- services ---
@@ -299,10 +299,10 @@ def _variable_prefix(name: str) -> str:
 _FindConfig = Callable[[Reader, str, str], ConfigData | None]
 #: For each reference field: the lookup function, the kind for messages, and the message for a missing object.
 _REFERENCE_KINDS: Final[Mapping[str, tuple[_FindConfig, str, Callable[[str], str]]]] = {
-    "configMapRef": (find_config_map, "ConfigMap", no_config_map),
-    "secretRef": (find_secret, "Secret", no_secret),
-    "configMapKeyRef": (find_config_map, "ConfigMap", no_config_map),
-    "secretKeyRef": (find_secret, "Secret", no_secret),
+    "configMapRef": (find_config_map, "ConfigMap", missing_config_map_message),
+    "secretRef": (find_secret, "Secret", missing_secret_message),
+    "configMapKeyRef": (find_config_map, "ConfigMap", missing_config_map_message),
+    "secretKeyRef": (find_secret, "Secret", missing_secret_message),
 }
 
 
@@ -314,10 +314,10 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
     try:
         variables = _environment_variables(pod_fields_of(pod, addresses, reader), container, reader)
     except InputError as error:
-        raise ContainerError(CONFIG, str(error)) from error
+        raise ContainerError(CONFIG_ERROR, str(error)) from error
     for name, value in variables.items():
         if "\0" in value:
-            raise ContainerError(CREATE, f"environment variable {name} contains a null byte")
+            raise ContainerError(CREATE_ERROR, f"environment variable {name} contains a null byte")
     return variables
 
 
@@ -327,15 +327,15 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
     ContainerError if they are too long for a process.
     """
     argv: list[str] = []
-    remaining = TOTAL
+    remaining = ARGUMENTS_LENGTH_MAX
     try:
         for argument in [*(container.get("command") or ()), *(container.get("args") or ())]:
-            argv.append(expand(argument, variables.get))
+            argv.append(expand_references(argument, variables.get))
             remaining -= len(argv[-1])
             if remaining < 0:
-                raise too_long()
+                raise too_long_error()
     except InputError as error:
-        raise ContainerError(CREATE, str(error)) from error
+        raise ContainerError(CREATE_ERROR, str(error)) from error
     return argv
 
 
@@ -344,22 +344,22 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
     has_links, has_network = spec.get("enableServiceLinks") is not False, bool(pod_fields.addresses)
     services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
     variables: dict[str, str] = {}
-    remaining = TOTAL
+    remaining = ARGUMENTS_LENGTH_MAX
     for source in container.get("envFrom") or ():
         object_variables = _variables_from_object(source, namespace, reader)
         remaining -= sum(len(name) + len(value) for name, value in object_variables.items())
         if remaining < 0:
-            raise too_long()
+            raise too_long_error()
         variables.update(object_variables)
     for variable in container.get("env") or ():
         if variable.get("value"):
-            value: str | None = expand(variable["value"], ChainMap(variables, services).get)
+            value: str | None = expand_references(variable["value"], ChainMap(variables, services).get)
         else:
             value = _value_from_source(pod_fields, container, variable.get("valueFrom") or {}, reader)
         if value is not None:
             remaining -= len(variable["name"]) + len(value)
             if remaining < 0:
-                raise too_long()
+                raise too_long_error()
             variables[variable["name"]] = value
     return {**{name: value for name, value in services.items() if name not in variables}, **variables}
 
@@ -380,9 +380,9 @@ def _value_from_source(
 ) -> str | None:
     """Return the value of an `env` entry from its `valueFrom`; None if the variable stays unset."""
     if source.get("fieldRef"):
-        return variable_of_field(pod_fields, source["fieldRef"]["fieldPath"])
+        return field_value_for_variable(pod_fields, source["fieldRef"]["fieldPath"])
     if source.get("resourceFieldRef"):
-        return text_of_resource(pod_fields, source["resourceFieldRef"], container["name"])
+        return resource_field_value(pod_fields, source["resourceFieldRef"], container["name"])
     if source.get("fileKeyRef"):
         raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
     for field in ("configMapKeyRef", "secretKeyRef"):

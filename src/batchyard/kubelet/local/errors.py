@@ -15,9 +15,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import Reader
 
-CONFIG: Final = "CreateContainerConfigError"
+CONFIG_ERROR: Final = "CreateContainerConfigError"
 """The waiting reason of a container whose configuration cannot be created."""
-CREATE: Final = "CreateContainerError"
+CREATE_ERROR: Final = "CreateContainerError"
 """The waiting reason of a container that the container runtime would reject."""
 
 
@@ -59,7 +59,7 @@ _ESCAPES: Final = {
 }
 
 
-def quoted(text: str) -> str:
+def quote_like_go(text: str) -> str:
     """Quote a text as Go's `%q` does; unprintable characters become escapes."""
     return f'"{"".join(map(_escape_character, text))}"'
 
@@ -110,12 +110,12 @@ def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
     return ConfigData({key: value.decode("utf-8", "surrogateescape") for key, value in contents.items()}, contents)
 
 
-def no_config_map(name: str) -> str:
+def missing_config_map_message(name: str) -> str:
     """Return the kubelet's message for a missing ConfigMap."""
     return f'configmap "{name}" not found'
 
 
-def no_secret(name: str) -> str:
+def missing_secret_message(name: str) -> str:
     """Return the kubelet's message for a missing Secret."""
     return f'secret "{name}" not found'
 

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.api.schema.scalars import pull_policy
-from batchyard.base.instant import MINUTE, SECOND, Instant, backoff
+from batchyard.api.schema.scalars import default_pull_policy
+from batchyard.base.instant import MINUTE, SECOND, Instant, exponential_backoff
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.errors import ContainerError, find_secret, quoted
+from batchyard.kubelet.local.errors import ContainerError, find_secret, quote_like_go
 from batchyard.kubelet.local.pod_actions import ContainerStart
 from batchyard.kubelet.local.runs import ObservedRun, image_run_request
 from batchyard.kubelet.local.status import UNKNOWN, StartProblem
@@ -35,7 +35,7 @@ _REFERENCE: Final = re.compile(
 _DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
 
 
-class ImageRow(NamedTuple):
+class ImageMapping(NamedTuple):
     """One configured mapping of images to an environment, a root filesystem, the machine itself, or an engine."""
 
     #: A glob for the image's name, as written or in its short form; `*` also matches `/`.
@@ -60,9 +60,9 @@ class ImageRow(NamedTuple):
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
 
 
-def image_row(fields: Mapping[str, Any]) -> ImageRow:
+def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
     """Return the image mapping of a validated row in `spec.local.images` of a Cluster."""
-    return ImageRow(
+    return ImageMapping(
         fields["match"],
         fields.get("environment") or "",
         fields.get("root") or "",
@@ -73,23 +73,25 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
     )
 
 
-def find_row(image: str, mappings: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
+def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Sequence[str] = ()) -> ImageMapping:
     """Return the first mapping that matches an image, else one to the first usable engine; ContainerError if none."""
     _reject_invalid(image)
     default_engine = engines[0] if engines else ""
     mapping = next(
-        (mapping for mapping in mappings if matches(image, mapping.match)), ImageRow(image, engine=default_engine)
+        (mapping for mapping in mappings if matches_image(image, mapping.match)),
+        ImageMapping(image, engine=default_engine),
     )
     if mapping.engine and mapping.engine not in engines:
         raise ContainerError(
-            ERR_IMAGE_PULL, f"image {quoted(image)} comes from {mapping.engine}, which is not usable on this node"
+            ERR_IMAGE_PULL,
+            f"image {quote_like_go(image)} comes from {mapping.engine}, which is not usable on this node",
         )
     if mapping.engine or mapping.environment or mapping.root or mapping.machine:
         return mapping
-    raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
+    raise ContainerError(ERR_IMAGE_PULL, not_mapped_message(image))
 
 
-def reference(image: str) -> str:
+def full_image_reference(image: str) -> str:
     """Return the full reference of an image: with the default registry host and the tag `latest` if unset."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
@@ -97,7 +99,7 @@ def reference(image: str) -> str:
     return with_host if "@" in with_host or ":" in with_host.rpartition("/")[2] else f"{with_host}:latest"
 
 
-def matches(image: str, pattern: str) -> bool:
+def matches_image(image: str, pattern: str) -> bool:
     """Report whether a glob matches an image; `python` and `docker.io/library/python:latest` match each other."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
@@ -112,18 +114,18 @@ def short_name(image: str) -> str:
     return name.removesuffix(":latest")
 
 
-def not_mapped(image: str) -> str:
+def not_mapped_message(image: str) -> str:
     """Return the error message for an image that is neither mapped nor available from a container engine."""
     return (
-        f"no container engine can pull image {quoted(image)}:"
+        f"no container engine can pull image {quote_like_go(image)}:"
         f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
     )
 
 
-def backing_off(image: str, error: ContainerError) -> ContainerError:
+def image_pull_back_off_error(image: str, error: ContainerError) -> ContainerError:
     """Return the ImagePullBackOff error that is reported while the next pull is delayed after `error`."""
     return ContainerError(
-        IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quoted(image)}: {error.reason}: {error.message}"
+        IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quote_like_go(image)}: {error.reason}: {error.message}"
     )
 
 
@@ -133,8 +135,8 @@ def _reject_invalid(image: str) -> None:
     if match is not None and (repository := _uppercase_repository(match["name"])):
         error = f"invalid reference format: repository name ({repository}) must be lowercase"
     if error:
-        reason = f"couldn't parse image name {quoted(image)}: {error}"
-        raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quoted(image)}: {reason}")
+        reason = f"couldn't parse image name {quote_like_go(image)}: {error}"
+        raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quote_like_go(image)}: {reason}")
 
 
 def _uppercase_repository(name: str) -> str:
@@ -201,7 +203,7 @@ def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWa
 
 
 def image_pull_request(
-    pod: Obj, start: ContainerStart, mapping: ImageRow, pull_request: ImageRequest, sources: ImageSources
+    pod: Obj, start: ContainerStart, mapping: ImageMapping, pull_request: ImageRequest, sources: ImageSources
 ) -> Obj:
     """Return the run request for a container's image pull."""
     name: str = start.container.spec.get("image") or ""
@@ -216,7 +218,7 @@ def image_pull_request(
         "engine": mapping.engine,
         "cacheBytes": sources.cache_bytes,
         "named": mapping.image or name,
-        "reference": reference(mapping.image or name),
+        "reference": full_image_reference(mapping.image or name),
         "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
         "workingDir": start.container.spec.get("workingDir") or "",
         "auth": credentials(pod, sources.reader),
@@ -224,9 +226,9 @@ def image_pull_request(
     return image_run_request(pod, spec)
 
 
-def effective_policy(policy: str, mapping: ImageRow) -> str:
+def effective_policy(policy: str, mapping: ImageMapping) -> str:
     """Return the pull policy to use; for an image replaced by a mapping, `Always` means the default policy."""
-    return pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
+    return default_pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 
 def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
@@ -259,13 +261,13 @@ def _basic_auth(entry: Mapping[str, Any]) -> str:
 def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
     failures = int(last_pull.obj["spec"]["failures"])
     next_request = ImageRequest(_pull_number(last_pull) + 1, failures + 1)
-    wait = backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
+    wait = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
     reason = last_pull.status.get("reason") or ERR_IMAGE_PULL
     error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last_pull.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:
         wait = _BACKOFF_MIN
     elif now >= last_pull.ended_at + _ERROR_REPORT_TIME:
-        error = backing_off(str(last_pull.obj["spec"]["image"]), error)
+        error = image_pull_back_off_error(str(last_pull.obj["spec"]["image"]), error)
     if now >= last_pull.ended_at + wait:
         return next_request
     until = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)

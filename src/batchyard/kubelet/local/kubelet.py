@@ -12,12 +12,12 @@ from batchyard.admission_plugins.service_accounts import ROOT_CERTIFICATE
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.scheme import POD
-from batchyard.api.views.pods import awaits_deletion, is_terminal, is_terminating, node_of
+from batchyard.api.views.pods import awaits_deletion, bound_node, is_terminal, is_terminating
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.containers import RUN
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.kubelet.local.errors import VolumeError, quoted
+from batchyard.kubelet.local.errors import VolumeError, quote_like_go
 from batchyard.kubelet.local.images import (
     ERR_IMAGE_NEVER_PULL,
     ERR_IMAGE_PULL,
@@ -27,7 +27,7 @@ from batchyard.kubelet.local.images import (
     previous_image_problem,
 )
 from batchyard.kubelet.local.pod_actions import (
-    EXPIRED,
+    DEADLINE_EXCEEDED,
     GRACE_MIN,
     ContainerStart,
     ContainerStop,
@@ -42,9 +42,9 @@ from batchyard.kubelet.local.pod_actions import (
     termination_of,
 )
 from batchyard.kubelet.local.run_requests import RunRequests
-from batchyard.kubelet.local.runs import READY, StopRequest, key_of_run, pod_of, run_of, stopped
-from batchyard.kubelet.local.status import StartProblem, StatusInputs, full_name, rejected, status_of
-from batchyard.kubelet.simulated.durations import is_held, remove_work_finalizer
+from batchyard.kubelet.local.runs import READY, StopRequest, key_of_run, pod_of, run_of, with_stop_request
+from batchyard.kubelet.local.status import StartProblem, StatusInputs, full_name, rejected_pod_status, status_of
+from batchyard.kubelet.simulated.durations import is_kept_by_finalizer, remove_work_finalizer
 from batchyard.kubelet.simulated.pod_status import machine_of
 from batchyard.nodes.pods import PodsByNode
 
@@ -76,7 +76,10 @@ def pod_events(
         )
     ):
         yield EventRecord(
-            key, "Normal" if termination.reason == EXPIRED else "Warning", termination.reason, termination.message
+            key,
+            "Normal" if termination.reason == DEADLINE_EXCEEDED else "Warning",
+            termination.reason,
+            termination.message,
         )
     for container_stop in actions.stops:
         yield EventRecord(key, "Normal", "Killing", container_stop.message)
@@ -132,14 +135,14 @@ def _problem_events(key: Key, container: PodContainer, problem: StartProblem) ->
     """Yield the Events for a container that cannot be created, such as for a failed image pull."""
     image = container.spec.get("image") or ""
     if problem.reason == ERR_IMAGE_PULL:
-        yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {problem.message}")
+        yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quote_like_go(image)}: {problem.message}")
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
     elif problem.reason == INVALID_IMAGE_NAME:
         yield EventRecord(key, "Warning", "InspectFailed", problem.message)
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
     elif problem.reason in {IMAGE_PULL_BACK_OFF, ERR_IMAGE_NEVER_PULL}:
         if problem.reason == IMAGE_PULL_BACK_OFF:
-            yield EventRecord(key, "Normal", "BackOff", f"Back-off pulling image {quoted(image)}")
+            yield EventRecord(key, "Normal", "BackOff", f"Back-off pulling image {quote_like_go(image)}")
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
     else:
         if not container.images:
@@ -148,7 +151,7 @@ def _problem_events(key: Key, container: PodContainer, problem: StartProblem) ->
 
 
 def _pulled_event(key: Key, image: str) -> EventRecord:
-    return EventRecord(key, "Normal", "Pulled", f"Container image {quoted(image)} already present on machine")
+    return EventRecord(key, "Normal", "Pulled", f"Container image {quote_like_go(image)} already present on machine")
 
 
 def _waiting_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,7 +243,7 @@ class LocalKubelet:
             return tuple(self._blocked_pods.get(key.namespace, ()))
         is_gone = event.type is _DELETED or is_terminal(event.obj)
         self._pods.observe(key, event.old, None if is_gone else event.obj)
-        is_local = node_of(event.obj) == self._node or key in self._uids
+        is_local = bound_node(event.obj) == self._node or key in self._uids
         return (key,) if is_local and _is_news(event) else ()
 
     def _index_run(self, event: WatchEvent) -> Key:
@@ -265,7 +268,7 @@ class LocalKubelet:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Start and stop a pod's containers and update its status; clean up runs of deleted pods of that name."""
         pod = reader.get(key)
-        is_local = pod is not None and node_of(pod) == self._node
+        is_local = pod is not None and bound_node(pod) == self._node
         uid = pod["metadata"]["uid"] if pod is not None and is_local else ""
         writes = [
             write
@@ -296,7 +299,9 @@ class LocalKubelet:
             actions = stop_actions(pod_state, termination_of(pod_state, now) or graceful_termination(pod, 0), now)
             return self._build_result(pod_state, actions, reader, now)
         live_runs = [run for run in map(run_of, runs) if run.is_alive]
-        stops: list[Write] = [Update(stopped(run, StopRequest(now, 0))) for run in live_runs if run.stop is None]
+        stops: list[Write] = [
+            Update(with_stop_request(run, StopRequest(now, 0))) for run in live_runs if run.stop is None
+        ]
         if any(
             "terminated" not in container.reported.get("state", {})
             for container in pod_state.containers
@@ -304,7 +309,9 @@ class LocalKubelet:
         ):
             result = self._build_result(pod_state, PodActions(has_ended=True), reader, now)
             return ReconcileResult([*stops, *result.writes], result.events)
-        if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
+        if is_kept_by_finalizer(
+            pod
+        ):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
             return ReconcileResult([*stops, *remove_work_finalizer(pod)])
         if live_runs or not awaits_deletion(pod):
             return ReconcileResult(stops)
@@ -318,7 +325,7 @@ class LocalKubelet:
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
             rejection = self._requests.check_admission(pod, self._other_pods(key, reader), reader)
             if rejection is not None:
-                status = rejected(pod, rejection.status, now)
+                status = rejected_pod_status(pod, rejection.status, now)
                 warning = EventRecord(key, "Warning", rejection.reason, rejection.message)
                 return ReconcileResult([UpdateStatus(with_status(pod, status))], [warning])
         pod_state = observed_pod_state(pod, runs)
@@ -414,7 +421,7 @@ class _DesiredRuns(NamedTuple):
 
 
 def _stop_write(container_stop: ContainerStop) -> Write:
-    return Update(stopped(container_stop.run, container_stop.stop))
+    return Update(with_stop_request(container_stop.run, container_stop.stop))
 
 
 def _delete_outdated_runs(start: ContainerStart, request: Obj) -> Iterator[Write]:
@@ -427,7 +434,9 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """Yield the writes that stop the runs of a deleted pod, then those that delete them, the sandbox last."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
-    yield from (Update(stopped(run, StopRequest(now, GRACE_MIN))) for run in container_runs if run.stop is None)
+    yield from (
+        Update(with_stop_request(run, StopRequest(now, GRACE_MIN))) for run in container_runs if run.stop is None
+    )
     if not live_runs:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 

@@ -17,7 +17,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.errors import InputError, quoted
+from batchyard.kubelet.local.errors import InputError, quote_like_go
 
 # --- hostname ---
 # Hostnames of pods, and their hosts files.
@@ -91,7 +91,7 @@ def hosts_file(
 def pod_name(pod: Obj) -> str:
     """Format a pod's name, namespace and uid as in messages of the kubelet, in quotes."""
     metadata = pod["metadata"]
-    return quoted(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
+    return quote_like_go(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
 
 def _truncate_name(name: str) -> str:
@@ -104,7 +104,7 @@ _POD: Final = "pod"
 _REVERSE_SUFFIX: Final = ".in-addr.arpa"
 
 
-def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
+def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the addresses of a DNS name in lowercase; None if the name does not exist."""
     prefix, separator, _ = name.rpartition(f".{domain}")
     if not separator or not name.endswith(f".{domain}"):
@@ -127,7 +127,7 @@ def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service)] or None
 
 
-def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
+def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the DNS names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
     if not name.endswith(_REVERSE_SUFFIX):
         return None

@@ -75,7 +75,9 @@ class LocalNode:
         if renewed_lease is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
             writes.append(Create(renewed_lease) if lease is None else Update(renewed_lease))
         events = [] if conditions.readiness(node) == "True" else [_ready_event(key)]
-        return ReconcileResult(writes, events, parse_time(renewed_lease["spec"]["renewTime"]) + health.BEAT)
+        return ReconcileResult(
+            writes, events, parse_time(renewed_lease["spec"]["renewTime"]) + health.HEARTBEAT_INTERVAL
+        )
 
     def _new_node(self) -> Obj:
         inventory = self._inventory
@@ -119,7 +121,7 @@ def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     renewed_at = lease["spec"].get("renewTime")
-    if renewed_at is not None and parse_time(renewed_at) + health.BEAT > now:
+    if renewed_at is not None and parse_time(renewed_at) + health.HEARTBEAT_INTERVAL > now:
         return lease
     return with_path(lease, ("spec", "renewTime"), format_micro_time(now))
 
@@ -162,7 +164,9 @@ class ContainerDevices:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]) -> Allocation:
+def allocate_devices(
+    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
+) -> Allocation:
     """Allocate devices to each container of a pod that requests some; InputError if too few are free.
 
     `numbers` are the machine's healthy devices, `allocations` the current ones by pod uid. A pod keeps its devices.

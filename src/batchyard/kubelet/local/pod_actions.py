@@ -16,15 +16,15 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.api.views.node import GRACE_MAX
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, backoff
-from batchyard.kubelet.local.errors import quoted
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
+from batchyard.kubelet.local.errors import quote_like_go
 from batchyard.kubelet.local.runs import (
     EXITED,
     READY,
     ObservedRun,
     StopRequest,
-    by_container,
-    images_by_container,
+    group_pulls_by_container,
+    group_runs_by_container,
     run_of,
 )
 
@@ -126,8 +126,8 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     sandbox = next((run for run in observed if not run.container and not run.image_for), None)
     last_sandbox = max((run.sandbox for run in observed), default=-1)
     number = last_sandbox + 1 if sandbox is None else sandbox.sandbox
-    runs_by_container, statuses, spec = by_container(observed), statuses_by_name(pod), pod["spec"]
-    images = images_by_container(observed)
+    runs_by_container, statuses, spec = group_runs_by_container(observed), statuses_by_name(pod), pod["spec"]
+    images = group_pulls_by_container(observed)
 
     def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
@@ -167,8 +167,8 @@ def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
 GRACE_MIN: Final = 2
 #: Source: immediateEvictionGracePeriodSeconds in pkg/kubelet/eviction.
 _EVICTION_GRACE: Final = 1
-EXPIRED: Final = "DeadlineExceeded"
-TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+DEADLINE_MESSAGE: Final = "Pod was active on the node longer than the specified deadline"
 EVICTED: Final = "Evicted"
 
 
@@ -208,7 +208,7 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
         return PodTermination(deleted_at, pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
-        return graceful_termination(pod, expires_at)._replace(reason=EXPIRED, message=TOO_LATE)
+        return graceful_termination(pod, expires_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
     exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
     if exceeded:
         return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
@@ -220,7 +220,7 @@ def _volume_limit_message(pod: Obj, name: str) -> str:
     limits = {
         volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
     }
-    return f"Usage of EmptyDir volume {quoted(name)} exceeds the limit {quoted(str(limits.get(name)))}. "
+    return f"Usage of EmptyDir volume {quote_like_go(name)} exceeds the limit {quote_like_go(str(limits.get(name)))}. "
 
 
 def graceful_termination(pod: Obj, since: Instant) -> PodTermination:
@@ -391,7 +391,7 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
             stops += _stops_after_failure(container, run, pod_state, now)
         elif _restarts(container.role, run, policy):
             early_restarts = _restarts_in_row(run)
-            delay = backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
+            delay = exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
             if run.ended_at + delay > now:
                 backoffs[container.name] = delay
                 check_times.append(run.ended_at + delay)

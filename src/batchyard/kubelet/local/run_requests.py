@@ -15,21 +15,34 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.containers import RUN
 from batchyard.kubelet.local.environment import command_line, environment
-from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError, VolumeError, quoted
+from batchyard.kubelet.local.errors import (
+    CONFIG_ERROR,
+    CREATE_ERROR,
+    ContainerError,
+    InputError,
+    VolumeError,
+    quote_like_go,
+)
 from batchyard.kubelet.local.images import (
+    ImageMapping,
     ImageRequest,
-    ImageRow,
     ImageSources,
     ImageWait,
-    find_row,
+    find_image_mapping,
     image_of,
     image_pull_request,
-    image_row,
+    parse_image_mapping,
 )
 from batchyard.kubelet.local.names import hostname_of
-from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocate_devices, gpu_devices
 from batchyard.kubelet.local.pod_actions import ContainerStart, PodState
-from batchyard.kubelet.local.runs import ObservedRun, container_run_request, refreshed, run_of, sandbox_run_request
+from batchyard.kubelet.local.runs import (
+    ObservedRun,
+    container_run_request,
+    run_of,
+    sandbox_run_request,
+    with_volume_files,
+)
 from batchyard.kubelet.local.security import (
     ROOT,
     ContainerUser,
@@ -43,15 +56,15 @@ from batchyard.kubelet.local.security import (
 from batchyard.kubelet.local.status import StartProblem
 from batchyard.kubelet.local.volumes import (
     Mount,
-    Plan,
-    Token,
+    TokenIssuer,
     VolumeFiles,
+    VolumePlan,
     VolumeSources,
     limited_volumes,
     memory_volumes,
     mounts_of,
-    outlines,
     volume_plans,
+    volume_plans_without_contents,
 )
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.placement.node_info import NodeInfo
@@ -97,7 +110,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     probes = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in probes.items():
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
-            raise ContainerError(CONFIG, f"{name} probe: must specify a handler type")
+            raise ContainerError(CONFIG_ERROR, f"{name} probe: must specify a handler type")
     return {
         name: {**_PROBE_DEFAULTS, **_without_nulls(probe), **_handlers_with_defaults(probe, container, f"{name} probe")}
         for name, probe in probes.items()
@@ -139,9 +152,9 @@ def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: s
         ports_by_name = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
         number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
     if number is None:
-        raise ContainerError(CONFIG, f"{owner}: port {port} not found")
+        raise ContainerError(CONFIG_ERROR, f"{owner}: port {port} not found")
     if not 0 < int(number) <= _PORT_MAX:
-        raise ContainerError(CONFIG, f"{owner}: invalid port number: {number}")
+        raise ContainerError(CONFIG_ERROR, f"{owner}: invalid port number: {number}")
     return int(number)
 
 
@@ -149,7 +162,7 @@ _MESSAGE_PATH: Final = "/dev/termination-log"
 _MESSAGE_POLICY: Final = "File"
 
 
-def no_fault(_: str) -> str:
+def accept_any_profile(_: str) -> str:
     """Return '' for any seccomp profile: all profiles count as valid."""
     return ""
 
@@ -158,7 +171,7 @@ def no_fault(_: str) -> str:
 class NodeSettings:
     """The machine's settings for all pods, from `spec.local` of the Cluster object."""
 
-    images: Sequence[ImageRow] = ()
+    images: Sequence[ImageMapping] = ()
     #: The machine's directories that pods may mount as hostPath volumes.
     host_paths: Sequence[str] = ()
     #: The user of containers that specify none.
@@ -176,13 +189,13 @@ class NodeSettings:
     #: Whether pods may use the machine's network, including services on the loopback interface.
     host_network: bool = False
     #: Returns why a seccomp profile of this machine cannot be loaded, by its name; '' if it can.
-    profile_fault: Callable[[str], str] = no_fault
+    profile_fault: Callable[[str], str] = accept_any_profile
 
 
 class ResolvedImage(NamedTuple):
     """The image mapping of a container, and the image's metadata if an engine provides it."""
 
-    row: ImageRow
+    row: ImageMapping
     image: Mapping[str, Any]
 
 
@@ -193,7 +206,7 @@ class ContainerInputs:
     #: The pod's addresses, the primary one first.
     addresses: Sequence[str] = ()
     #: The pod's volumes, by name.
-    volumes: Mapping[str, Plan] = field(default_factory=dict)
+    volumes: Mapping[str, VolumePlan] = field(default_factory=dict)
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
     #: The image of the container to create; None for a mapped image.
@@ -208,7 +221,7 @@ class ContainerRunSpec(NamedTuple):
     mounts: Sequence[Mount]
 
 
-def container_run(
+def build_container_run(
     pod: Obj,
     container: Mapping[str, Any],
     attempt: int,
@@ -218,7 +231,9 @@ def container_run(
 ) -> ContainerRunSpec:
     """Return the spec of a container run; attempts are counted from 0. ContainerError if it cannot be created."""
     name: str = container["name"]
-    resolved_image = inputs.resolved_image or ResolvedImage(find_row(container.get("image") or "", settings.images), {})
+    resolved_image = inputs.resolved_image or ResolvedImage(
+        find_image_mapping(container.get("image") or "", settings.images), {}
+    )
     reject_unsupported(pod, container, reader, host_network=settings.host_network)
     seccomp = seccomp_of(pod, container, settings.profile_fault)
     devices = inputs.devices.get(name, ContainerDevices())
@@ -252,7 +267,7 @@ def container_run(
     return ContainerRunSpec(spec, mounts)
 
 
-def _image_mounts(mapping: ImageRow) -> list[dict[str, Any]]:
+def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
     """Return the mount of a mapped image's working directory; empty if it has none."""
     folder = mapping.working_dir
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
@@ -297,8 +312,8 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
         argv = [*entrypoint, *(argv or arguments)]
     if not argv:
-        reason = f"image {quoted(container.get('image') or '')} has none"
-        raise ContainerError(CREATE, f"no command specified: {reason}; set the container's command")
+        reason = f"image {quote_like_go(container.get('image') or '')} has none"
+        raise ContainerError(CREATE_ERROR, f"no command specified: {reason}; set the container's command")
     return argv
 
 
@@ -309,7 +324,7 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
     try:
         return {"HOSTNAME": hostname_of(pod, cluster_domain).name}
     except InputError as error:
-        raise ContainerError(CONFIG, str(error)) from error
+        raise ContainerError(CONFIG_ERROR, str(error)) from error
 
 
 def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
@@ -354,7 +369,7 @@ class KubeletRejection(NamedTuple):
         return {"phase": "Failed", "reason": self.reason, "message": f"Pod was rejected: {self.message}"}
 
 
-def allocate(
+def allocate_or_reject(
     pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
     """Allocate devices to a pod's containers, or return the rejection of the pod if that fails.
@@ -362,7 +377,7 @@ def allocate(
     The parameters are those of batchyard.kubelet.local.node.allocation_of.
     """
     try:
-        return allocation_of(pod, resource, numbers, allocations)
+        return allocate_devices(pod, resource, numbers, allocations)
     except InputError as error:
         return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
@@ -432,7 +447,7 @@ def _predicate_rejection(rule: str, reason: str) -> KubeletRejection:
 class RunRequests:
     """Builds the run requests of a node from its settings and GPUs; `token` issues ServiceAccount tokens."""
 
-    def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
+    def __init__(self, node: str, settings: NodeSettings, token: TokenIssuer, gpus: Sequence[Gpu] = ()) -> None:
         self._node = Key(NODE, "", node)
         self._settings = settings
         self._token = token
@@ -452,7 +467,7 @@ class RunRequests:
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
         allocations = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
-        return allocate(pod, GPU, list(self._gpus), allocations)
+        return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
     def sandbox(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the run request for a pod's next sandbox; VolumeError if a volume cannot be created."""
@@ -489,25 +504,27 @@ class RunRequests:
         except VolumeError:
             return None
         files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
-        return refreshed(pod_state.sandbox, files, now)
+        return with_volume_files(pod_state.sandbox, files, now)
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the run request for a container or for its image pull, or the image that the container waits for."""
         pod, sandbox = pod_state.pod, pod_state.sandbox
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
-            mapping = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
+            mapping = find_image_mapping(
+                start.container.spec.get("image") or "", self._settings.images, self._settings.engines
+            )
             image = image_of(start, now) if mapping.engine else {}
             if isinstance(image, ImageRequest):
                 return image_pull_request(pod, start, mapping, image, ImageSources(reader, self._settings.cache_bytes))
             if isinstance(image, ImageWait):
                 return image
-            plans = outlines(pod, self._settings.host_paths)
+            plans = volume_plans_without_contents(pod, self._settings.host_paths)
             devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
             inputs = ContainerInputs(
                 [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(mapping, image)
             )
-            run_spec = container_run(pod, start.container.spec, start.attempt, inputs, self._settings, reader)
+            run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, self._settings, reader)
         except ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
         spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
@@ -526,8 +543,8 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def settings_of(
-    local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = no_fault
+def node_settings(
+    local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
 ) -> NodeSettings:
     """Return the node settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
@@ -535,7 +552,7 @@ def settings_of(
     """
     log = local.get("log") or {}
     return NodeSettings(
-        [image_row(row) for row in local.get("images") or ()],
+        [parse_image_mapping(row) for row in local.get("images") or ()],
         tuple(local.get("hostPaths") or ()),
         log_max_bytes=meta.amount("memory", log.get("size", "10Mi")),
         log_max_files=log.get("files", 5),

@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.interfaces.containers import IMAGES, SANDBOX
-from batchyard.kubelet.local.volumes import Mount, Plan
+from batchyard.interfaces.containers import IMAGE_PULLS, SANDBOX
+from batchyard.kubelet.local.volumes import Mount, VolumePlan
 
 API_VERSION: Final = "node.batchyard.dev/v1alpha1"
 READY: Final = "Ready"
@@ -115,7 +115,7 @@ def run_of(obj: Obj) -> ObservedRun:
     )
 
 
-def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
+def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the image pulls among runs by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda observed: int(observed.obj["spec"].get("number", 0))):
@@ -124,7 +124,7 @@ def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[Ob
     return groups
 
 
-def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
+def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the container runs by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda observed: observed.attempt):
@@ -133,27 +133,29 @@ def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedR
     return groups
 
 
-def container_run_request(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
+def container_run_request(
+    pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, VolumePlan]
+) -> Obj:
     """Return the Run object that requests a container start; the runtime resolves the sources of its mounts."""
     return {**_new_run(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
 def image_run_request(pod: Obj, spec: Mapping[str, Any]) -> Obj:
     """Return the Run object that requests the pull of a container's image."""
-    return _new_run(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
+    return _new_run(pod, f"{IMAGE_PULLS}/{spec['for']}/{spec['number']}", spec)
 
 
-def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
+def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, VolumePlan]) -> Obj:
     """Return the Run object that requests a pod's sandbox, with the volume plans."""
     return {**_new_run(pod, SANDBOX, spec), "volumes": plans}
 
 
-def stopped(run: ObservedRun, stop: StopRequest) -> Obj:
+def with_stop_request(run: ObservedRun, stop: StopRequest) -> Obj:
     """Return the Run object with a stop request."""
     return {**run.obj, "stop": stop._asdict()}
 
 
-def refreshed(run: ObservedRun, plans: Mapping[str, Plan], now: Instant) -> Obj:
+def with_volume_files(run: ObservedRun, plans: Mapping[str, VolumePlan], now: Instant) -> Obj:
     """Return a sandbox's Run object with new volume files."""
     return {**run.obj, "volumes": plans, "filesFrom": now}
 

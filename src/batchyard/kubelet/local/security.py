@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError
+from batchyard.kubelet.local.errors import CONFIG_ERROR, CREATE_ERROR, ContainerError
 from batchyard.kubelet.local.names import pod_name
 
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
@@ -65,7 +65,7 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
         if uid is None and name and not name.isdigit():
             owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
             reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
-            raise ContainerError(CONFIG, f"container has runAsNonRoot and {reason} {owner}")
+            raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {owner}")
         _reject_root(pod, container, uid, ContainerUser(int(name or 0), 0))
     if uid is None and gid is None:
         return None
@@ -98,9 +98,9 @@ def shared_group(pod: Obj) -> int | None:
 def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: ContainerUser) -> None:
     owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
     if uid == 0:
-        raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {owner}")
+        raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")
     if uid is None and default.uid == 0:
-        raise ContainerError(CONFIG, f"container has runAsNonRoot and image will run as root {owner}")
+        raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and image will run as root {owner}")
 
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
@@ -123,12 +123,14 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[
         return {"type": profile["type"]}
     name: str = profile.get("localhostProfile") or ""
     if not name:
-        raise ContainerError(CONFIG, "localhostProfile must be set if seccompProfile type is Localhost.")
+        raise ContainerError(CONFIG_ERROR, "localhostProfile must be set if seccompProfile type is Localhost.")
     if name.startswith("/") or ".." in name.split("/"):
-        raise ContainerError(CONFIG, f"localhostProfile {name} must be a relative path that does not contain '..'")
+        raise ContainerError(
+            CONFIG_ERROR, f"localhostProfile {name} must be a relative path that does not contain '..'"
+        )
     error = profile_error(name)
     if error:
-        raise ContainerError(CREATE, f"failed to create containerd container: {error}")
+        raise ContainerError(CREATE_ERROR, f"failed to create containerd container: {error}")
     return {"type": "Localhost", "profile": name}
 
 
@@ -150,7 +152,7 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
             "hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)"
         )
     if unsupported:
-        raise ContainerError(CONFIG, f"not supported on this node: {'; '.join(unsupported)}")
+        raise ContainerError(CONFIG_ERROR, f"not supported on this node: {'; '.join(unsupported)}")
     _reject_unknown_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
 
 
@@ -202,6 +204,6 @@ def _reject_unknown_runtime_class(name: str, reader: Reader) -> None:
         return
     runtime_class = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
     if runtime_class is None:
-        raise ContainerError(CREATE, f'RuntimeClass "{name}" not found')
+        raise ContainerError(CREATE_ERROR, f'RuntimeClass "{name}" not found')
     if runtime_class.get("handler", "") not in _SUPPORTED_HANDLERS:
-        raise ContainerError(CREATE, f'no runtime for "{runtime_class["handler"]}" is configured')
+        raise ContainerError(CREATE_ERROR, f'no runtime for "{runtime_class["handler"]}" is configured')

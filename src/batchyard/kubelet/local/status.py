@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, find_condition
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import FAILED, PENDING, RUNNING, SUCCEEDED, condition, is_terminal
+from batchyard.api.views.pods import FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal, pod_condition
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.containers import SANDBOX
 from batchyard.kubelet.local.pod_actions import ContainerRole, PodActions, PodContainer, PodState, termination_of
@@ -56,7 +56,7 @@ def container_status(
     The previous status is kept while the container is starting.
     """
     run, reported = container.last_run, container.reported
-    waiting_problem = problem if backoff is None else backing_off(pod, container.name, backoff)
+    waiting_problem = problem if backoff is None else crash_loop_problem(pod, container.name, backoff)
     if run is None:
         return _status_without_runs(container, pod, waiting_problem)
     was_waiting = bool(reported) and "waiting" in reported["state"] and bool(reported["lastState"])
@@ -65,10 +65,10 @@ def container_status(
     previous_run = container.runs[-2] if len(container.runs) > 1 else None
     state, last_state = (
         _container_state(run, waiting_problem, pod),
-        {} if previous_run is None else terminated(previous_run),
+        {} if previous_run is None else terminated_state(previous_run),
     )
     if "waiting" in state and not run.is_alive:
-        last_state = terminated(run)
+        last_state = terminated_state(run)
     is_running = "running" in state
     has_succeeded = container.role is ContainerRole.INIT and not run.is_alive and run.exit_code == 0
     return {
@@ -84,12 +84,12 @@ def container_status(
     }
 
 
-def unknown(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
+def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
     """Return the `terminated` state of a container whose exit code is unknown."""
     return {"terminated": {"exitCode": _KILLED_CODE, "reason": UNKNOWN, "message": message}}
 
 
-def backing_off(pod: Obj, container: str, wait: Duration) -> StartProblem:
+def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem:
     """Return the CrashLoopBackOff problem of a container whose restart is delayed by `wait`."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
@@ -109,7 +109,7 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
         return _waiting_state(pod)
     if run.is_alive:
         return {"running": {"startedAt": format_time(run.started_at)}}
-    return terminated(run) if waiting_problem is None else waiting_problem.state()
+    return terminated_state(run) if waiting_problem is None else waiting_problem.state()
 
 
 def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: Sta
         return {**reported}
     last_state = reported.get("lastState") or {}
     if reported and "running" in reported["state"]:
-        last_state = unknown(_DELETED_MESSAGE)
+        last_state = unknown_state(_DELETED_MESSAGE)
     return {
         **_base_status(container),
         "state": _waiting_state(pod) if waiting_problem is None else waiting_problem.state(),
@@ -153,10 +153,10 @@ def _mount_status(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from {"readOnly": True, "recursiveReadOnly": "Disabled"}.items()
 
 
-def terminated(run: ObservedRun) -> Mapping[str, Any]:
+def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
     """Return the `terminated` state of an ended run."""
     if run.status.get("reason") == UNKNOWN:
-        return unknown()
+        return unknown_state()
     state: dict[str, Any] = {
         "exitCode": run.exit_code,
         "reason": run.status.get("reason") or _termination_reason(run.exit_code),
@@ -187,7 +187,7 @@ def _container_id(run: ObservedRun) -> str:
 _KUBELET_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-class ConditionVerdict(NamedTuple):
+class PodConditionStatus(NamedTuple):
     """The status of a pod condition, with reason and message."""
 
     is_true: bool
@@ -196,7 +196,7 @@ class ConditionVerdict(NamedTuple):
 
     def to_condition(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
         """Return the pod condition of type `kind`; the transition time of `old` is kept if the status is unchanged."""
-        return condition(kind, self.is_true, (self.reason, self.message), old, now)
+        return pod_condition(kind, self.is_true, (self.reason, self.message), old, now)
 
 
 def conditions_of(
@@ -207,11 +207,11 @@ def conditions_of(
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready_condition(pod_state, statuses, phase)
     kubelet_conditions = {
-        "PodReadyToStartContainers": ConditionVerdict(has_sandbox),
+        "PodReadyToStartContainers": PodConditionStatus(has_sandbox),
         "Initialized": _initialized_condition(pod_state, statuses, phase),
         "Ready": _ready_condition(pod, containers_ready),
         "ContainersReady": containers_ready,
-        "PodScheduled": ConditionVerdict(True),
+        "PodScheduled": PodConditionStatus(True),
     }
     return [
         *_foreign_conditions(old),
@@ -225,7 +225,7 @@ def conditions_of(
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
     """Return the conditions of a rejected pod."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    failed = ConditionVerdict(False, "PodFailed")
+    failed = PodConditionStatus(False, "PodFailed")
     return [
         *_foreign_conditions(old),
         *(failed.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")),
@@ -238,9 +238,9 @@ def _foreign_conditions(old: Mapping[str, Mapping[str, Any]]) -> Iterable[Mappin
 
 def _containers_ready_condition(
     pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str
-) -> ConditionVerdict:
+) -> PodConditionStatus:
     if phase in {SUCCEEDED, FAILED}:
-        return ConditionVerdict(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
+        return PodConditionStatus(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
     is_ready = {status["name"]: status["ready"] for status in statuses}
     unready = [
         container.name
@@ -248,13 +248,13 @@ def _containers_ready_condition(
         if container.role is not ContainerRole.INIT and not is_ready[container.name]
     ]
     if unready:
-        return ConditionVerdict(
+        return PodConditionStatus(
             False, "ContainersNotReady", f"containers with unready status: {_format_names(unready)}"
         )
-    return ConditionVerdict(True)
+    return PodConditionStatus(True)
 
 
-def _ready_condition(pod: Obj, containers_ready: ConditionVerdict) -> ConditionVerdict:
+def _ready_condition(pod: Obj, containers_ready: PodConditionStatus) -> PodConditionStatus:
     """Return the Ready condition: true if the containers are ready and all readiness gates are true."""
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.is_true or not gates:
@@ -266,18 +266,20 @@ def _ready_condition(pod: Obj, containers_ready: ConditionVerdict) -> ConditionV
             messages.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
         elif gate_condition["status"] != "True":
             messages.append(f'the status of pod readiness gate "{gate}" is not "True", but {gate_condition["status"]}')
-    return ConditionVerdict(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
+    return PodConditionStatus(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
 
 
-def _initialized_condition(pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str) -> ConditionVerdict:
+def _initialized_condition(
+    pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str
+) -> PodConditionStatus:
     if phase == SUCCEEDED:
-        return ConditionVerdict(True, "PodCompleted")
+        return PodConditionStatus(True, "PodCompleted")
     statuses_by_name = {status["name"]: status for status in statuses}
     if any(
         "waiting" not in statuses_by_name[container.name]["state"]
         for container in pod_state.with_role(ContainerRole.MAIN)
     ):
-        return ConditionVerdict(True)
+        return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
     incomplete = [
@@ -286,10 +288,10 @@ def _initialized_condition(pod_state: PodState, statuses: Sequence[Mapping[str, 
         if not statuses_by_name[container.name].get(status_fields[container.role])
     ]
     if incomplete:
-        return ConditionVerdict(
+        return PodConditionStatus(
             False, "ContainersNotInitialized", f"containers with incomplete status: {_format_names(incomplete)}"
         )
-    return ConditionVerdict(True)
+    return PodConditionStatus(True)
 
 
 def _format_names(names: Iterable[str]) -> str:
@@ -341,7 +343,7 @@ def status_of(inputs: StatusInputs, now: Instant) -> dict[str, Any]:
     return status
 
 
-def rejected(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
+def rejected_pod_status(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     """Return the status of a pod that the kubelet rejects. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
     times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
@@ -452,4 +454,4 @@ def _has_started(status: Mapping[str, Any]) -> bool:
 
 
 def _as_terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    return status if "terminated" in status["state"] else {**status, "state": unknown()}
+    return status if "terminated" in status["state"] else {**status, "state": unknown_state()}

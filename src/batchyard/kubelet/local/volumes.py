@@ -12,20 +12,26 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import meta
 from batchyard.api.meta import Obj
-from batchyard.api.views.node import container_limits, pod_total
+from batchyard.api.views.node import container_limits, pod_total_amounts
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.environment import PodFields, expand_path, pod_fields_of, text_of_field, text_of_resource
+from batchyard.kubelet.local.environment import (
+    PodFields,
+    expand_path,
+    field_value_for_file,
+    pod_fields_of,
+    resource_field_value,
+)
 from batchyard.kubelet.local.errors import (
-    CONFIG,
+    CONFIG_ERROR,
     ConfigData,
     ContainerError,
     InputError,
     VolumeError,
     find_config_map,
     find_secret,
-    no_config_map,
-    no_secret,
-    quoted,
+    missing_config_map_message,
+    missing_secret_message,
+    quote_like_go,
 )
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
 
@@ -76,7 +82,7 @@ class HostPathPlan:
     allowed: tuple[str, ...] = field(default=(), compare=False)
 
 
-Plan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
+VolumePlan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
 
 
 class Mount(NamedTuple):
@@ -104,7 +110,9 @@ class Mount(NamedTuple):
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 
-def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> list[Mount]:
+def mounts_of(
+    container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, VolumePlan]
+) -> list[Mount]:
     """Return the volume mounts of a container, outer ones first; ContainerError if one is invalid.
 
     `variables` are the container's environment variables, `plans` the pod's volumes.
@@ -113,22 +121,24 @@ def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans:
     try:
         mounts = [_resolve_mount(name, mount, variables, plans) for mount in container.get("volumeMounts") or ()]
     except InputError as error:
-        raise ContainerError(CONFIG, str(error)) from error
+        raise ContainerError(CONFIG_ERROR, str(error)) from error
     return sorted(mounts, key=lambda mount: mount.target.count("/"))
 
 
 def _resolve_mount(
-    container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]
+    container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, VolumePlan]
 ) -> Mount:
     volume: str = mount["name"]
     plan = plans.get(volume)
     if plan is None:
-        raise InputError(f"cannot find volume {quoted(volume)} to mount into container {quoted(container)}")
+        raise InputError(
+            f"cannot find volume {quote_like_go(volume)} to mount into container {quote_like_go(container)}"
+        )
     sub_path = _resolve_sub_path(mount, variables)
     if mount.get("recursiveReadOnly") == "Enabled":
         raise InputError(
             "failed to resolve recursive read-only mode: "
-            f"volume {quoted(volume)} requested recursive read-only mode, but it is not supported by the runtime"
+            f"volume {quote_like_go(volume)} requested recursive read-only mode, but it is not supported by the runtime"
         )
     target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
     folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{volume}"
@@ -152,7 +162,7 @@ def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) ->
     return "" if normalized == "." else normalized
 
 
-Token: TypeAlias = Callable[[str, str, str, int], str]
+TokenIssuer: TypeAlias = Callable[[str, str, str, int], str]
 """Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API server.
 
 InputError if the ServiceAccount does not exist.
@@ -171,17 +181,17 @@ class VolumeSources(NamedTuple):
     """The inputs of volume contents: the object reader, the token issuer, and the allowed hostPath directories."""
 
     reader: Reader
-    token: Token
+    token: TokenIssuer
     #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
 
 
-def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, Plan]:
+def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
     """Return the plan of each volume of a pod, by name; VolumeError for the first one that cannot be created."""
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
-def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
+def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[str, VolumePlan]:
     """Return the volume plans without contents, for a pod whose sandbox already has its volumes.
 
     `host_paths` are the machine's directories that pods may mount as hostPath volumes.
@@ -189,14 +199,14 @@ def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
     return {volume["name"]: _plan_without_contents(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
 
 
-def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
+def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> VolumePlan:
     if volume.get("hostPath"):
         return HostPathPlan(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
     kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
 
-def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
+def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
     """Return the plan of one volume; VolumeError if it cannot be created or its type is not supported."""
     name: str = volume["name"]
     try:
@@ -205,7 +215,7 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
         raise VolumeError(name, str(error)) from error
 
 
-def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
+def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
     kind = _volume_type(volume)
     source: Mapping[str, Any] = volume.get(kind) or {}
     match kind:
@@ -230,13 +240,13 @@ def _volume_type(volume: Mapping[str, Any]) -> str:
     return next((field for field in volume if field != "name" and volume[field] is not None), "emptyDir")
 
 
-def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+def memory_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
     """Return the emptyDir volumes in memory with their sizes, in the format of a sandbox's spec."""
     empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items()]
 
 
-def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+def limited_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
     """Return the emptyDir volumes on disk that have a size limit, in the format of a sandbox's spec."""
     empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items() if plan.size_bytes]
@@ -282,7 +292,7 @@ def _config_map_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSource
     name = source.get("name") or ""
     config = find_config_map(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
-        raise InputError(no_config_map(name))
+        raise InputError(missing_config_map_message(name))
     return _entry_files(source, config, mode, "configmap references non-existent config key")
 
 
@@ -291,7 +301,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
-        raise InputError(no_secret(name))
+        raise InputError(missing_secret_message(name))
     return _entry_files(source, config, mode, "references non-existent secret key")
 
 
@@ -332,8 +342,8 @@ def _downward_api_files(
 
 def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
     if item.get("fieldRef"):
-        return text_of_field(pod_fields.pod, item["fieldRef"]["fieldPath"])
-    return text_of_resource(pod_fields, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
+        return field_value_for_file(pod_fields.pod, item["fieldRef"]["fieldPath"])
+    return resource_field_value(pod_fields, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
 
 
 def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
@@ -391,7 +401,7 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
 def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
-        raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
+        raise InputError(f"storage medium {quote_like_go(medium)} is not supported here: use Memory, or none")
     limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
@@ -403,7 +413,7 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
 def _pod_memory_limit(pod: Obj) -> int:
     """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
     spec = pod["spec"]
-    total = pod_total(spec, container_limits).get("memory", 0)
+    total = pod_total_amounts(spec, container_limits).get("memory", 0)
     pod_level_limit = container_limits(spec).get("memory", 0)
     is_limited = pod_level_limit or all(container_limits(container).get("memory") for container in containers_of(pod))
     return total // meta.NANO if is_limited else 0
@@ -420,7 +430,7 @@ def _host_path_plan(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPa
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
     normalized = _host_folder(path)
-    if not lies_below(normalized, allowed):
+    if not is_within_any(normalized, allowed):
         remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPathPlan(normalized, source.get("type") or "", tuple(allowed))
@@ -430,7 +440,7 @@ def _host_folder(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def lies_below(path: str, folders: Iterable[str]) -> bool:
+def is_within_any(path: str, folders: Iterable[str]) -> bool:
     """Report whether a path is one of the directories or lies in one; all paths are absolute."""
     roots = (posixpath.normpath(folder) for folder in folders)
     return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in roots)

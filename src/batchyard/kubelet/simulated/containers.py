@@ -10,19 +10,19 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, amount, find_condition, key_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import DISRUPTION_TARGET, is_terminating, resumption
-from batchyard.base.instant import Duration, Instant, duration_text
+from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.interfaces.containers import (
     ByteStream,
     LogLine,
     MeasuredUsage,
     ProcessSession,
+    ResourceUsage,
     SessionClient,
     Streams,
-    Usage,
 )
 from batchyard.interfaces.controller import Kernel, Ticket
-from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of
+from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of
 
 # --- pod log ---
 # The log of a simulated container is generated when it is read.
@@ -32,7 +32,7 @@ from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of
 
 
 #: The maximum number of checkpoint lines in a log; only the last ones are reported.
-SAVES_MAX: Final = 1000
+CHECKPOINT_LINES_MAX: Final = 1000
 _SIGNAL_EXIT_CODES: Final = (137, 143)
 
 
@@ -44,14 +44,14 @@ class SimulatedRun(NamedTuple):
     ended: Mapping[str, Any] | None
 
 
-def run_in(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
+def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
     """Return the last run of a container, or the one before it if `previous`; None if there is no such run."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_parse_run, states)), None)
 
 
-def run_since(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
+def find_run_started_at(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
     """Return the run of a container that started at `started`; None if the pod's status has no such run."""
     status = status_of(pod, container)
     runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
@@ -70,22 +70,24 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[LogLine]:
     """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
-    duration = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
+    duration = (
+        "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
+    )
     lines = [f"started: a simulated container, which works {duration} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
-        lines.append(f"resumes from {duration_text(resumed_from.work)} of work saved at {resumed_from.place}")
+        lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
     return [_format_line(started, text) for text in lines]
 
 
-def saves(started: Instant, interval: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
+def checkpoint_lines(started: Instant, interval: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
     """Yield the checkpoint lines of a run later than `after` and up to `until`, one per checkpoint `interval`."""
     if interval is None:
         return
     last_number = (until - started) // interval
-    first_number = max((after - started) // interval + 1, last_number - SAVES_MAX + 1)
+    first_number = max((after - started) // interval + 1, last_number - CHECKPOINT_LINES_MAX + 1)
     for number in range(first_number, last_number + 1):
-        work_done = duration_text(number * interval)
+        work_done = format_duration(number * interval)
         yield _format_line(started + number * interval, f"saved: the work of {work_done} since the start")
 
 
@@ -149,7 +151,7 @@ class SimulatedContainers:
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
         """Open the log of a container's last run, or of the run before it if `previous`."""
-        run = run_in(pod, container, previous=previous)
+        run = find_run(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check run_in() first"
         plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
@@ -175,16 +177,16 @@ class SimulatedContainers:
         return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
     ) -> ProcessSession:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
@@ -231,7 +233,7 @@ class SimulatedLog:
         self._pending_lines: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
-        self.on_news: Callable[[], None] = _do_nothing
+        self.on_new_data: Callable[[], None] = _do_nothing
         #: Called once when the log ends or is closed.
         self.on_close: Callable[[], None] = _do_nothing
         self._finish_if_ended(run)
@@ -264,12 +266,12 @@ class SimulatedLog:
             self._kernel.cancel(self._ticket)
         on_close, self.on_close = self.on_close, _do_nothing  # breaks the reference cycle
         on_close()
-        self.on_news()
+        self.on_new_data()
 
     def observe(self, change: WatchEvent) -> None:
         """Update the log for a change of its pod; close it if the run has ended or is lost."""
         self._pod = change.obj
-        run = run_since(change.obj, self._container, self._started)
+        run = find_run_started_at(change.obj, self._container, self._started)
         if run is None or (change.type is EventType.DELETED and run.ended is None):
             self._pending_lines.append(lost_line(self._kernel.now()))
             self.close()
@@ -288,7 +290,9 @@ class SimulatedLog:
     def _add_checkpoints(self, until: Instant) -> None:
         """Add the checkpoint lines up to `until` that were not reported yet."""
         if until > self._reported_until:
-            self._pending_lines += saves(self._started, self._plan.checkpoint_every, self._reported_until, until)
+            self._pending_lines += checkpoint_lines(
+                self._started, self._plan.checkpoint_every, self._reported_until, until
+            )
             self._reported_until = until
 
     def _schedule_next_checkpoint(self) -> None:
@@ -299,7 +303,7 @@ class SimulatedLog:
 
     def _wake(self) -> None:
         self._ticket = None
-        self.on_news()
+        self.on_new_data()
 
 
 def _is_plain_init_container(pod: Obj, container: str) -> bool:
@@ -311,7 +315,7 @@ def _is_plain_init_container(pod: Obj, container: str) -> bool:
     )
 
 
-def _requested_usage(container: Mapping[str, Any]) -> Usage:
+def _requested_usage(container: Mapping[str, Any]) -> ResourceUsage:
     requests = (container.get("resources") or {}).get("requests") or {}
     return {name: amount(name, requests[name]) for name in ("cpu", "memory") if name in requests}
 

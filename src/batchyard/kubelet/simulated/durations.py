@@ -20,15 +20,15 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import (
     Key,
     Obj,
+    annotated_duration,
     annotation,
     controller_of,
-    duration,
+    controlling_job_key,
+    controlling_jobs,
     finalizers_of,
     find_condition,
     group_kind,
-    job_above,
-    owning_jobs,
-    whole_number,
+    parse_integer,
     with_finalizer,
     without_finalizer,
 )
@@ -42,18 +42,18 @@ from batchyard.api.views.pods import (
     is_terminal,
     is_terminating,
     kept_work,
-    most_saved,
+    most_saved_work,
     phase,
-    place_of,
     resumed_work,
     running_since,
-    saved_places,
     saved_work,
+    saved_work_by_place,
+    saved_work_key,
     with_resumption,
     with_saved_work,
 )
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.base.memory import LENGTH_MAX
+from batchyard.base.memory import CACHED_ARGUMENT_LENGTH_MAX
 from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import evictions, lifecycle
@@ -61,7 +61,7 @@ from batchyard.scheduling.workload import evictions, lifecycle
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
 #: A duration longer than any simulation, for `sleep infinity`.
-FOR_EVER: Final = 1 << 62
+UNLIMITED_RUNTIME: Final = 1 << 62
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 #: Shell keywords that make it uncertain which commands run and how often.
@@ -88,16 +88,16 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPla
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
-    objects = [pod, *owning_jobs(pod, reader.get)]
+    objects = [pod, *controlling_jobs(pod, reader.get)]
     runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
-        runtime = sleeping_time(
+        runtime = sleep_time_of_command(
             container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
         )
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        runtime = FOR_EVER if job_above(objects[-1]) else _cluster_runtime(objects, reader, default)
+        runtime = UNLIMITED_RUNTIME if controlling_job_key(objects[-1]) else _cluster_runtime(objects, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
     return RunPlan(runtime, exit_code, checkpoint_interval(objects))
 
@@ -118,13 +118,15 @@ def _namespaced_name(obj: Obj) -> str:
 
 def annotated_runtime(obj: Obj) -> Duration | None:
     """Return the run time in an object's annotation; None if the annotation is missing or invalid."""
-    return duration(obj, well_known.RUNTIME)
+    return annotated_duration(obj, well_known.RUNTIME)
 
 
-def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
+def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """Return how long a container's command sleeps; None if it does not only sleep or the time is uncertain."""
     length = len(image) + sum(map(len, command)) + sum(map(len, args))
-    return (_sleeping_time if length <= LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
+    return (_sleeping_time if length <= CACHED_ARGUMENT_LENGTH_MAX else _sleeping_time.__wrapped__)(
+        image, command, args
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -145,7 +147,7 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 def _exit_codes(obj: Obj) -> Iterable[int]:
     """Yield the exit code in an object's annotation; nothing if the annotation is missing or invalid."""
     text = annotation(obj, well_known.EXIT_CODE)
-    code = None if text is None else whole_number(text)
+    code = None if text is None else parse_integer(text)
     if code is not None and 0 <= code <= 255:
         yield code
 
@@ -165,7 +167,7 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
     total = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
-            return FOR_EVER
+            return UNLIMITED_RUNTIME
         matched = _SLEEP.fullmatch(arg)
         if matched is None:
             return None
@@ -261,38 +263,38 @@ def _is_operator(word: str, containing: str = "") -> bool:
 
 def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
     """Return a pod to create, with the checkpoint finalizer if it saves work at checkpoints."""
-    owners = list(owning_jobs(pod, reader.get))
+    owners = list(controlling_jobs(pod, reader.get))
     if not owners or checkpoint_interval([pod, *owners]) is None:
         return pod
     return with_finalizer(pod, well_known.WORK_FINALIZER)
 
 
-def is_held(pod: Obj) -> bool:
+def is_kept_by_finalizer(pod: Obj) -> bool:
     """Report whether the checkpoint finalizer keeps a deleted pod until its work is recorded."""
     return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
 
 
 def remove_work_finalizer(pod: Obj) -> list[Write]:
     """Return the write that removes the checkpoint finalizer of a deleted pod; empty if it has none."""
-    return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
+    return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
 
 
-def saved_at_end(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader) -> list[Write]:
+def record_work_at_end(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records an ended pod's work on its Job or JobSet; `new_pod` has its final state."""
     job = _work_owner(pod, reader) if is_terminal(new_pod) else None
     if job is None:
         return []
     if phase(new_pod) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
-        return _update_if_changed(job, with_saved_work(job, place_of(pod), 0))  # its Job never recreates it
-    return _record_work(job, place_of(pod), _work_after(pod, new_pod, interval))
+        return _update_if_changed(job, with_saved_work(job, saved_work_key(pod), 0))  # its Job never recreates it
+    return _record_work(job, saved_work_key(pod), _work_after(pod, new_pod, interval))
 
 
-def saved_at_loss(pod: Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
+def record_work_at_loss(pod: Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
     job, started = _work_owner(pod, reader), running_since(pod)
     if job is None or started is None:
         return []
-    return _record_work(job, place_of(pod), resumed_work(pod) + kept_work(started, interval, lost_at))
+    return _record_work(job, saved_work_key(pod), resumed_work(pod) + kept_work(started, interval, lost_at))
 
 
 def resume_from_checkpoint(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader, now: Instant) -> Obj:
@@ -300,7 +302,7 @@ def resume_from_checkpoint(pod: Obj, new_pod: Obj, interval: Duration, reader: R
     if is_terminal(new_pod):
         return new_pod
     work = _work_after(pod, new_pod, interval)
-    resumption = Resumption(place_of(pod), work) if work else None
+    resumption = Resumption(saved_work_key(pod), work) if work else None
     if running_since(new_pod) is not None and running_since(new_pod) != running_since(pod):
         resumption = _larger_resumption(pod, resumption, reader)
     return with_resumption(new_pod, resumption, now)
@@ -322,33 +324,33 @@ def _work_after(pod: Obj, new_pod: Obj, interval: Duration) -> Duration:
 
 def _larger_resumption(pod: Obj, own_resumption: Resumption | None, reader: Reader) -> Resumption | None:
     """Return where starting containers resume: the larger of the pod's own work and the work recorded on its Job."""
-    job, slot = _work_owner(pod, reader), place_of(pod)
+    job, slot = _work_owner(pod, reader), saved_work_key(pod)
     if job is None:
         return own_resumption
     recorded = saved_work(job, slot)
     if recorded:
         return Resumption(slot, max(recorded, 0 if own_resumption is None else own_resumption.work))
-    if own_resumption is not None or not is_interchangeable(pod) or not saved_places(job):
+    if own_resumption is not None or not is_interchangeable(pod) or not saved_work_by_place(job):
         return own_resumption
     slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
     free_slots = [
         candidate
-        for candidate in saved_places(job)
+        for candidate in saved_work_by_place(job)
         if candidate not in used_slots and candidate.rpartition("/")[0] == slot_prefix
     ]
-    return most_saved(job, free_slots)
+    return most_saved_work(job, free_slots)
 
 
 def _used_slots(pod: Obj, reader: Reader) -> dict[str, None]:
     """Return the checkpoint slots of the other pods of the pod's Job that have not failed."""
     owner = controller_of(pod)
     objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
-    return {place_of(obj): None for obj in objects if group_kind(obj) == scheme.POD and phase(obj) != FAILED}
+    return {saved_work_key(obj): None for obj in objects if group_kind(obj) == scheme.POD and phase(obj) != FAILED}
 
 
 def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
     """Return the Job or JobSet that records a pod's work; None if the pod has no Job or it was deleted."""
-    owners = list(owning_jobs(pod, reader.get))
+    owners = list(controlling_jobs(pod, reader.get))
     owner = controller_of(pod)
     if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
         return None

@@ -19,40 +19,40 @@ from batchyard.api.views.pods import (
     RUNNING,
     SUCCEEDED,
     awaits_deletion,
+    bound_node,
     is_terminal,
-    node_of,
     resumed_work,
     running_since,
 )
-from batchyard.base import triangular
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, backoff
+from batchyard.base import draw_triangular
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.prices import POD_START, step_duration
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.kubelet.simulated.durations import (
-    FOR_EVER,
+    UNLIMITED_RUNTIME,
     RunPlan,
-    is_held,
+    is_kept_by_finalizer,
     plan_of,
+    record_work_at_end,
+    record_work_at_loss,
     remove_work_finalizer,
     resume_from_checkpoint,
-    saved_at_end,
-    saved_at_loss,
 )
 from batchyard.kubelet.simulated.pod_status import (
-    ANYWHERE,
+    MACHINE_WITHOUT_NODE,
     NodeMachine,
     SimulatedRunState,
-    creating,
-    exited,
+    creating_state,
+    exited_state,
+    lost_state,
     machine_of,
-    missing,
     pod_status,
     qos_class,
     run_of,
-    running,
+    running_state,
 )
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.pods import PodsByNode
@@ -77,8 +77,8 @@ BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
 _BACKOFF_RESET_TIME: Final = 2 * BACKOFF_MAX
 
-REJECTED: Final = "Pod was rejected as the node is shutting down."
-EXPIRED: Final = "Pod was active on the node longer than the specified deadline"
+NODE_SHUTDOWN_MESSAGE: Final = "Pod was rejected as the node is shutting down."
+DEADLINE_MESSAGE: Final = "Pod was active on the node longer than the specified deadline"
 
 _KILLED_CODE: Final = 137
 _STOPPED_CODE: Final = 143
@@ -108,7 +108,7 @@ class PodEvent(NamedTuple):
     event_kind: PodEventKind
 
 
-def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
+def no_start_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
     """Return a start delay of 0 for any pod."""
     return 0
 
@@ -118,7 +118,7 @@ class ContainerDelays:
     """The start and stop delays of simulated containers."""
 
     #: Returns the time from the acceptance of a pod until its containers run; the same value for each call.
-    start_delay: Callable[[Obj], Duration] = no_delay
+    start_delay: Callable[[Obj], Duration] = no_start_delay
     #: The time from the stop signal to the exit, limited by the grace period.
     stop_time: Duration = SECOND
 
@@ -145,7 +145,7 @@ def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
 
 def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod after an event."""
-    run = run_of(sim_pod.pod) or SimulatedRunState(creating(sim_pod.pod))
+    run = run_of(sim_pod.pod) or SimulatedRunState(creating_state(sim_pod.pod))
     match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
             runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
@@ -161,7 +161,11 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
         case PodEventKind.DELETE:
             return _stopped_status(sim_pod, run, pod_event, now)
         case PodEventKind.EXPIRE:
-            return {**_stopped_status(sim_pod, run, pod_event, now), "reason": "DeadlineExceeded", "message": EXPIRED}
+            return {
+                **_stopped_status(sim_pod, run, pod_event, now),
+                "reason": "DeadlineExceeded",
+                "message": DEADLINE_MESSAGE,
+            }
         case PodEventKind.SHUT_DOWN:
             return _shutdown_status(sim_pod, run, pod_event, now)
 
@@ -187,7 +191,7 @@ def _container_events(sim_pod: SimulatedPod, run: SimulatedRunState) -> Iterable
         if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
         remaining = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
-        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if sim_pod.plan.runtime < FOR_EVER else []
+        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if sim_pod.plan.runtime < UNLIMITED_RUNTIME else []
     if run.last:
         return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
@@ -225,7 +229,7 @@ def _restart_delay(run: SimulatedRunState) -> Duration:
     run_time = parse_time(terminated["finishedAt"]) - parse_time(terminated["startedAt"])
     if not run.restarts or run_time > _BACKOFF_RESET_TIME:
         return 0
-    return backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
 
 
 # --- statuses ---
@@ -236,13 +240,13 @@ def _status(sim_pod: SimulatedPod, phase: str, run: SimulatedRunState, now: Inst
 
 
 def _running_status(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    return _status(sim_pod, RUNNING, run._replace(state=running(now)), now)
+    return _status(sim_pod, RUNNING, run._replace(state=running_state(now)), now)
 
 
 def _status_after_exit(sim_pod: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
     """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
     code = sim_pod.plan.exit_code
-    terminated = exited(code, run.state["running"]["startedAt"], at)
+    terminated = exited_state(code, run.state["running"]["startedAt"], at)
     policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
     is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
@@ -270,8 +274,8 @@ def _format_go_duration(duration: Duration) -> str:
 def _status_after_loss(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
     """Return a pod's status after its machine was lost and returned without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
-        return _status(sim_pod, FAILED, run._replace(state=missing(_LOST_MESSAGE)), now)
-    return _running_status(sim_pod, SimulatedRunState({}, missing(_RESTARTED_MESSAGE), run.restarts + 1), now)
+        return _status(sim_pod, FAILED, run._replace(state=lost_state(_LOST_MESSAGE)), now)
+    return _running_status(sim_pod, SimulatedRunState({}, lost_state(_RESTARTED_MESSAGE), run.restarts + 1), now)
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
@@ -280,7 +284,7 @@ def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
         **(sim_pod.pod.get("status") or {}),
         "phase": FAILED,
         "reason": "NodeShutdown",
-        "message": f"Pod was rejected: {REJECTED}",
+        "message": f"Pod was rejected: {NODE_SHUTDOWN_MESSAGE}",
         "startTime": format_time(now),
         "qosClass": qos_class(sim_pod.pod["spec"]),
     }
@@ -291,8 +295,8 @@ def _shutdown_status(
 ) -> Mapping[str, Any]:
     """Return the status of a pod that a node shutdown ended, with the condition DisruptionTarget."""
     stopped_pod = with_status(sim_pod.pod, _stopped_status(sim_pod, run, pod_event, now))
-    status: Mapping[str, Any] = pods.disrupted(stopped_pod, pods.BY_KUBELET, now)["status"]
-    return {**status, "reason": "Terminated", "message": pods.BY_KUBELET.message}
+    status: Mapping[str, Any] = pods.with_disruption(stopped_pod, pods.DISRUPTION_BY_KUBELET, now)["status"]
+    return {**status, "reason": "Terminated", "message": pods.DISRUPTION_BY_KUBELET.message}
 
 
 def _stopped_status(
@@ -306,16 +310,16 @@ def _final_container_state(
     sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent
 ) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
-        return run.last or missing(_LOST_MESSAGE)
+        return run.last or lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
     code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
-    return exited(code, run.state["running"]["startedAt"], pod_event.at)
+    return exited_state(code, run.state["running"]["startedAt"], pod_event.at)
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
-class Kubelets:
+class SimulatedKubelets:
     """The controller of pods on simulated nodes or, in a cluster without nodes, of all ungated pods."""
 
     name = "kubelets"
@@ -350,11 +354,11 @@ class Kubelets:
 
     def _is_simulated(self, pod: Obj) -> bool:
         """Report whether a pod is on a simulated node, ungated in a cluster without nodes, or kept by the finalizer."""
-        node = node_of(pod)
+        node = bound_node(pod)
         if node and node == self._local:
             return False
         is_bound_or_ungated = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
-        return is_bound_or_ungated or is_held(pod)
+        return is_bound_or_ungated or is_kept_by_finalizer(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the next event of a pod if it is due; otherwise requeue the pod for the event's time."""
@@ -364,7 +368,7 @@ class Kubelets:
         machine = self._find_machine(pod, reader, now)
         if not machine.is_on:
             return ReconcileResult([*_record_work_before_crash(pod, reader), *remove_work_finalizer(pod)])
-        if is_terminal(pod) and is_held(pod):
+        if is_terminal(pod) and is_kept_by_finalizer(pod):
             return ReconcileResult(remove_work_finalizer(pod))
         if is_terminal(pod):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
@@ -376,7 +380,7 @@ class Kubelets:
         new_pod: Obj = with_status(pod, status_after(sim_pod, pod_event, now))
         writes: list[Write] = []
         if plan.checkpoint_every is not None:
-            writes += saved_at_end(pod, new_pod, plan.checkpoint_every, reader)
+            writes += record_work_at_end(pod, new_pod, plan.checkpoint_every, reader)
             new_pod = resume_from_checkpoint(pod, new_pod, plan.checkpoint_every, reader, now)
         next_event = None if is_terminal(new_pod) else next_pod_event(sim_pod._replace(pod=new_pod), now)
         events = _problem_events(key, pod_event.event_kind, new_pod)
@@ -384,18 +388,18 @@ class Kubelets:
 
     def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> NodeMachine:
         if not self._with_nodes:
-            return ANYWHERE
-        name = node_of(pod)
+            return MACHINE_WITHOUT_NODE
+        name = bound_node(pod)
         return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine has crashed."""
-    instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
+    instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
     interval = plan_of(pod, reader).checkpoint_every
-    return [] if interval is None else saved_at_loss(pod, since(instance), interval, reader)
+    return [] if interval is None else record_work_at_loss(pod, since(instance), interval, reader)
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
@@ -403,7 +407,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
-    if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or is_held(pod):
+    if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or is_kept_by_finalizer(pod):
         return True
     new_deletion, old_deletion = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
     return bool(new_deletion != old_deletion)
@@ -427,9 +431,9 @@ def _machine_state(instance: Obj) -> tuple[Any, Any, bool]:
 def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[EventRecord]:
     """Return the Events for a problem of a pod; empty for ordinary events."""
     if event_kind is PodEventKind.EXPIRE:
-        return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
+        return [EventRecord(key, "Normal", "DeadlineExceeded", DEADLINE_MESSAGE)]
     if event_kind is PodEventKind.REJECT:
-        return [EventRecord(key, "Warning", "NodeShutdown", REJECTED)]
+        return [EventRecord(key, "Warning", "NodeShutdown", NODE_SHUTDOWN_MESSAGE)]
     if (
         event_kind is PodEventKind.EXIT
         and not is_terminal(new_pod)
@@ -466,6 +470,6 @@ def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
     distribution = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
 
     def delay(pod: Obj) -> Duration:
-        return triangular(*distribution, seed, POD_START, pod["metadata"]["uid"])
+        return draw_triangular(*distribution, seed, POD_START, pod["metadata"]["uid"])
 
     return delay

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj, is_true
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.pods import FAILED, SUCCEEDED, condition
+from batchyard.api.views.pods import FAILED, SUCCEEDED, pod_condition
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
@@ -51,26 +51,26 @@ class NodeMachine(NamedTuple):
         return _host_address(self.node["metadata"]["name"])
 
 
-OFF: Final = NodeMachine(is_on=False)
-ANYWHERE: Final = NodeMachine(is_on=True)
+MACHINE_OFF: Final = NodeMachine(is_on=False)
+MACHINE_WITHOUT_NODE: Final = NodeMachine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
     """Return the state of a node's machine at `now`."""
     if node is None:
-        return OFF
+        return MACHINE_OFF
     if instance is None:
         return NodeMachine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
     status: Mapping[str, Any] = instance.get("status") or {}
     if not _is_on(status, now):
-        return OFF
+        return MACHINE_OFF
     booted_at = parse_time(node["metadata"]["creationTimestamp"])
     if status["phase"] == "Running":
         booted_at = max(booted_at, parse_time(status["since"]))
-    return NodeMachine(True, node, booted_at, notice_at(instance))
+    return NodeMachine(True, node, booted_at, shutdown_notice_time(instance))
 
 
-def notice_at(instance: Obj) -> Instant | None:
+def shutdown_notice_time(instance: Obj) -> Instant | None:
     """Return when a machine got its shutdown notice (it stops, or its Instance was deleted); None if it has none."""
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
@@ -99,12 +99,12 @@ def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
     return phase == "Running"
 
 
-State = Mapping[str, Mapping[str, Any]]
+SharedContainerState = Mapping[str, Mapping[str, Any]]
 
 _SANDBOX_CONDITION: Final = "PodReadyToStartContainers"
 _KUBELET_CONDITIONS: Final = frozenset({_SANDBOX_CONDITION, "Initialized", "Ready", "ContainersReady", "PodScheduled"})
 _NO_REASON: Final = ("", "")
-_NO_STATE: Final[State] = {}
+_NO_STATE: Final[SharedContainerState] = {}
 _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
@@ -112,30 +112,30 @@ class SimulatedRunState(NamedTuple):
     """The state that all containers of a simulated pod share."""
 
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
-    state: State
+    state: SharedContainerState
     #: The state before the last restart; empty if there was no restart.
-    last: State = _NO_STATE
+    last: SharedContainerState = _NO_STATE
     restarts: int = 0
 
 
-def creating(pod: Obj) -> State:
+def creating_state(pod: Obj) -> SharedContainerState:
     """Return the `waiting` state of containers that are being created."""
     reason = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
     return {"waiting": {"reason": reason}}
 
 
-def running(since: Instant) -> State:
+def running_state(since: Instant) -> SharedContainerState:
     """Return the `running` state of containers that started at `since`."""
     return {"running": {"startedAt": format_time(since)}}
 
 
-def exited(code: int, started_at: str, finished_at: Instant) -> State:
+def exited_state(code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
     """Return the `terminated` state of containers that exited or were stopped."""
     times = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
     return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
 
 
-def missing(message: str) -> State:
+def lost_state(message: str) -> SharedContainerState:
     """Return the `terminated` state of containers whose exit code is unknown."""
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
@@ -192,17 +192,17 @@ def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> l
     is_initialized, initialized_reason = _initialized_condition(pod, phase, is_creating)
     return [
         *[c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS],
-        condition(
+        pod_condition(
             _SANDBOX_CONDITION,
             is_running or bool(run.last and "waiting" in run.state),
             _NO_REASON,
             old.get(_SANDBOX_CONDITION),
             now,
         ),
-        condition("Initialized", is_initialized, initialized_reason, old.get("Initialized"), now),
-        condition("Ready", is_running, not_ready, old.get("Ready"), now),
-        condition("ContainersReady", is_running, not_ready, old.get("ContainersReady"), now),
-        condition("PodScheduled", True, _NO_REASON, old.get("PodScheduled"), now),
+        pod_condition("Initialized", is_initialized, initialized_reason, old.get("Initialized"), now),
+        pod_condition("Ready", is_running, not_ready, old.get("Ready"), now),
+        pod_condition("ContainersReady", is_running, not_ready, old.get("ContainersReady"), now),
+        pod_condition("PodScheduled", True, _NO_REASON, old.get("PodScheduled"), now),
     ]
 
 
@@ -253,7 +253,7 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
 def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return the statuses of init containers, which succeed at once, and sidecars, which run like main containers."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
-    succeeded = SimulatedRunState(exited(0, format_time(now), now))
+    succeeded = SimulatedRunState(exited_state(0, format_time(now), now))
     return [_init_container_status(c, run, succeeded, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
 
 
@@ -281,7 +281,7 @@ def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]
     """Return the CPU and memory requests or limits that determine the QoS class."""
     quantities: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     parsed: Sequence[tuple[str, int]] = [
-        (name, meta.parse(quantities[name])) for name in _QOS_RESOURCES if name in quantities
+        (name, meta.parse_quantity(quantities[name])) for name in _QOS_RESOURCES if name in quantities
     ]
     return {name: nano for name, nano in parsed if nano > 0}
 
@@ -358,16 +358,16 @@ def _is_readiness_change(event: WatchEvent) -> bool:
 def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
     """Return a node's Lease: stopped if its machine has crashed, renewed again if it runs, otherwise unchanged."""
     current = health.new_lease(node, now) if lease is None else lease
-    phase, has_heartbeats = _machine_phase(instance), health.is_beating(current)
+    phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(current)
     if instance is not None and phase == "Crashed" and has_heartbeats:
-        return health.stopped(current, parse_time(instance["status"]["since"]))
-    return health.resumed(current, now) if phase == "Running" and not has_heartbeats else current
+        return health.stop_lease(current, parse_time(instance["status"]["since"]))
+    return health.resume_lease(current, now) if phase == "Running" and not has_heartbeats else current
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     """Return the node with the readiness that its kubelet reports; the same object if it is unchanged."""
     readiness = conditions.readiness(node)
-    if instance is not None and notice_at(instance) is not None:
+    if instance is not None and shutdown_notice_time(instance) is not None:
         return conditions.shutting_down(node, now) if readiness == "True" else node
     is_unreported = readiness == "Unknown" or (not readiness and instance is None)
     return (

@@ -23,7 +23,7 @@ from batchyard.provision.yaml_output import RenderedObject
 __all__ = ["RenderedObject", "faults", "made"]
 
 
-def made(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
+def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
     """Return the platform's objects, without the engine, by file name such as `20-teams/team-a`."""
     objects_by_file = {
         "10-priorities": priorities(platform),
@@ -40,7 +40,7 @@ def made(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
 
 def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
     """Yield each object with an error that the validation of its kind reports."""
-    for objects in made(platform).values():
+    for objects in platform_objects(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:
                 yield each, fault

@@ -12,7 +12,7 @@ import yaml
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.operator_manifests.deployment import HEALTH_PORT, labels
+from batchyard.operator_manifests.deployment import HEALTH_PORT, selector_labels
 from batchyard.package_data import read_folder
 from batchyard.provision.engine import NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
@@ -281,7 +281,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
         }
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
-    pods = labels(settings_of(platform))
+    pods = selector_labels(settings_of(platform))
     operator = _scrape_job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
     object_metrics_job = {
         **operator,

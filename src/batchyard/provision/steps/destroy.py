@@ -210,7 +210,7 @@ def _describe_deletion(answer: CommandOutput, sent: str) -> str:
     description = f" {_describe_objects(objects)}. This deletes these objects."
     if answer.code:
         return (
-            description if is_gone(answer) else f"{description} The running Workloads are unknown: {answer.last_word}."
+            description if is_gone(answer) else f"{description} The running Workloads are unknown: {answer.main_error}."
         )
     running = [obj for obj in items_of(answer.document() or {"items": []}) if has_quota(obj)]
     ending_workloads = [

@@ -401,7 +401,7 @@ def nothing_is_protected(answer: CommandOutput) -> ProbeResult:
     """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
     document = answer.document()
     if document is None:
-        return ProbeResult(False, answer.last_word)
+        return ProbeResult(False, answer.main_error)
     root = (document.get("values") or {}).get("root_module") or {}
     names = [row["address"] for row in _resources(root) if row.get("values", {}).get("deletion_protection")]
     return ProbeResult(not names, f"protected: {', '.join(names)}" if names else "")

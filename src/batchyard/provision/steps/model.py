@@ -53,7 +53,7 @@ class CommandOutput(NamedTuple):
     reported: str = ""
 
     @property
-    def last_word(self) -> str:
+    def main_error(self) -> str:
         """The first line of the error output that contains `error`, or else the last line."""
         lines = [line.strip(" │╷╵") for line in (self.reported or self.printed).splitlines()]
         lines = [line for line in lines if line]

@@ -12,7 +12,7 @@ def succeeds(description: str = "") -> ResultParser:
     """Return a parser that holds if the command succeeds."""
 
     def read(answer: CommandOutput) -> ProbeResult:
-        return ProbeResult(True, description) if answer.code == 0 else ProbeResult(False, answer.last_word)
+        return ProbeResult(True, description) if answer.code == 0 else ProbeResult(False, answer.main_error)
 
     return read
 
@@ -31,7 +31,7 @@ def prints_anything(nothing: str) -> ResultParser:
 
     def read(answer: CommandOutput) -> ProbeResult:
         if answer.code:
-            return ProbeResult(False, answer.last_word)
+            return ProbeResult(False, answer.main_error)
         output = answer.printed.strip()
         return ProbeResult(bool(output), output.splitlines()[0] if output else nothing)
 
@@ -49,7 +49,7 @@ def is_gone(answer: CommandOutput) -> bool:
 
 def observe_failure(answer: CommandOutput) -> ProbeResult:
     """Return the result for a failed kubectl command; it holds if the object does not exist."""
-    return ProbeResult(True) if is_gone(answer) else ProbeResult(False, answer.last_word)
+    return ProbeResult(True) if is_gone(answer) else ProbeResult(False, answer.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
@@ -73,7 +73,7 @@ def lists_all(expected: Collection[str]) -> ResultParser:
 
     def read(answer: CommandOutput) -> ProbeResult:
         if answer.code:
-            return ProbeResult(False, answer.last_word)
+            return ProbeResult(False, answer.main_error)
         listed = {line.strip() for line in answer.printed.splitlines()}
         missing = [name for name in expected if name not in listed]
         return ProbeResult(not missing, f"not enabled: {', '.join(missing)}" if missing else f"{len(expected)} enabled")
@@ -87,7 +87,7 @@ def field_equals(field: str, expected: object, otherwise: str) -> ResultParser:
     def read(answer: CommandOutput) -> ProbeResult:
         document = answer.document()
         if document is None:
-            return ProbeResult(False, answer.last_word)
+            return ProbeResult(False, answer.main_error)
         is_so = isinstance(document, Mapping) and document.get(field) == expected
         return ProbeResult(is_so, "" if is_so else otherwise)
 
@@ -100,7 +100,7 @@ def is_version(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
     def read(answer: CommandOutput) -> ProbeResult:
         value: Any = answer.document()
         if value is None:
-            return ProbeResult(False, answer.last_word)
+            return ProbeResult(False, answer.main_error)
         for key in field:
             value = value.get(key) if isinstance(value, Mapping) else None
         return _compare_version(str(value or ""), minimum)
@@ -126,7 +126,7 @@ def plan_is_empty(answer: CommandOutput) -> ProbeResult:
     if answer.code == 2:
         match = re.search(r"^Plan: (.+?)\.?$", answer.printed, re.MULTILINE)
         return ProbeResult(False, match[1] if match else "only outputs change")
-    return ProbeResult(False, answer.last_word)
+    return ProbeResult(False, answer.main_error)
 
 
 def diff_is_empty(answer: CommandOutput) -> ProbeResult:
@@ -136,7 +136,7 @@ def diff_is_empty(answer: CommandOutput) -> ProbeResult:
     objects = len(re.findall(r"^diff ", answer.printed, re.MULTILINE))
     if answer.code == 1 and objects:
         return ProbeResult(False, f"{objects} {'object' if objects == 1 else 'objects'} to write")
-    return ProbeResult(False, answer.last_word)
+    return ProbeResult(False, answer.main_error)
 
 
 def all_are(condition: str, names: Collection[str]) -> ResultParser:
@@ -145,7 +145,7 @@ def all_are(condition: str, names: Collection[str]) -> ResultParser:
     def read(answer: CommandOutput) -> ProbeResult:
         document = answer.document()
         if document is None:
-            return ProbeResult(False, answer.last_word)
+            return ProbeResult(False, answer.main_error)
         reasons = {name_of(obj): _unmet_reason(obj, condition) for obj in items_of(document)}
         missing = [f"{name}: {reasons.get(name, 'not found')}" for name in names if reasons.get(name, "not found")]
         more_text = f"; {len(missing) - 3} more" if len(missing) > 3 else ""

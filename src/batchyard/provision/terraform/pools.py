@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import well_known
-from batchyard.api.times import format_time, is_time, window_of
+from batchyard.api.times import format_time, is_time, reservation_window
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.nodes import PODS
@@ -134,7 +134,7 @@ def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[
     for reservation, machine in _reservations_without_chips(cluster):
         if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
             continue
-        window = window_of(reservation, 0)
+        window = reservation_window(reservation, 0)
         assert window.end is not None, "a reservation with a start has an end or a duration"
         row = dict(_reservation(reservation, machine))
         row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}

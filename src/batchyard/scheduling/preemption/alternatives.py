@@ -40,7 +40,7 @@ class MissingQuotaHolder(NamedTuple):
 _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence[int]]
 
 
-def holders_of(
+def ranked_quota_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
     """Return the Workloads below a node that hold the missing flavor-resources, the most relevant ones first.
@@ -143,7 +143,7 @@ NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free en
 _RECORDED_MAX: Final = 32
 
 
-class PassedOver(NamedTuple):
+class SparedWorkload(NamedTuple):
     """A Workload that holds some of the missing quota and was not preempted, with the reason."""
 
     holder: MissingQuotaHolder
@@ -153,7 +153,7 @@ class PassedOver(NamedTuple):
 class Alternatives(NamedTuple):
     """Workloads that could have been victims: the most relevant ones, and their total number."""
 
-    spared: tuple[PassedOver, ...]
+    spared: tuple[SparedWorkload, ...]
     in_all: int
 
 
@@ -172,7 +172,9 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
     holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested, maximum)
     spared_holders = [holder for holder in holders if holder.workload.key not in victims]
     alternatives = [
-        PassedOver(holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON)
+        SparedWorkload(
+            holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
+        )
         for holder in spared_holders[:_RECORDED_MAX]
     ]
     return Alternatives(

@@ -16,7 +16,7 @@ from typing import Final
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
-from batchyard.scheduling.quota import LOWEST, QuotaNode, Share, compare, is_borrowing_with, share_of
+from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, dominant_share, is_borrowing_with
 
 
 class FairSharingStrategy(StrEnum):
@@ -27,11 +27,11 @@ class FairSharingStrategy(StrEnum):
 
 
 #: Kueue's default: the second rule applies where the first does not free enough quota.
-BOTH: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.INITIAL_SHARE)
+BOTH_STRATEGIES: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.INITIAL_SHARE)
 
 
 def find_targets(
-    request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH
+    request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
 ) -> list[PreemptionTarget]:
     """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
     candidates = sorted(_candidates(request), key=request.order)
@@ -98,7 +98,7 @@ def _next_fair_candidate(
     preemptor_branch, victim_branch = order.branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
-        if compare(preemptor_share, victim_share) < 0:
+        if compare_shares(preemptor_share, victim_share) < 0:
             return order.pop(queue)
         order.drop(queue)  # independent of the candidate
         return None
@@ -107,7 +107,7 @@ def _next_fair_candidate(
         candidate = order.pop(queue)
         if (
             not can_never_be_fair
-            and compare(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
+            and compare_shares(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
         ):
             return candidate
         skipped.append(candidate)
@@ -133,7 +133,7 @@ def _apply_second_rule(
     while (queue := order.next_queue()) is not None:
         preemptor_branch, victim_branch = order.branches(queue)
         candidate = order.pop(queue)
-        if compare(order.share(preemptor_branch), order.share(victim_branch)) < 0:
+        if compare_shares(order.share(preemptor_branch), order.share(victim_branch)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _preemptor_fits(request):
@@ -162,7 +162,7 @@ class _TargetOrder:
 
     def share(self, node: QuotaNode) -> Share:
         """Return the current dominant resource share of a node."""
-        return share_of(node, self._request.snapshot.names)
+        return dominant_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
         """Report whether a queue has candidates that were not returned yet."""
@@ -206,14 +206,14 @@ class _TargetOrder:
             if best_queue is None and best_cohort is None:
                 self._pruned[cohort] = None
                 return None
-            if best_cohort is None or (best_queue is not None and compare(cohort_share, queue_share) < 0):
+            if best_cohort is None or (best_queue is not None and compare_shares(cohort_share, queue_share) < 0):
                 assert best_queue is not None
                 return queue_of[best_queue]
             cohort = best_cohort
 
     def _best_queue(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
         best: QuotaNode | None = None
-        best_share = LOWEST
+        best_share = LOWEST_SHARE
         own_node = self._request.queue.node
         order = self._request.order
         for node in self._children(cohort, queues=True):
@@ -221,7 +221,7 @@ class _TargetOrder:
             if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):
                 self._pruned[node] = None
                 continue
-            relation = compare(share, best_share)
+            relation = compare_shares(share, best_share)
             if relation > 0:
                 best, best_share = node, share
             elif (
@@ -234,12 +234,12 @@ class _TargetOrder:
 
     def _best_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
         best: QuotaNode | None = None
-        best_share = LOWEST
+        best_share = LOWEST_SHARE
         for node in self._children(cohort, queues=False):
             share = self.share(node)
             if not share.is_borrowing and node not in self._preemptor_path:
                 self._pruned[node] = None
-            elif compare(share, best_share) >= 0:
+            elif compare_shares(share, best_share) >= 0:
                 best, best_share = node, share
         return best, best_share
 

@@ -9,7 +9,7 @@ Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/c
 from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import PODS, RANK, AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
@@ -23,8 +23,8 @@ from batchyard.scheduling.quota import (
     Usage,
     fits_in_quota,
     is_within_nominal,
-    left_to_ask,
     lowest_fitting_height,
+    request_to_parent,
 )
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -75,8 +75,8 @@ class PreemptionCandidates:
     def ordered(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: evicted ones first, then by group."""
         lists = [
-            sorted(self.hierarchical_candidates, key=RANK),
-            sorted(self.priority_candidates, key=RANK),
+            sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
+            sorted(self.priority_candidates, key=PREEMPTION_RANK),
             self.own_queue_candidates,
         ]
         ordered = [candidate for group in lists for candidate in group]
@@ -131,7 +131,7 @@ class PreemptionCandidates:
             if advantage or not only_with_advantage:
                 self._collect_below(cohort, previous, has_advantage=advantage)
             if not advantage and cohort.parent is not None:
-                remaining_request = left_to_ask(previous, remaining_request)
+                remaining_request = request_to_parent(previous, remaining_request)
                 advantage = fits_in_quota(cohort, remaining_request)
             previous = cohort
 

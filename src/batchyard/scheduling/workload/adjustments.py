@@ -11,7 +11,7 @@ from batchyard.admission_plugins.built_in import default_class
 from batchyard.admission_plugins.limit_ranges import limits_of
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, key_of, label, with_path
-from batchyard.api.views.node import container_limits, container_requests, pod_total
+from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
@@ -49,7 +49,7 @@ def combine_limit_ranges(ranges: Sequence[Obj]) -> NamespaceLimits:
 
 def _tighten(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
     for name, quantity in quantities.items():
-        nano = meta.parse(quantity)
+        nano = meta.parse_quantity(quantity)
         bounds[name] = choose(bounds.get(name, nano), nano)
 
 
@@ -122,7 +122,7 @@ def _limit_violations(
             minimum = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
             maximum = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
             yield from _bound_violations(limits, "Container", maximum, minimum, f"{path}.{field}[{i}]")
-    total = pod_total(spec, container_requests)
+    total = pod_total_amounts(spec, container_requests)
     yield from _bound_violations(limits, "Pod", total, total, path)
 
 
@@ -228,7 +228,7 @@ class AdjustedViews:
         self._view_cache[uid] = (obj, view)
         return view
 
-    def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
         """Return the adjusted view of a hypothetical change of a Workload; `real` is its current view."""
         limits = self._limits.get(real.namespace)
         view = self._adjusted_view(obj, limits)

@@ -7,12 +7,12 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition, is_true, label, with_path, without_finalizer
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, cluster_queue_view, workload_view
-from batchyard.base.instant import SECOND, Instant, seconds
+from batchyard.base.instant import SECOND, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.messages import PENDING_EVALUATION
 from batchyard.scheduling.workload import evictions, lifecycle, pending_reason, pods_ready
-from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
+from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, is_inactive, stop_policy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
@@ -309,7 +309,7 @@ def _evicted_event(key: Key, eviction: lifecycle.Eviction) -> EventRecord:
 def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
     assert reserved is not None
-    waited = round(seconds(now - parse_time(reserved["lastTransitionTime"])))
+    waited = round(duration_seconds(now - parse_time(reserved["lastTransitionTime"])))
     cluster_queue = lifecycle.cluster_queue_of(workload)
     message = f"Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {waited}s"
     return EventRecord(key, "Normal", "Admitted", message)
@@ -465,7 +465,7 @@ class WorkloadLifecycle:
         if lifecycle.is_finished(workload) or _is_orphan(workload):
             return _finish_orphan(workload, now)
         if has_former_owner(workload):
-            return ReconcileResult([Update(workload, handed_over(workload))])
+            return ReconcileResult([Update(workload, transfer_field_ownership(workload))])
         return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_reconcile(self, workload: Obj) -> bool:
@@ -491,7 +491,7 @@ class WorkloadLifecycle:
             return not view.admitted or has_time_limit or awaits_pods or not index.is_open(view)
         if "admission" in status:
             return True
-        has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.VERDICTS
+        has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.SCHEDULER_REASONS
         return not has_scheduler_reason or not index.is_open(view, to_all=True)
 
 

@@ -428,7 +428,7 @@ def has_former_owner(workload: Obj) -> bool:
     return any(_owner_identity(entry) == _FORMER_OWNER for entry in workload["metadata"].get("managedFields") or ())
 
 
-def handed_over(workload: Obj) -> Sequence[Obj]:
+def transfer_field_ownership(workload: Obj) -> Sequence[Obj]:
     """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`."""
     entries = workload["metadata"].get("managedFields") or ()
     status_entries = [entry for entry in entries if _owner_identity(entry) in {_FORMER_OWNER, _CURRENT_OWNER}]

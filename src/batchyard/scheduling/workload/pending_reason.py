@@ -16,7 +16,7 @@ from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
 #: Reasons that only the scheduler sets and resets.
-VERDICTS: Final = frozenset(
+SCHEDULER_REASONS: Final = frozenset(
     {
         messages.NO_MATCHING_FLAVOR,
         messages.WAITING_FOR_QUOTA,
@@ -61,7 +61,7 @@ def stop_policy(queue: Obj | None) -> str:
     return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
 
 
-def held_by(queue: Obj | None) -> str:
+def holding_budgets_suffix(queue: Obj | None) -> str:
     """Return a message suffix that names the Budgets that stop a LocalQueue; '' if there are none."""
     names = None if queue is None else annotation(queue, well_known.HELD_BY)
     return "" if names is None else f": held by Budget {names}"
@@ -93,7 +93,9 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
     if queues.local_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
     if stop_policy(queues.local_queue) != "None":
-        return PendingReason(messages.SUSPENDED, f"LocalQueue {name} is inactive{held_by(queues.local_queue)}")
+        return PendingReason(
+            messages.SUSPENDED, f"LocalQueue {name} is inactive{holding_budgets_suffix(queues.local_queue)}"
+        )
     if queues.cluster_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
     if is_inactive(queues.cluster_queue):
@@ -122,7 +124,7 @@ def _closed_queue_reason(kind: str, name: str, queue: Obj | None) -> PendingReas
     return (
         None
         if stop_policy(queue) == "None"
-        else PendingReason(messages.SUSPENDED, f"{kind} {name} is stopped{held_by(queue)}")
+        else PendingReason(messages.SUSPENDED, f"{kind} {name} is stopped{holding_budgets_suffix(queue)}")
     )
 
 
@@ -139,7 +141,7 @@ def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
 def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
     """Return PendingEvaluation if the current condition has a reason of this module, which no longer applies."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
-    if condition is None or condition["reason"] in VERDICTS:
+    if condition is None or condition["reason"] in SCHEDULER_REASONS:
         return None
     if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OWN_MESSAGES.match(
         condition["message"]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api.meta import Obj, StatusDraft, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, backoff
+from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, exponential_backoff
 from batchyard.scheduling.workload import evictions, lifecycle
 
 _READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
@@ -119,7 +119,7 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
-    until = now + backoff(policy.backoff_base, policy.backoff_max, tries)
+    until = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
     held_back = evictions.hold_back(workload, until, counts=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
     return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)

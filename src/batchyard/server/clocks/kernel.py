@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchyard.base.instant import SECOND, Instant
-from batchyard.base.memory import rare_collections
+from batchyard.base.memory import rare_garbage_collection
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 
@@ -128,7 +128,7 @@ class LiveKernel:
         """Run due work until asyncio must poll its sockets."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
         until = max(self.clock(), virtual_loop.now())
-        with rare_collections():
+        with rare_garbage_collection():
             while not self.is_held() and virtual_loop.step(until) and self._loop.time() < slice_end:
                 pass
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decoded
+from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decode_object
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender
@@ -30,10 +30,10 @@ _TOLERANCE: Final = SECOND // 20
 _DATE_TOLERANCE: Final = 2 * SECOND
 
 
-async def is_foreign(sender: RequestSender) -> bool:
+async def is_other_server(sender: RequestSender) -> bool:
     """Report whether a server's version shows that it is not batchyard, so that it has no status document."""
     version = await sender.ask(HttpRequest("GET", _VERSION))
-    return version.code == 200 and _BATCHYARD not in str(decoded(version.body).get("gitVersion"))
+    return version.code == 200 and _BATCHYARD not in str(decode_object(version.body).get("gitVersion"))
 
 
 class ServerClock:
@@ -61,7 +61,7 @@ class ServerClock:
 
     async def set(self) -> None:
         """Set the clock to the server's time at the start, and schedule periodic polls of the server."""
-        if await is_foreign(self._sender):
+        if await is_other_server(self._sender):
             self._path = _VERSION
         wait = await self._poll_once()
         if self._unconfirmed_difference is not None:
@@ -82,7 +82,7 @@ class ServerClock:
 
     def _follow_response(self, answer: HttpAnswer, asked_at: Instant) -> Duration:
         """Set the clock to the time in a response. Return the delay until the next poll."""
-        report = decoded(answer.body) if answer.code == 200 else {}
+        report = decode_object(answer.body) if answer.code == 200 else {}
         instant, speed = report.get("instant"), report.get("speed")
         travel_time: Duration = (self._timers.now() - asked_at) // 2
         if isinstance(instant, int) and isinstance(speed, float | int):

@@ -13,12 +13,12 @@ def wall_clock() -> Instant:
     return time.time_ns() // 1000
 
 
-def ticks() -> float:
+def monotonic_seconds() -> float:
     """Return the seconds of a monotonic clock since an arbitrary point, to measure durations."""
     return time.perf_counter()
 
 
-def own_cpu() -> float:
+def thread_cpu_seconds() -> float:
     """Return the CPU time that the calling thread has used, in seconds since an arbitrary point."""
     return time.thread_time()
 

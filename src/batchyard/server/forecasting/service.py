@@ -18,19 +18,19 @@ from batchyard.apiserver.request import AnyResponse, ApiRequest, DeferredRespons
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.subresources.queueing import ForecastRequest, may_see_workloads
 from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
-from batchyard.client.transport import received
-from batchyard.metrics.exposition import Texts
-from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkMetrics
-from batchyard.server.clocks.wall import ticks
-from batchyard.server.http.flow_control import too_many
-from batchyard.server.http.forked_writes import Child, ChildResult
+from batchyard.client.transport import to_storage_version
+from batchyard.metrics.exposition import TextSource
+from batchyard.metrics.forks import ANSWERED, FAILED, REJECTED, ForkMetrics
+from batchyard.server.clocks.wall import monotonic_seconds
+from batchyard.server.http.flow_control import too_many_requests
+from batchyard.server.http.forked_writes import ChildProcess, ChildResult
 from batchyard.sim.forecasting.calibration import (
     Calibration,
     ForecastRecord,
     StartOutcome,
+    add_forecasts,
+    apply_outcomes,
     outcome_of,
-    remembering,
-    settled,
 )
 
 # --- fork pool ---
@@ -42,15 +42,18 @@ from batchyard.sim.forecasting.calibration import (
 
 
 #: The time limit of a child in seconds, and the maximum number of queued questions.
-WITHIN: Final = 30.0
-WAITING_MAX: Final = 16
+FORECAST_SECONDS_MAX: Final = 30.0
+QUEUED_QUESTIONS_MAX: Final = 16
 #: The length of the status code at the beginning of a child's result.
 _CODE_LENGTH: Final = 3
 _TIMEOUT_ERROR: Final = StatusError(
-    503, "ServiceUnavailable", f"the forecast was not computed within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
+    503,
+    "ServiceUnavailable",
+    f"the forecast was not computed within {FORECAST_SECONDS_MAX:.0f} seconds",
+    {"retryAfterSeconds": 10},
 )
 ResponseCallback: TypeAlias = Callable[[Response], None]
-Work: TypeAlias = Callable[[], Any]
+AnswerFunction: TypeAlias = Callable[[], Any]
 """Computes an answer in a child process. Raises StatusError if there is none."""
 
 
@@ -59,7 +62,7 @@ class _QueuedQuestion:
     """A queued question, and the callbacks that wait for its answer."""
 
     question: Hashable
-    work: Work
+    work: AnswerFunction
     revision: int
     callback: list[ResponseCallback] = field(default_factory=list)
 
@@ -71,13 +74,13 @@ class ForkPool:
         self._loop = loop
         self._revision = revision
         self._queue: deque[_QueuedQuestion] = deque()
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         #: The cached answers, and their revision.
         self._cached: dict[Hashable, Response] = {}
         self._cached_revision = -1
-        self.metrics = ForkMetrics(ticks, lambda: len(self._queue))
+        self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
-    def ask(self, question: Hashable, work: Work) -> DeferredResponse:
+    def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
         """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
         cached = self._cached.get(question) if self._cached_revision == self._revision() else None
         if cached is not None:
@@ -85,9 +88,9 @@ class ForkPool:
             return DeferredResponse(lambda callback: _call_soon(self._loop, callback, response))
         queued = self._find_queued(question)
         if queued is None:
-            if len(self._queue) >= WAITING_MAX:
+            if len(self._queue) >= QUEUED_QUESTIONS_MAX:
                 self.metrics.turn_away()
-                raise too_many()
+                raise too_many_requests()
             queued = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued)
             self._loop.call_soon(self._next)
@@ -109,15 +112,18 @@ class ForkPool:
         queued = self._queue.popleft()
         queued.revision = self._revision()
         self.metrics.begin()
-        self._child = Child(
-            self._loop, partial(_encode_result, queued.work), WITHIN, partial(self._process_result, queued)
+        self._child = ChildProcess(
+            self._loop,
+            partial(_encode_result, queued.work),
+            FORECAST_SECONDS_MAX,
+            partial(self._process_result, queued),
         )
 
     def _process_result(self, queued: _QueuedQuestion, child_result: ChildResult) -> None:
         """Pass the result of a child process to all callers of the question, and cache it."""
         self._child = None
         response = _decode_output(child_result.output)
-        result = ANSWERED if response.code == 200 else REFUSED if len(child_result.output) >= _CODE_LENGTH else FAILED
+        result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
         self.metrics.end(result, child_result.cpu_seconds, child_result.memory)
         self._store(queued, response)
         for callback in queued.callback:
@@ -140,7 +146,7 @@ def _decode_output(answer: bytes) -> Response:
     return Response(int(answer[:_CODE_LENGTH]), answer[_CODE_LENGTH:])
 
 
-def _encode_result(work: Work) -> bytes:
+def _encode_result(work: AnswerFunction) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
     except StatusError as refused:
@@ -163,8 +169,8 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: ResponseCallback, resp
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long forecasts for calibration continue after the last request of a user.
-IN_USE: Final[Duration] = 24 * HOUR
-EVERY: Final[Duration] = 30 * MINUTE
+CALIBRATION_USE_PERIOD: Final[Duration] = 24 * HOUR
+CALIBRATION_INTERVAL: Final[Duration] = 30 * MINUTE
 #: The interval between checks, in real time.
 _TICK: Final = 60.0  # seconds
 Clock: TypeAlias = Callable[[], Instant]
@@ -205,12 +211,12 @@ class CalibrationLoop:
     def check_forecasts(self) -> None:
         """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
         now = self._clock()
-        updated = settled(self.calibration, now, self._actual_outcome)
+        updated = apply_outcomes(self.calibration, now, self._actual_outcome)
         if updated != self.calibration:
             self._store(updated)
-        if self._used_at is None or now - self._used_at > IN_USE:
+        if self._used_at is None or now - self._used_at > CALIBRATION_USE_PERIOD:
             return
-        if self._request_samples is None or now - self._request_samples >= EVERY:
+        if self._request_samples is None or now - self._request_samples >= CALIBRATION_INTERVAL:
             self._request_samples = now
             try:
                 self._ask().then(self._store_forecasts)
@@ -232,7 +238,7 @@ class CalibrationLoop:
 
     def _store_forecasts(self, answer: Response) -> None:
         if answer.code == 200:
-            self._store(remembering(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
+            self._store(add_forecasts(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
 
     def _store(self, new_calibration: Calibration) -> None:
         self.calibration = new_calibration
@@ -255,22 +261,22 @@ def _read(path: Path) -> Calibration:
         return Calibration()
 
 
-Listed: TypeAlias = Callable[[str], Iterable[Obj]]
-MaySee: TypeAlias = Callable[[str], bool]
+ObjectLister: TypeAlias = Callable[[str], Iterable[Obj]]
+VisibilityCheck: TypeAlias = Callable[[str], bool]
 
 
 class ForecastFunctions(NamedTuple):
     """The functions that compute forecasts from a lister of objects and the current time.
 
-    `MaySee` filters the Workloads that a result may name.
+    `VisibilityCheck` filters the Workloads that a result may name.
     """
 
     #: Forecasts when a Workload starts, given its key, a seed and a calibration.
-    forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
+    forecast: Callable[[ObjectLister, Instant, Key, int, VisibilityCheck, Calibration], Mapping[str, Any]]
     #: Makes forecasts for calibration.
-    sample: Callable[[Listed, Instant, Calibration], Sequence[ForecastRecord]]
+    sample: Callable[[ObjectLister, Instant, Calibration], Sequence[ForecastRecord]]
     #: Returns warnings about the effects of a changed object.
-    warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
+    warn: Callable[[ObjectLister, Instant, Obj, VisibilityCheck], Sequence[str]]
 
 
 class ForecastObjects(Protocol):
@@ -316,7 +322,7 @@ class ForecastEngine:
 
     def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
         """Add warnings about the effects of a dry-run change to its response; none if the queue is full."""
-        changed_object = received(path.info, path.version, answer.body)
+        changed_object = to_storage_version(path.info, path.version, answer.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
             warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
@@ -325,7 +331,7 @@ class ForecastEngine:
         return DeferredResponse(lambda respond: warnings.then(lambda found: respond(_with_warnings(answer, found))))
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> TextSource:
         """The function that yields the metrics of the fork pool."""
         return self._fork_pool.metrics.texts
 
@@ -348,7 +354,7 @@ class ForecastEngine:
     def _warn(self, changed_object: Obj, request: ApiRequest) -> Sequence[str]:
         return self._functions.warn(self._objects.list, self._clock(), changed_object, self._may_see(request))
 
-    def _may_see(self, request: ForecastRequest | ApiRequest) -> MaySee:
+    def _may_see(self, request: ForecastRequest | ApiRequest) -> VisibilityCheck:
         assert self.authorizer is not None, "ForecastEngine.authorizer must be set before requests are served"
         return partial(may_see_workloads, self.authorizer, request.user)
 

@@ -9,22 +9,22 @@ from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, Final, NamedTuple, Protocol
 
-from batchyard.apiserver.request import ANONYMOUS, UserInfo, of_certificate
+from batchyard.apiserver.request import ANONYMOUS, UserInfo, certificate_user
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.server.clocks.wall import sleep_for, wall_clock
 
 #: Maximum open connections: below 1,024, the common limit of open files of a process.
 CONNECTIONS_MAX: Final = 900
 #: Maximum connections of one client certificate, and of all clients without a certificate.
-CONNECTIONS_OF_ONE_MAX: Final = 600
+CLIENT_CONNECTIONS_MAX: Final = 600
 #: Maximum connections whose TLS handshake is not complete; a new connection replaces the oldest of them.
 HANDSHAKES_MAX: Final = 256
 _RESOURCE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: Maximum port-forward connections to pods, each an open file: of all users together, and of one user.
-PORTS_MAX: Final = 4000
-PORTS_OF_ONE_MAX: Final = 400
+FORWARDED_PORTS_MAX: Final = 4000
+USER_FORWARDED_PORTS_MAX: Final = 400
 #: Maximum bytes of all request bodies in memory.
-BODIES_MAX: Final = 256 * 1024 * 1024
+BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Maximum bytes of the request bodies of one user in memory.
 USER_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -60,7 +60,7 @@ class Connections:
         peer = connection.peer
         of_same_client = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
-        return len(self._open) <= CONNECTIONS_MAX and of_same_client < CONNECTIONS_OF_ONE_MAX
+        return len(self._open) <= CONNECTIONS_MAX and of_same_client < CLIENT_CONNECTIONS_MAX
 
     def hold(self, holder: str, length: int) -> bool:
         """Add to the bytes of request bodies in memory, or subtract. Return False if a limit is exceeded.
@@ -73,12 +73,12 @@ class Connections:
             self._body_bytes_by_holder[holder] = of_holder
         else:
             self._body_bytes_by_holder.pop(holder, None)
-        return self._body_bytes <= BODIES_MAX and (not holder or of_holder <= USER_BODY_BYTES_MAX)
+        return self._body_bytes <= BODY_BYTES_MAX and (not holder or of_holder <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
         """Reserve a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
         of_holder = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= PORTS_MAX or (holder and of_holder >= PORTS_OF_ONE_MAX):
+        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and of_holder >= USER_FORWARDED_PORTS_MAX):
             return False
         self._ports[holder] = of_holder + 1
         return True
@@ -256,7 +256,7 @@ class Acceptor:
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
 
 
-class Peer(NamedTuple):
+class CertificateUser(NamedTuple):
     """The user that a client certificate authenticates, and the certificate's validity period."""
 
     user: UserInfo
@@ -268,7 +268,7 @@ class Peer(NamedTuple):
         return self.user if self.valid_from <= wall_clock() <= self.valid_until else ANONYMOUS
 
 
-def server_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
+def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
     """Return a TLS context that serves the certificate in a PEM file and requests client certificates of a CA file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -279,14 +279,14 @@ def server_context(certificate_file: str, authority_file: str) -> ssl.SSLContext
     return context
 
 
-def peer_of(certificate: dict[str, Any]) -> Peer | None:
+def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:
     """Return the user of a verified client certificate, by common name and organizations; None without that name."""
     names = [pair for attributes in certificate.get("subject", ()) for pair in attributes]
     name = next((value for kind, value in names if kind == "commonName"), "")
     if not name:
         return None
-    user = of_certificate(name, tuple(value for kind, value in names if kind == "organizationName"))
+    user = certificate_user(name, tuple(value for kind, value in names if kind == "organizationName"))
     valid_from, valid_until = (
         ssl.cert_time_to_seconds(certificate[field]) * SECOND for field in ("notBefore", "notAfter")
     )
-    return Peer(user, valid_from, valid_until)
+    return CertificateUser(user, valid_from, valid_until)

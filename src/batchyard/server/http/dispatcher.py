@@ -19,15 +19,15 @@ from batchyard.apiserver.request import (
     UpgradeResponse,
     UserInfo,
     flow_of,
-    is_exempt,
+    is_exempt_from_limits,
 )
-from batchyard.apiserver.serialization import ShownItems
+from batchyard.apiserver.serialization import ConvertedItems
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
 from batchyard.metrics.registry import Labels
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.wall import ticks
-from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many
+from batchyard.server.clocks.wall import monotonic_seconds
+from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal_file import JournalError
 
@@ -44,13 +44,13 @@ _ENCODINGS_MAX: Final = 512
 #: Maximum length of a cached encoding in bytes.
 _LENGTH_MAX: Final = 64 * 1024
 #: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
-PIECE: Final = 256 * 1024
+PIECE_SIZE: Final = 256 * 1024
 _ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
 _encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
-def shared(value: Any) -> bytes:
+def encode_shared(value: Any) -> bytes:
     """Return the JSON encoding of an immutable object; responses and watches share a cache of encodings."""
     cached = _encodings.get(id(value))
     if cached is not None and cached[0] is value:
@@ -63,12 +63,12 @@ def shared(value: Any) -> bytes:
     return text
 
 
-def pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
+def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the JSON encoding of a response body in pieces, with a final newline. List items are encoded lazily.
 
     A piece has about PIECE bytes, or more if one list item is larger.
     """
-    name, items = next(((name, value) for name, value in body.items() if isinstance(value, ShownItems)), ("", ()))
+    name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
     head = _encode({field: value for field, value in body.items() if field != name})
     if not name:
         yield head + b"\n"
@@ -80,13 +80,13 @@ def pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
         text = _encode(item)
         buffers.append(text if is_first else b"," + text)
         is_first, length = False, length + len(text)
-        if length >= PIECE or len(buffers) > _ITEMS_MAX:
+        if length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
             yield b"".join(buffers)
             buffers, length = [], 0
     yield b"".join([*buffers, b"]}\n"])
 
 
-Answered: TypeAlias = Callable[[StartedResponse], None]
+ResponseReceiver: TypeAlias = Callable[[StartedResponse], None]
 """Called with a response. Its body is bytes, or an iterator of bytes for a long response."""
 _RequestMeasurement: TypeAlias = tuple[Labels, float]
 _FinishResponse: TypeAlias = Callable[[StartedResponse, _RequestMeasurement, JournalError | None], None]
@@ -108,7 +108,7 @@ class _QueuedRequest(NamedTuple):
 
     request: ApiRequest
     work: Callable[[], None]
-    answered: Answered
+    answered: ResponseReceiver
 
 
 class RequestWatchdog(Protocol):
@@ -160,15 +160,15 @@ class RequestDispatcher:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
         return self._server.known(request)
 
-    def ask(self, request: ApiRequest, on_response: Answered) -> None:
+    def ask(self, request: ApiRequest, on_response: ResponseReceiver) -> None:
         """Queue a request; `on_response` gets the response, or a 429 at once if too many requests are in progress."""
         user = request.user
         try:
             if self._is_ending:
-                raise too_many()
+                raise too_many_requests()
             self._limiter.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
         except StatusError as refused:
-            on_response(encoded(refused.response()))
+            on_response(encode_body(refused.response()))
         else:
             began_at = self._metrics.begin()
             queued = _QueuedRequest(
@@ -176,7 +176,7 @@ class RequestDispatcher:
                 partial(self._execute, request, began_at, partial(self._finish, user, on_response)),
                 on_response,
             )
-            is_urgent = is_exempt(user) or request.path.startswith(_HEALTH_PATHS)
+            is_urgent = is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
             self._queue.put(flow_of(user), queued, is_urgent=is_urgent)
             self._kernel.post(self._execute_next)
 
@@ -185,21 +185,21 @@ class RequestDispatcher:
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
-            queued.answered(encoded(too_many().response()))
+            queued.answered(encode_body(too_many_requests().response()))
 
     def _execute_next(self) -> None:
         """Execute the next queued request in fair order, and charge its duration to its flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow, queued = self._queue.take()
-        began_at = ticks()
+        began_at = monotonic_seconds()
         self._watchdog.begin(queued.request)
         try:
             queued.work()
         finally:
             self._watchdog.end()
             if flow:
-                self._queue.charge(flow, ticks() - began_at + len(queued.request.body) * _SECONDS_PER_BYTE)
+                self._queue.charge(flow, monotonic_seconds() - began_at + len(queued.request.body) * _SECONDS_PER_BYTE)
 
     @property
     def watches(self) -> int:
@@ -225,7 +225,7 @@ class RequestDispatcher:
     def _finish(
         self,
         user: UserInfo,
-        on_response: Answered,
+        on_response: ResponseReceiver,
         answer: StartedResponse,
         measurement: _RequestMeasurement,
         failure: JournalError | None,
@@ -235,11 +235,11 @@ class RequestDispatcher:
         if not isinstance(answer, Response):
             self._users_of_streams[answer] = user
             self._limiter.begin_watch(user)
-        on_response(answer if failure is None else encoded(_NOT_STORED.response()))
+        on_response(answer if failure is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(self, finish: _FinishResponse, response: Response, measurement: _RequestMeasurement) -> None:
         """Send a deferred response once the current revision, on which it may be based, is durable."""
-        self._commit.when_durable(self._revision(), partial(finish, encoded(response), measurement))
+        self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
     def _answer(self, request: ApiRequest) -> AnyResponse:
         """Execute a request. An exception becomes a 500 response, and is logged with its traceback."""
@@ -251,17 +251,17 @@ class RequestDispatcher:
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
             _LOG.exception("unexpected exception %s while answering %s %r", exception_id, request.method, request.path)
             message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
-            return encoded(StatusError(500, "InternalError", message).response())
+            return encode_body(StatusError(500, "InternalError", message).response())
 
 
 def _encode_response(response: Response, request: ApiRequest) -> Response:
     """Encode a response; share the encoding of a written object with the watches that send it."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
-        return encoded(response)
-    return response._replace(body=shared(response.body) + b"\n")
+        return encode_body(response)
+    return response._replace(body=encode_shared(response.body) + b"\n")
 
 
-def encoded(response: Response) -> Response:
+def encode_body(response: Response) -> Response:
     """Encode a response's body as bytes, or as an iterator of pieces if it is long. Objects end with a newline."""
     body = response.body
     if isinstance(body, bytes | Iterator):
@@ -270,6 +270,6 @@ def encoded(response: Response) -> Response:
         return response._replace(body=body.encode())
     if not isinstance(body, Mapping):
         return response._replace(body=_encoder.encode_lines([body]))
-    chunks = pieces(body)
+    chunks = encode_in_pieces(body)
     first, second = next(chunks), next(chunks, None)
     return response._replace(body=first if second is None else chain((first, second), chunks))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt
+from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt_from_limits
 from batchyard.interfaces.controller import Work
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 
 # --- concurrency limits ---
 #
@@ -24,11 +24,11 @@ from batchyard.server.clocks.wall import ticks
 
 
 #: Maximum requests in progress, in total and of one user. A watch counts until it has started.
-ALL_MAX: Final = 800
-USER_MAX: Final = 400
+REQUESTS_MAX: Final = 800
+USER_REQUESTS_MAX: Final = 400
 RETRY_AFTER: Final = 1  # seconds
 #: Maximum watches of one user, so that connections remain for other users.
-WATCHES_MAX: Final = 400
+USER_WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
@@ -46,11 +46,11 @@ class ConcurrencyLimiter:
         """
         flow = flow_of(user)
         of_flow = self._by_flow.get(flow, 0)
-        if not is_exempt(user):
-            if self._total >= ALL_MAX or of_flow >= USER_MAX:
-                raise too_many()
-            if is_watch and self._watches.get(flow, 0) >= WATCHES_MAX:
-                raise too_many()
+        if not is_exempt_from_limits(user):
+            if self._total >= REQUESTS_MAX or of_flow >= USER_REQUESTS_MAX:
+                raise too_many_requests()
+            if is_watch and self._watches.get(flow, 0) >= USER_WATCHES_MAX:
+                raise too_many_requests()
         self._total += 1
         self._by_flow[flow] = of_flow + 1
 
@@ -69,7 +69,7 @@ class ConcurrencyLimiter:
         _decrement(self._watches, flow_of(user))
 
 
-def too_many() -> StatusError:
+def too_many_requests() -> StatusError:
     """Return the error for too many requests: status 429 with a Retry-After header."""
     message = "Too many requests, please try again later."
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
@@ -206,7 +206,7 @@ class ResponseTurns:
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
         """Return a function that queues the writing of a part of a user's response."""
-        flow, is_urgent = flow_of(user), is_exempt(user)
+        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:
             self._queue.put(flow, work, is_urgent=is_urgent)
@@ -224,8 +224,8 @@ class ResponseTurns:
         flow, work = self._queue.take()
         if self._queue.has_urgent or self._queue.has_others:
             self._schedule_turn()
-        began_at = ticks()
+        began_at = monotonic_seconds()
         try:
             work()
         finally:
-            self._queue.charge(flow, ticks() - began_at)
+            self._queue.charge(flow, monotonic_seconds() - began_at)

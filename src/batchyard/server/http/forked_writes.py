@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt
+from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt_from_limits
 from batchyard.interfaces.controller import Work
-from batchyard.server.http.flow_control import FairQueue, too_many
+from batchyard.server.http.flow_control import FairQueue, too_many_requests
 
 # --- child processes ---
 #
@@ -38,7 +38,7 @@ class ChildResult(NamedTuple):
     memory: int
 
 
-class Child:
+class ChildProcess:
     """A child process, forked from this one, that computes one result."""
 
     def __init__(
@@ -106,9 +106,9 @@ SLOTS: Final = 2
 OWNER_SLOTS: Final = 1
 #: Maximum queued requests of one user, and of all users.
 USER_QUEUED_WORK_MAX: Final = 16
-WAITING_MAX: Final = 128
+QUEUED_WORK_MAX: Final = 128
 #: The time limit of a child process in seconds.
-WITHIN: Final = 20.0
+CHILD_SECONDS_MAX: Final = 20.0
 #: The expected CPU seconds of a child process, and the CPU seconds that a fork costs this process.
 _EXPECTED_SECONDS: Final = 0.1
 _FORK_SECONDS: Final = 0.01
@@ -130,16 +130,16 @@ class ForkedWork:
         self._loop = loop
         self._post = post
         self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_SECONDS)
-        self._children: dict[Child, bool] = {}
+        self._children: dict[ChildProcess, bool] = {}
         self._is_scheduled = False
         self._is_ending = False
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], done: ForkedWorkCallback) -> None:
         """Queue work of a user for a child process; `done` gets the result. Raises StatusError (429) if it is full."""
-        flow, is_urgent = flow_of(user), is_exempt(user)
-        is_full = len(self._queue) >= WAITING_MAX or self._queue.waiting(flow) >= USER_QUEUED_WORK_MAX
+        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
+        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting(flow) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
-            raise too_many()
+            raise too_many_requests()
         self._queue.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
         self._schedule_fork()
 
@@ -149,7 +149,7 @@ class ForkedWork:
         for child in self._children:
             child.kill()
         for queued in self._queue.clear():
-            self._post(partial(queued.done, too_many()))
+            self._post(partial(queued.done, too_many_requests()))
 
     def _schedule_fork(self) -> None:
         if not self._is_scheduled:
@@ -167,18 +167,20 @@ class ForkedWork:
         if self._is_ending or not is_free:
             return
         flow, queued = self._queue.take()
-        holder: list[Child] = []
-        child = Child(
+        holder: list[ChildProcess] = []
+        child = ChildProcess(
             self._loop,
             queued.work,
-            WITHIN,
+            CHILD_SECONDS_MAX,
             lambda child_result: self._process_result(holder[0], flow, queued.done, child_result),
         )
         holder.append(child)
         self._children[child] = not flow
         self._schedule_fork()
 
-    def _process_result(self, child: Child, flow: str, done: ForkedWorkCallback, child_result: ChildResult) -> None:
+    def _process_result(
+        self, child: ChildProcess, flow: str, done: ForkedWorkCallback, child_result: ChildResult
+    ) -> None:
         """Charge the CPU time of a child process to its user, and report its result."""
         del self._children[child]
         self._queue.charge(flow, child_result.cpu_seconds + _FORK_SECONDS)

@@ -8,15 +8,15 @@ from urllib.parse import parse_qsl, unquote
 import httptools
 
 from batchyard.apiserver.request import (
-    SEPARATOR,
+    HEADER_SEPARATOR,
     ApiRequest,
     StatusError,
 )
-from batchyard.server.http.flow_control import too_many
+from batchyard.server.http.flow_control import too_many_requests
 
 #: Maximum bytes of a request head (request line and headers), and of a request body.
 HEAD_MAX: Final = 64 * 1024
-BODY_MAX: Final = 3 * 1024 * 1024
+BODY_SIZE_MAX: Final = 3 * 1024 * 1024
 _INVALID_REQUEST: Final = (400, "Invalid HTTP request received.")
 _HEAD_TOO_LARGE: Final = (431, "Request Header Fields Too Large")
 #: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
@@ -121,7 +121,7 @@ class RequestParser:
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
-            lines += [f"{name}: {value}" for value in values.split(SEPARATOR) if name != "upgrade"]
+            lines += [f"{name}: {value}" for value in values.split(HEADER_SEPARATOR) if name != "upgrade"]
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining)
 
@@ -149,7 +149,7 @@ class RequestParser:
             return
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers = self._headers
-        headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
+        headers[name] = f"{headers[name]}{HEADER_SEPARATOR}{value}" if name in headers else value
 
     def on_headers_complete(self) -> None:
         """Process a complete request head: check it and authenticate the request before its body is read."""
@@ -182,11 +182,11 @@ class RequestParser:
         if self._current_request is None or self.is_over:
             return
         self._body += body_part
-        if len(self._body) > BODY_MAX:
-            message = f"Request entity too large: limit is {BODY_MAX}"
+        if len(self._body) > BODY_SIZE_MAX:
+            message = f"Request entity too large: limit is {BODY_SIZE_MAX}"
             self._refuse_body(StatusError(413, "RequestEntityTooLarge", message))
         elif not self._sink.hold(len(body_part)):
-            self._refuse_body(too_many())
+            self._refuse_body(too_many_requests())
 
     def on_message_complete(self) -> None:
         """Pass a complete request to the connection."""
@@ -221,7 +221,7 @@ class RequestParser:
         if host is None:
             is_required = self._parser.get_http_version() == "1.1"
             return "missing required Host header" if is_required else ""
-        if SEPARATOR in host:
+        if HEADER_SEPARATOR in host:
             return "too many Host headers"
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
 

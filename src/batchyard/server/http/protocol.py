@@ -17,7 +17,7 @@ import msgspec
 
 from batchyard.apiserver.request import (
     ANONYMOUS,
-    MASTERS,
+    MASTERS_GROUP,
     ApiRequest,
     Response,
     StartedResponse,
@@ -25,16 +25,16 @@ from batchyard.apiserver.request import (
     StreamingResponse,
     UpgradeResponse,
     UserInfo,
+    certificate_user,
     flow_of,
-    is_exempt,
-    of_certificate,
-    timeout_of,
+    is_exempt_from_limits,
+    timeout_seconds,
 )
-from batchyard.server.http.connections import ConnectionDeadline, Connections, Peer, peer_of
-from batchyard.server.http.dispatcher import PIECE, RequestDispatcher, encoded, shared
+from batchyard.server.http.connections import CertificateUser, ConnectionDeadline, Connections, certificate_user_of
+from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_shared
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import ParsedRequest, RequestParser
-from batchyard.server.streaming.pod_streams import serve_upgraded, switched
+from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 
 # --- streams ---
@@ -92,7 +92,7 @@ class ResponseStream:
         self._queued: Iterator[Any] | None = None
         self._is_turn_scheduled = False
         self._is_stopped = False
-        ongoing.on_news = self.write_next
+        ongoing.on_new_data = self.write_next
 
     def write_next(self) -> None:
         """Write the next part, if the connection accepts it."""
@@ -125,7 +125,7 @@ class ResponseStream:
         for part in parts:
             lines.append(_encode_part(part))
             length += len(lines[-1])
-            if length >= PIECE:
+            if length >= PIECE_SIZE:
                 break
         else:
             self._queued = None
@@ -134,7 +134,7 @@ class ResponseStream:
     def stop(self) -> None:
         """Stop writing the response, and cancel its timers."""
         self._is_stopped = True
-        self.ongoing.on_news = _ignore_news
+        self.ongoing.on_new_data = _ignore_news
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
@@ -151,7 +151,7 @@ class ResponsePieces:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.content_type = ""  # unused: the head is already written
         self.is_over = False
-        self.on_news: Callable[[], None] = _ignore_news
+        self.on_new_data: Callable[[], None] = _ignore_news
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
@@ -170,7 +170,7 @@ def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
     if type(part) is dict and len(part) == _EVENT_SIZE and "type" in part and "object" in part:
-        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), shared(part["object"]))
+        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
     return _encode(part) + b"\n"
 
 
@@ -178,7 +178,7 @@ def _timed_actions(ongoing: StreamingResponse, request: ApiRequest) -> Iterator[
     """Yield the timed actions of a stream, with their delays in seconds: its end, and a bookmark before it."""
     if not ongoing.times_out:
         return
-    duration = float(timeout_of(request)) or _DEFAULT_TIMEOUT
+    duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
     yield max(0.0, duration), ongoing.end
     if duration > BOOKMARK_BEFORE_END:
         yield duration - BOOKMARK_BEFORE_END, ongoing.mark
@@ -189,12 +189,12 @@ def _ignore_news() -> None:
 
 
 #: The user of connections without TLS, which serve only the platform's owner.
-OWNER: Final = of_certificate("admin", (MASTERS,))
+OWNER_USER: Final = certificate_user("admin", (MASTERS_GROUP,))
 #: Timeouts in seconds: for the head of a request, its body, the client reading a response, and an idle connection.
-HEAD_WITHIN: Final = 15
-BODY_WITHIN: Final = 30
-READ_WITHIN: Final = 60
-IDLE_WITHIN: Final = 60
+HEAD_TIMEOUT: Final = 15
+BODY_TIMEOUT: Final = 30
+READ_TIMEOUT: Final = 60
+IDLE_TIMEOUT: Final = 60
 #: Maximum characters of a warning and of all warnings, truncated as upstream does: clients limit header sizes.
 WARNING_MAX: Final = 256
 WARNINGS_MAX: Final = 4096
@@ -202,7 +202,7 @@ _LOOPBACK_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _BODY_TIMEOUT_ERROR: Final = StatusError(
-    408, "Timeout", f"the request body was not received within {BODY_WITHIN} seconds"
+    408, "Timeout", f"the request body was not received within {BODY_TIMEOUT} seconds"
 )
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -221,7 +221,7 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline = ConnectionDeadline(self._loop)
         self._transport: Any = None
         #: The user of the client certificate; None without one.
-        self.peer: Peer | None = None
+        self.peer: CertificateUser | None = None
         self._queued: deque[ParsedRequest] = deque()
         self._current_request: ParsedRequest | None = None
         self._stream: ResponseStream | None = None
@@ -291,7 +291,7 @@ class HttpProtocol(asyncio.Protocol):
         if not self._is_secure:
             _check_local(request)
         authenticated = self._dispatcher.authenticate(
-            request.made_by(_user_of_peer(self.peer) if self._is_secure else OWNER)
+            request.made_by(_user_of_peer(self.peer) if self._is_secure else OWNER_USER)
         )
         self._holder = _holder_of(authenticated.user)
         return authenticated
@@ -361,7 +361,7 @@ class HttpProtocol(asyncio.Protocol):
         if parsed.refused is None:
             self._dispatcher.ask(parsed.request, self._write_response)
         else:
-            self._write_response(encoded(parsed.refused.response()))
+            self._write_response(encode_body(parsed.refused.response()))
 
     def _write_response(self, answer: StartedResponse) -> None:
         """Write the response to the current request, or start a streaming response."""
@@ -383,13 +383,14 @@ class HttpProtocol(asyncio.Protocol):
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(parsed)
         head = _encode_head(answer, self._connections.date(), framing, is_last=is_last)
         body = b"" if parsed.request.method == "HEAD" else answer.body
-        self._transport.write(head + body[:PIECE])
-        if len(body) <= PIECE:
+        self._transport.write(head + body[:PIECE_SIZE])
+        if len(body) <= PIECE_SIZE:
             self._end_answer()
         else:
             self._current_request = parsed._replace(is_chunked=False)
             self._stream_parts(
-                ResponsePieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), parsed
+                ResponsePieces(body[begin : begin + PIECE_SIZE] for begin in range(PIECE_SIZE, len(body), PIECE_SIZE)),
+                parsed,
             )
 
     def _begin_stream(self, ongoing: StreamingResponse, answer: Response, parsed: ParsedRequest) -> None:
@@ -419,7 +420,7 @@ class HttpProtocol(asyncio.Protocol):
             parsed.request.user,
         )
         self.connection_lost(None)
-        transport.write(switched(answer, parsed.request, connections.date()))
+        transport.write(switching_protocols_response(answer, parsed.request, connections.date()))
         upgraded = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
         serve_upgraded(answer, upgraded, remaining, partial(self._dispatcher.leave, answer))
 
@@ -459,25 +460,25 @@ class HttpProtocol(asyncio.Protocol):
         if self._is_lost:
             deadline.stop()
         elif transport.is_closing():
-            deadline.wait(("end", number), READ_WITHIN, transport.abort)
+            deadline.wait(("end", number), READ_TIMEOUT, transport.abort)
         elif not self.takes:
-            deadline.wait(("taken", number), READ_WITHIN, transport.abort)
+            deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.wait(
-                ("body", number), BODY_WITHIN, lambda: requests.end_late(_BODY_TIMEOUT_ERROR) or transport.abort()
+                ("body", number), BODY_TIMEOUT, lambda: requests.end_late(_BODY_TIMEOUT_ERROR) or transport.abort()
             )
         elif requests.is_in_head or not number:
-            deadline.wait(("head", number), HEAD_WITHIN, transport.abort)
+            deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:
-            deadline.wait(("idle", number), IDLE_WITHIN, self.end)
+            deadline.wait(("idle", number), IDLE_TIMEOUT, self.end)
         else:
             deadline.stop()
 
 
-def _client_identity(transport: asyncio.BaseTransport) -> tuple[Peer | None, str]:
+def _client_identity(transport: asyncio.BaseTransport) -> tuple[CertificateUser | None, str]:
     """Return the user of the client certificate (None without one) and the client's IP address ('' if unknown)."""
     certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
-    return peer_of(certificate) if certificate else None, str(address[0]) if address else ""
+    return certificate_user_of(certificate) if certificate else None, str(address[0]) if address else ""
 
 
 class _ClosedTransport:
@@ -514,13 +515,13 @@ def _encode_head(response: Response, date: bytes, framing: bytes, *, is_last: bo
     return b"".join(lines)
 
 
-def _user_of_peer(peer: Peer | None) -> UserInfo:
+def _user_of_peer(peer: CertificateUser | None) -> UserInfo:
     return ANONYMOUS if peer is None else peer.now()
 
 
 def _holder_of(user: UserInfo) -> str:
     """Return the user whose limits of request bodies and ports apply; '' for the owner, who has no own limits."""
-    return "" if is_exempt(user) else flow_of(user)
+    return "" if is_exempt_from_limits(user) else flow_of(user)
 
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:

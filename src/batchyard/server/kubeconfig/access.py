@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
+from batchyard.server.platform.data_dir import KUBECONFIG_FILE, PlatformProcess
 
 _RESTART_HINT: Final = "restart the platform to write a new one"
 
@@ -43,15 +43,15 @@ class ApiServerAccess(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
 
 
-def access_of_owner(running: PlatformProcess, folder: Path) -> ApiServerAccess:
+def owner_access(running: PlatformProcess, folder: Path) -> ApiServerAccess:
     """Return the owner's access to a running platform, with the kubeconfig in its data directory."""
-    tls = tls_of_owner(folder) if running.url.startswith("https:") else True
+    tls = owner_tls_context(folder) if running.url.startswith("https:") else True
     return ApiServerAccess(running.url, tls, "", None, "", "default")
 
 
-def tls_of_owner(folder: Path) -> ssl.SSLContext:
+def owner_tls_context(folder: Path) -> ssl.SSLContext:
     """Return a TLS context with the credentials in a data directory's kubeconfig. Raises KubeconfigError."""
-    path = folder / KUBECONFIG
+    path = folder / KUBECONFIG_FILE
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]

@@ -38,7 +38,7 @@ _CLUSTER_FIELDS: Final = (
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
-async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
+async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
     """Run a credential plugin, and return its output as fields of a kubeconfig user. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
@@ -144,7 +144,7 @@ class KubeconfigContext(NamedTuple):
     namespace: str
 
 
-def chosen(files: str, context: str) -> KubeconfigContext:
+def select_context(files: str, context: str) -> KubeconfigContext:
     """Return the cluster and user of a context ('' for the current context). Raises KubeconfigFaultError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
     current_context = ""
@@ -209,7 +209,7 @@ def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 
 #: The default kubeconfig, and the ServiceAccount's folder in pods.
-HOME: Final = Path("~/.kube/config")
+DEFAULT_KUBECONFIG: Final = Path("~/.kube/config")
 _SERVICE_ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The supported URL schemes of servers and proxies.
 _SUPPORTED_SCHEMES: Final = ("http", "https")
@@ -223,7 +223,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
         namespace, impersonation_headers = await _load_credentials(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        source_path = source.kubeconfig or str(HOME)
+        source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
         raise KubeconfigError(
             f"{source_path}: {_error_message(error)}; "
             "select another file with --kubeconfig or another context with --context"
@@ -237,7 +237,7 @@ async def _load_credentials(
     if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
-    cluster, user, namespace = chosen(source.kubeconfig or str(HOME), source.context)
+    cluster, user, namespace = select_context(source.kubeconfig or str(DEFAULT_KUBECONFIG), source.context)
     cluster_entry = {**_without_empty_fields(cluster), **_normalized_server(cluster)}
     config = {
         "current-context": "chosen",
@@ -268,7 +268,7 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a kubeconfig user with the credentials of its plugin or token file, which override its token."""
     if "exec" in user:
-        plugin_credentials = await credentials_from(user["exec"], cluster)
+        plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
     if "tokenFile" in user:
         return {**user, "token": Path(user["tokenFile"]).read_text("utf-8").strip()}

@@ -30,9 +30,15 @@ from batchyard.interfaces.containers import (
     Streams,
 )
 from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, key_of_run, run_of
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
-from batchyard.server.local_node.sessions import SESSIONS, FailedSession, HostConnection, LocalAttachment, LocalCommand
+from batchyard.server.local_node.sessions import (
+    SESSIONS_SOCKET,
+    FailedSession,
+    HostConnection,
+    LocalAttachment,
+    LocalCommand,
+)
 from batchyard.server.local_node.usage import LocalUsage
 
 # --- port-forward ---
@@ -52,9 +58,9 @@ class LocalPort(asyncio.Protocol):
     `run` is the folder of a container run in the pod, relative to the node's folder.
     """
 
-    def __init__(self, node: Path, run: Path, network: str, port: int, talker: SessionClient) -> None:
+    def __init__(self, node: Path, run: Path, network: str, port: int, session_client: SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = talker
+        self._talker = session_client
         self._port = port
         self._network = network
         self._transport: Any = None
@@ -65,7 +71,9 @@ class LocalPort(asyncio.Protocol):
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._host = HostConnection(node / SESSIONS, self._loop, self._process_host_message, self._process_host_loss)
+        self._host = HostConnection(
+            node / SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
+        )
         try:
             self._host.ask({"sockets": str(run)}, ())
         except OSError as error:
@@ -249,32 +257,32 @@ class LocalContainers:
         return ""
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
     ) -> ProcessSession:
         """Start a command in a running container, and return the session with it."""
         run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, talker, _container_not_found_message(container))
-        return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
+            return FailedSession(self._loop, session_client, _container_not_found_message(container))
+        return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, session_client)
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
         """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
         run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, talker, _container_not_found_message(container))
+            return FailedSession(self._loop, session_client, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return LocalAttachment(folder, streams, talker, has_input=has_input, is_stdin_once=is_stdin_once)
+        return LocalAttachment(folder, streams, session_client, has_input=has_input, is_stdin_once=is_stdin_once)
 
-    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
         network = "host" if pod["spec"].get("hostNetwork") else uid
-        return LocalPort(self._folders.node, self._folders.path(key), network, port, talker)
+        return LocalPort(self._folders.node, self._folders.path(key), network, port, session_client)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""
@@ -315,7 +323,7 @@ class LocalLog:
         self._timer: asyncio.TimerHandle | None = None
         self.is_over = False
         self.is_behind = False
-        self.on_news: Callable[[], None] = _ignore_new_data
+        self.on_new_data: Callable[[], None] = _ignore_new_data
         open_logs[self] = None
 
     def skip_to_last(self, lines: int) -> None:
@@ -328,12 +336,12 @@ class LocalLog:
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
         has_ended = self._has_ended()  # checked before reading, so that no final line is missed
-        began_at = ticks()
+        began_at = monotonic_seconds()
         lines = self._reader.read()
         self.is_behind = self._reader.has_more()
         if self.is_behind:
             behind_count = sum(log.is_behind for log in self._open_logs)
-            self._begin_timer((ticks() - began_at) * _PAUSE_FACTOR * behind_count)
+            self._begin_timer((monotonic_seconds() - began_at) * _PAUSE_FACTOR * behind_count)
         elif has_ended:
             lines = [*lines, *self._reader.read_incomplete_line()]
             self._end()
@@ -346,7 +354,7 @@ class LocalLog:
         was_over = self.is_over
         self._end()
         if not was_over:
-            self.on_news()
+            self.on_new_data()
 
     def _begin_timer(self, delay: float) -> None:
         if self._timer is not None:
@@ -364,7 +372,7 @@ class LocalLog:
         """Notify the reader if there are new lines, or check again later."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
-            self.on_news()
+            self.on_new_data()
         else:
             self._begin_timer(_POLL_INTERVAL)
 
@@ -555,18 +563,18 @@ class BothContainers:
         return self._containers_of(pod).why_no_process(pod)
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
     ) -> ProcessSession:
         """Start a command in a running container, and return the session with it."""
-        return self._containers_of(pod).execute(pod, container, command, streams, talker)
+        return self._containers_of(pod).execute(pod, container, command, streams, session_client)
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
         """Attach to the main process of a container, and return the session with it."""
-        return self._containers_of(pod).attach(pod, container, streams, talker)
+        return self._containers_of(pod).attach(pod, container, streams, session_client)
 
-    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
-        return self._containers_of(pod).connect(pod, port, talker)
+        return self._containers_of(pod).connect(pod, port, session_client)
 
     def _containers_of(self, pod: Obj) -> Containers:
         return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.names import addresses, reverse
+from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
@@ -26,7 +26,7 @@ class PodsNetwork:
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
         try:
-            switch = network.find(node_fd)
+            switch = network.connect_to_switch(node_fd)
         finally:
             os.close(node_fd)
         if switch is None:
@@ -163,7 +163,7 @@ DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 """Returns the record values for a question (addresses or names); None if the name does not exist."""
 
 
-def answer(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
+def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
     """Return the DNS response to a query, truncated to `length_max` bytes; None if `message` is not a query."""
     if len(message) < _HEADER.size:
         return None
@@ -232,7 +232,7 @@ def _encode_name(name: str) -> bytes:
 # duration.
 
 
-PORT: Final = 53
+DNS_PORT: Final = 53
 _MESSAGE_SIZE_MAX: Final = 65535
 _CONNECTIONS_MAX: Final = 64
 _QUERY_TIMEOUT: Final = 10.0  # seconds
@@ -252,7 +252,7 @@ class NameServer:
         """Bind these sockets of the pod network to the DNS port, and start to serve."""
         for dns_socket in (datagrams, streams):
             dns_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            dns_socket.bind(("0.0.0.0", PORT))  # noqa: S104 - in the pod network's namespace
+            dns_socket.bind(("0.0.0.0", DNS_PORT))  # noqa: S104 - in the pod network's namespace
             dns_socket.setblocking(False)
         self._udp_socket = datagrams
         asyncio.get_running_loop().add_reader(datagrams, self._answer_datagram, datagrams)
@@ -268,12 +268,12 @@ class NameServer:
 
     def answer(self, message: bytes, length_max: int) -> bytes | None:
         """Return the DNS response to a query; None if `message` is not a query."""
-        return answer(message, self._look_up, length_max)
+        return answer_dns_query(message, self._look_up, length_max)
 
     def _look_up(self, question: DnsQuestion) -> Sequence[str] | None:
         if question.type == DnsType.PTR:
-            return reverse(question.name, self._domain, self._reader)
-        values = addresses(question.name, self._domain, self._reader)
+            return resolve_address(question.name, self._domain, self._reader)
+        values = resolve_dns_name(question.name, self._domain, self._reader)
         return values if question.type == DnsType.A or values is None else ()
 
     def _answer_datagram(self, udp_socket: socket.socket) -> None:

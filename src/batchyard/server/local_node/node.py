@@ -19,9 +19,9 @@ from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.node import GPU, Gpu, LocalNode, NodeInventory
-from batchyard.kubelet.local.run_requests import RunRequests, settings_of
+from batchyard.kubelet.local.run_requests import RunRequests, node_settings
 from batchyard.kubelet.local.runs import EXITED, run_of
-from batchyard.kubelet.local.volumes import Token
+from batchyard.kubelet.local.volumes import TokenIssuer
 from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
@@ -82,8 +82,8 @@ def _subtract_reservation(amount: str, reserved: str | None) -> str:
     """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
     if reserved is None:
         return amount
-    remaining = max(0, meta.parse(amount) - meta.parse(reserved))
-    return meta.formatted(remaining, meta.format_of(amount))
+    remaining = max(0, meta.parse_quantity(amount) - meta.parse_quantity(reserved))
+    return meta.format_quantity(remaining, meta.quantity_format(amount))
 
 
 def _memory_bytes() -> int:
@@ -144,7 +144,7 @@ _SHARED_DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-
 _MIG_ENABLED: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
-class GpuUse(NamedTuple):
+class GpuUtilization(NamedTuple):
     """The current utilization of a GPU, as NVML reports it."""
 
     memory_bytes: int
@@ -171,12 +171,12 @@ class Gpus:
         except pynvml.NVMLError as error:
             self.failure = str(error)
 
-    def use(self, gpu: Gpu) -> GpuUse | None:
+    def use(self, gpu: Gpu) -> GpuUtilization | None:
         """Return the current utilization of a GPU; None if the GPU does not report it."""
         handle = self._handles[gpu.uuid]
         try:
             memory, utilization = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
-            return GpuUse(
+            return GpuUtilization(
                 int(memory.used),
                 int(memory.free),
                 int(utilization.gpu),
@@ -215,7 +215,7 @@ def _is_mig_enabled(handle: Any) -> bool:
 
 _LOG: Final = logging.getLogger("batchyard")
 #: The node's folder within the data directory.
-FOLDER: Final = "node"
+NODE_FOLDER: Final = "node"
 #: The features that a machine needs to run pods of users other than the owner.
 _ISOLATION_FEATURES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
 #: The port of the API for pods, as in other clusters.
@@ -229,17 +229,17 @@ class LocalNodeParts:
     """
 
     def __init__(
-        self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: Token
+        self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: TokenIssuer
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
         facts = node_inventory(local, folder, self._gpus.devices)
         self.name = facts.name
-        self._folder = folder / FOLDER
+        self._folder = folder / NODE_FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
         engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
-        settings = settings_of(local, engines, self._profile_fault)
+        settings = node_settings(local, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
         run_specs = RunRequests(facts.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
@@ -262,7 +262,7 @@ class LocalNodeParts:
     def _profile_fault(self, name: str) -> str:
         """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""
         try:
-            seccomp.filter_of_file(str(self._folder / seccomp.FOLDER / name))
+            seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
         except ValueError as error:
             return str(error)
         return ""

@@ -12,12 +12,12 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.interfaces.containers import SANDBOX
 from batchyard.kubelet.local.runs import EXITED
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.local_node.node import FOLDER
+from batchyard.server.local_node.node import NODE_FOLDER
 from batchyard.server.local_node.run_dirs import RunFolders
-from batchyard.server.local_node.spawner_client import is_kept, is_locked
+from batchyard.server.local_node.spawner_client import is_locked, is_supervised
 
 #: The grace period of containers. Source: the default of a pod's own grace period.
-GRACE: Final = 30  # seconds
+GRACE_SECONDS: Final = 30  # seconds
 #: Additional time after the grace period, for the shims of the containers.
 _SHIM_TIMEOUT: Final = 10  # seconds
 
@@ -26,7 +26,7 @@ class OrphanedPods:
     """The running pods of a data directory, whether or not its platform runs."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._node = data_dir / FOLDER
+        self._node = data_dir / NODE_FOLDER
         self._folders = RunFolders(self._node) if self._node.is_dir() else None
 
     def pods(self) -> Sequence[str]:
@@ -40,7 +40,7 @@ class OrphanedPods:
                 self._request_stop(run) for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox
             ]
             for shim_pidfd in shim_pidfds:
-                select.select([shim_pidfd], [], [], GRACE + _SHIM_TIMEOUT)
+                select.select([shim_pidfd], [], [], GRACE_SECONDS + _SHIM_TIMEOUT)
                 os.close(shim_pidfd)
         if self._running_runs():
             return False
@@ -65,13 +65,13 @@ class OrphanedPods:
         return [
             run
             for run in self._folders.all_runs()
-            if run["status"] and run["status"]["phase"] != EXITED and is_kept(self._run_folder(key_of(run)))
+            if run["status"] and run["status"]["phase"] != EXITED and is_supervised(self._run_folder(key_of(run)))
         ]
 
     def _request_stop(self, run: Obj) -> int:
         """Request the stop of a run. Return a pidfd of its shim, the process that supervises it."""
         assert self._folders is not None, "the folder of the node must exist"
-        grace = 0 if key_of(run).name == SANDBOX else GRACE
+        grace = 0 if key_of(run).name == SANDBOX else GRACE_SECONDS
         shim_pidfd = os.pidfd_open(run["status"]["keeper"])
         self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace, "why": "the platform ends"}})
         with suppress(ProcessLookupError):

@@ -14,19 +14,19 @@ from typing import Any, Final
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.interfaces.containers import IMAGES, RUN, SANDBOX
+from batchyard.interfaces.containers import IMAGE_PULLS, RUN, SANDBOX
 from batchyard.kubelet.local.runs import API_VERSION
 from batchyard.server.platform.data_dir import write_private
 
 _PODS: Final = "pods"
 _RUNS: Final = "runs"
 _LOGS: Final = "logs"
-VOLUMES: Final = "volumes"
+VOLUMES_FOLDER: Final = "volumes"
 _TRASH: Final = "trash"
-SPEC: Final = "spec.json"
-STATE: Final = "state.json"
-STOP: Final = "stop.json"
-CLAIMED: Final = "claimed"
+SPEC_FILE: Final = "spec.json"
+RUN_STATE_FILE: Final = "state.json"
+STOP_REQUEST_FILE: Final = "stop.json"
+CLAIM_FILE: Final = "claimed"
 
 
 class RunFolders:
@@ -60,10 +60,10 @@ class RunFolders:
     def all_runs(self) -> Iterator[Obj]:
         """Read and yield all runs; for each pod first the sandbox, then the other runs by number."""
         for pod in sorted((self._node / _PODS).iterdir()):
-            run_paths = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
+            run_paths = [path for name in (_RUNS, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
             ordered_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
             for path in (pod / SANDBOX, *ordered_paths):
-                if (path / SPEC).exists():
+                if (path / SPEC_FILE).exists():
                     yield self.read(self.key(path.relative_to(self._node)))
 
     def read(self, key: Key) -> Obj:
@@ -73,19 +73,19 @@ class RunFolders:
             "apiVersion": API_VERSION,
             "kind": "Run",
             "metadata": {"namespace": key.namespace, "name": key.name},
-            "spec": _read_json(path / SPEC),
+            "spec": _read_json(path / SPEC_FILE),
             "status": self.state(key),
         }
-        stop = _read_json(path / STOP)
+        stop = _read_json(path / STOP_REQUEST_FILE)
         return {**run, "stop": stop} if stop else run
 
     def is_claimed(self, path: Path) -> bool:
         """Report whether a shim has claimed a run, given the path of its folder."""
-        return (self._node / path / CLAIMED).exists()
+        return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
         """Read the state of a run; it is empty until the run's shim has written it."""
-        return _read_json(self._node / self.path(key) / STATE)
+        return _read_json(self._node / self.path(key) / RUN_STATE_FILE)
 
     def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
         """Create the folder of a new run, and write its spec into it."""
@@ -93,11 +93,11 @@ class RunFolders:
         path.mkdir(mode=0o700, parents=True)
         if path.name != SANDBOX and not _is_image(key_of(run)):
             self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(path / SPEC, json.dumps(spec).encode())
+        write_private(path / SPEC_FILE, json.dumps(spec).encode())
 
     def stop(self, run: Obj) -> None:
         """Write the stop request of a run into its folder, for its shim."""
-        write_private(self._node / self.path(key_of(run)) / STOP, json.dumps(run["stop"]).encode())
+        write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 
     def move_to_trash(self, key: Key) -> Path:
         """Move a run's folder to the trash and delete its logs; for a sandbox, move the pod. Return the new path."""
@@ -128,7 +128,7 @@ def _is_image(key: Key) -> bool:
     return key.name.count("/") > 1
 
 
-def empty(path: Path) -> None:
+def delete_folder(path: Path) -> None:
     """Delete a folder and its content, ignoring errors."""
     shutil.rmtree(path, ignore_errors=True)
 

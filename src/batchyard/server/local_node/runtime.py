@@ -23,15 +23,23 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.interfaces.containers import SANDBOX
-from batchyard.kubelet.local.errors import CONFIG, ContainerError, VolumeError, quoted
+from batchyard.kubelet.local.errors import CONFIG_ERROR, ContainerError, VolumeError, quote_like_go
 from batchyard.kubelet.local.names import hosts_file
 from batchyard.kubelet.local.runs import EXITED
-from batchyard.kubelet.local.volumes import EmptyDirPlan, HostPathPlan, Mount, Plan, VolumeFile, VolumeFiles, lies_below
+from batchyard.kubelet.local.volumes import (
+    EmptyDirPlan,
+    HostPathPlan,
+    Mount,
+    VolumeFile,
+    VolumeFiles,
+    VolumePlan,
+    is_within_any,
+)
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.network import PodAddresses
-from batchyard.server.local_node.run_dirs import VOLUMES, NodeTimes, RunFolders, empty
-from batchyard.server.local_node.spawner_client import SpawnerClient, is_kept
+from batchyard.server.local_node.run_dirs import VOLUMES_FOLDER, NodeTimes, RunFolders, delete_folder
+from batchyard.server.local_node.spawner_client import SpawnerClient, is_supervised
 from batchyard.shim.isolation import nesting
 
 # --- volumes ---
@@ -46,7 +54,7 @@ from batchyard.shim.isolation import nesting
 # Sources: pkg/volume/util (atomic_writer.go, nested_volumes.go, subpath); pkg/volume (volume_linux.go, hostpath).
 
 
-DATA: Final = "..data"
+DATA_LINK: Final = "..data"
 _NEXT_LINK: Final = "..data_tmp"
 _RESERVED_PREFIX: Final = ".."
 _FOLDER_MODE: Final = 0o755
@@ -54,7 +62,7 @@ _FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
 
 
-def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
+def make_volume(folder: Path, name: str, plan: VolumePlan, now: Instant) -> bool:
     """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
 
     For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
@@ -91,7 +99,7 @@ def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
         next_link = folder / _NEXT_LINK
         next_link.unlink(missing_ok=True)
         next_link.symlink_to(new_folder.name)
-        next_link.replace(folder / DATA)
+        next_link.replace(folder / DATA_LINK)
     if not is_new:
         _remove_leftovers(folder, plan.files)
     return has_changed
@@ -100,7 +108,7 @@ def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
 def _current_folder(folder: Path) -> Path | None:
     """Return the folder that holds the current files of a volume; None if there is none."""
     try:
-        current = folder / (folder / DATA).readlink()
+        current = folder / (folder / DATA_LINK).readlink()
     except OSError:
         return None
     return current if current.is_dir() else None
@@ -131,7 +139,7 @@ def _link_names(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Create the missing links for the top-level names of a volume's files."""
     for name in _top_level_names(files):
         with suppress(FileExistsError):
-            (folder / name).symlink_to(f"{DATA}/{name}")
+            (folder / name).symlink_to(f"{DATA_LINK}/{name}")
 
 
 def _top_level_names(files: Mapping[str, VolumeFile]) -> list[str]:
@@ -140,11 +148,11 @@ def _top_level_names(files: Mapping[str, VolumeFile]) -> list[str]:
 
 def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Remove obsolete links, old folders, and leftovers of interrupted updates from a volume."""
-    current_names = {DATA, str((folder / DATA).readlink()), *_top_level_names(files)}
+    current_names = {DATA_LINK, str((folder / DATA_LINK).readlink()), *_top_level_names(files)}
     for path in sorted(folder.iterdir()):
         if path.name in current_names:
             continue
-        if path.is_symlink() and (path.name == _NEXT_LINK or str(path.readlink()).startswith(f"{DATA}/")):
+        if path.is_symlink() and (path.name == _NEXT_LINK or str(path.readlink()).startswith(f"{DATA_LINK}/")):
             path.unlink()
         elif path.name.startswith(_RESERVED_PREFIX) and path.is_dir():
             shutil.rmtree(path)
@@ -182,7 +190,7 @@ def _check_host_path(name: str, plan: HostPathPlan) -> None:
 
 def _is_allowed(real_path: str, plan: HostPathPlan) -> bool:
     """Report whether pods may use a host path, which must not contain symbolic links."""
-    return lies_below(real_path, (os.path.realpath(folder) for folder in plan.allowed))
+    return is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
@@ -205,7 +213,7 @@ def _type_fault(path: Path, kind: str) -> str:
 # --- mount sources ---
 
 
-def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
+def mount_source(pod_folder: Path, mount: Mount, plan: VolumePlan) -> str:
     """Return the source path of a mount for the spec of a run, and create a missing folder.
 
     Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders
@@ -216,11 +224,11 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
     if isinstance(plan, HostPathPlan) and not _is_allowed(str(volume), plan):
-        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside the allowed host paths")
+        raise ContainerError(CONFIG_ERROR, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, HostPathPlan) else mount.source
     target = Path(os.path.realpath(volume / mount.sub_path))
-    if not lies_below(str(target), [str(volume)]):
+    if not is_within_any(str(target), [str(volume)]):
         raise _sub_path_error("prepare subPath", mount)
     try:
         volume_fd = nesting.open_path(volume.anchor, str(volume))
@@ -241,8 +249,8 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
 
 def _sub_path_error(action: str, mount: Mount) -> ContainerError:
     """Return an error about a subPath, without details that could disclose information about the machine."""
-    description = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
-    return ContainerError(CONFIG, f"failed to {action} {description}")
+    description = f"for volumeMount {quote_like_go(mount.volume)} of container {quote_like_go(mount.container)}"
+    return ContainerError(CONFIG_ERROR, f"failed to {action} {description}")
 
 
 _HOSTS: Final = Path("/etc/hosts")
@@ -340,7 +348,7 @@ class LocalMachine:
         """Create the volumes of a pod, and return the spec of its sandbox for the node's programs."""
         uid: str = requested["metadata"]["namespace"]
         for name, plan in requested["volumes"].items():
-            make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
+            make_volume(self.folders.pod(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
         spec: Mapping[str, Any] = requested["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
@@ -364,7 +372,10 @@ class LocalMachine:
         for name, plan in requested["volumes"].items():
             with suppress(VolumeError):
                 make_volume(
-                    self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock()
+                    self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES_FOLDER / name,
+                    name,
+                    plan,
+                    wall_clock(),
                 )
         return self._replace_run(EventType.MODIFIED, {**run, "filesFrom": requested["filesFrom"]}, run)
 
@@ -426,7 +437,7 @@ class LocalMachine:
             path = self.folders.path(key_of(run))
             if run["status"]:
                 continue
-            if self.folders.is_claimed(path) and not is_kept(self._node / path):
+            if self.folders.is_claimed(path) and not is_supervised(self._node / path):
                 self._process_shim_exit(key_of(run))
             else:
                 self._spawner.ask(path)
@@ -469,7 +480,7 @@ class LocalMachine:
             return
         self._shim_pidfds[key] = shim_pidfd
         self._loop.add_reader(shim_pidfd, partial(self._process_shim_exit, key))
-        if not is_kept(self._node / self.folders.path(key)):
+        if not is_supervised(self._node / self.folders.path(key)):
             self._process_shim_exit(key)  # the pid was reused by another process
         elif "stop" in run:
             self._signal_shim(key)  # the stop may have been requested before the shim was watched
@@ -502,7 +513,7 @@ class LocalMachine:
         return run
 
     def _delete_later(self, folder: Path) -> None:
-        self._loop.run_in_executor(None, empty, folder)
+        self._loop.run_in_executor(None, delete_folder, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
         """Queue an event for delivery to the listeners, together with later events of this loop iteration."""

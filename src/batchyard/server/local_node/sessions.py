@@ -262,7 +262,7 @@ class HostConnection:
 
 
 #: The socket in the node's folder for exec sessions, and the socket in a run's folder for attach.
-SESSIONS: Final = "sessions"
+SESSIONS_SOCKET: Final = "sessions"
 _ATTACH_SOCKET: Final = "attach"
 _STDIN_PIPE: Final = "stdin"
 _EXEC_ERROR_PREFIX: Final = "error executing command in container: failed to exec in container: "
@@ -273,9 +273,9 @@ _TERMINAL_SIZE_MAX: Final = 65535
 class _LocalSession:
     """An exec or attach session: its pipes or terminal, and the connection to its host process."""
 
-    def __init__(self, host: Path, streams: Streams, talker: SessionClient, error_prefix: str) -> None:
+    def __init__(self, host: Path, streams: Streams, session_client: SessionClient, error_prefix: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = talker
+        self._talker = session_client
         self._streams = streams
         #: The prefix of failure messages.
         self._error_prefix = error_prefix
@@ -399,8 +399,10 @@ class _LocalSession:
 class LocalCommand(_LocalSession):
     """An exec session: a command in the container of a run, whose folder is `path` in the node's folder."""
 
-    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: SessionClient) -> None:
-        super().__init__(node / SESSIONS, streams, talker, _EXEC_ERROR_PREFIX)
+    def __init__(
+        self, node: Path, path: Path, command: Sequence[str], streams: Streams, session_client: SessionClient
+    ) -> None:
+        super().__init__(node / SESSIONS_SOCKET, streams, session_client, _EXEC_ERROR_PREFIX)
         self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
 
     def end_input(self) -> None:
@@ -437,9 +439,9 @@ class LocalAttachment(_LocalSession):
     """
 
     def __init__(
-        self, folder: Path, streams: Streams, talker: SessionClient, *, has_input: bool, is_stdin_once: bool
+        self, folder: Path, streams: Streams, session_client: SessionClient, *, has_input: bool, is_stdin_once: bool
     ) -> None:
-        super().__init__(folder / _ATTACH_SOCKET, streams, talker, _ATTACH_ERROR_PREFIX)
+        super().__init__(folder / _ATTACH_SOCKET, streams, session_client, _ATTACH_ERROR_PREFIX)
         self._pipe = folder / _STDIN_PIPE if has_input and not streams.tty else None
         self._is_stdin_once = is_stdin_once and streams.stdin and not streams.tty
         self._is_attached = False
@@ -495,8 +497,8 @@ class LocalAttachment(_LocalSession):
 class FailedSession:
     """A session that could not be started: it only reports its failure to the client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, talker: SessionClient, reason: str) -> None:
-        self._report_handle = loop.call_soon(talker.ended, SessionEnd(failure=reason))
+    def __init__(self, loop: asyncio.AbstractEventLoop, session_client: SessionClient, reason: str) -> None:
+        self._report_handle = loop.call_soon(session_client.ended, SessionEnd(failure=reason))
 
     def write(self, data: bytes) -> None:
         """Do nothing, because the session has failed."""

@@ -92,7 +92,7 @@ class SpawnerClient:
         self._on_restart()
 
 
-def is_kept(run: Path) -> bool:
+def is_supervised(run: Path) -> bool:
     """Report whether a shim supervises the run with this folder."""
     return is_locked(run / "lock")
 

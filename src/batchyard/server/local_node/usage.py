@@ -37,7 +37,7 @@ class UsageReading(NamedTuple):
 
 def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str]) -> UsageReading:
     """Read the usage of a container by the pid of its shim and its cgroups (paths by cgroup controller; may be {})."""
-    pids = _member_pids(cgroup.values()) if cgroup else stop.below(shim_pid)
+    pids = _member_pids(cgroup.values()) if cgroup else stop.descendants_of(shim_pid)
     cpu = _cpu_of_group(cgroup)
     memory = _memory_of_group(cgroup["memory"]) if "memory" in cgroup else None
     return UsageReading(

@@ -19,12 +19,12 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.registry import gauge_text
 from batchyard.server.platform.group_commit import BackgroundThread
-from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, journal_errors
+from batchyard.store.journal_file import DAMAGE_ERRORS, is_disk_error, journal_error, journal_errors
 
 #: Maximum entries in the ledger.
-KEPT: Final = 1_000_000
+ENTRIES_MAX: Final = 1_000_000
 #: A query is aborted after this many thousand steps of SQLite, about half a second.
 _THOUSAND_STEPS_MAX: Final = 20_000
 _SCHEMA: Final = """
@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class LedgerFile:
     """An open ledger file: a SQLite connection for writing, and one for reading."""
 
-    def __init__(self, path: Path, entries_max: int = KEPT) -> None:
+    def __init__(self, path: Path, entries_max: int = ENTRIES_MAX) -> None:
         """Open or create a ledger file with at most `entries_max` entries. Raises OSError, JournalError."""
         self._path = path
         self._entries_max = entries_max
@@ -58,7 +58,7 @@ class LedgerFile:
         self.was_damaged = False
         try:
             self._connection = _open_database(path)
-        except DAMAGE as error:
+        except DAMAGE_ERRORS as error:
             if isinstance(error, sqlite3.Error) and is_disk_error(error):
                 raise journal_error(path, error) from error
             path.replace(path.with_name(f"{path.name}.damaged"))
@@ -130,7 +130,7 @@ class LedgerFile:
         """Translate SQLite errors of the block into QueryTooBroad and LedgerUnreadable."""
         try:
             yield
-        except (*DAMAGE, msgspec.DecodeError) as error:
+        except (*DAMAGE_ERRORS, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise QueryTooBroad from error
             problem = f"the decision ledger {self._path} cannot be read: {error}"
@@ -175,7 +175,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_SCHEMA)
         _number_range_of(connection)
-    except DAMAGE:
+    except DAMAGE_ERRORS:
         connection.close()
         raise
     return connection
@@ -278,7 +278,7 @@ class LiveLedger:
         unwritten_count = len(self._writing) + len(self._unwritten)
         values_by_name = {"entries_total": self._entries, "lost_total": self._lost, "waiting": unwritten_count}
         for name, value in values_by_name.items():
-            yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
+            yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
         """Write the remaining entries, and close the ledger file."""

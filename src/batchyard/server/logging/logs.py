@@ -35,7 +35,7 @@ from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
 from batchyard.server.clocks.wall import wall_clock
 
-LEVELS: Final = {
+LOG_LEVELS: Final = {
     "error": logging.ERROR,
     "warning": logging.WARNING,
     "info": logging.INFO,
@@ -52,13 +52,13 @@ class LogSettings(NamedTuple):
     is_json: bool = False
 
 
-def begin(settings: LogSettings) -> None:
+def configure_logging(settings: LogSettings) -> None:
     """Configure the process's logging to standard error, with a level and a format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    logging.getLogger("batchyard").setLevel(LEVELS[settings.level])
+    logging.getLogger("batchyard").setLevel(LOG_LEVELS[settings.level])
 
 
 class TextFormatter(logging.Formatter):
@@ -201,7 +201,7 @@ class DecisionLog:
         self._store_entry(entry)
 
 
-def keep_nothing(_entry: DecisionRecord) -> None:
+def discard_decision(_entry: DecisionRecord) -> None:
     """Discard a decision, for a process without a decision ledger."""
 
 
@@ -219,7 +219,7 @@ def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
 
 
 #: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
-SIZE_MAX: Final = 100 * 1024 * 1024
+AUDIT_LOG_SIZE_MAX: Final = 100 * 1024 * 1024
 _AUDIT_LOG: Final = logging.getLogger("batchyard.audit")
 _encode_audit = msgspec.json.Encoder().encode
 
@@ -227,7 +227,7 @@ _encode_audit = msgspec.json.Encoder().encode
 class AuditLog:
     """The audit log: a file of JSON lines, one for each answered request, rotated by size."""
 
-    def __init__(self, path: Path, size_max: int = SIZE_MAX) -> None:
+    def __init__(self, path: Path, size_max: int = AUDIT_LOG_SIZE_MAX) -> None:
         self._path = path
         self._size_max = size_max
         self._count = 0

@@ -18,10 +18,10 @@ import msgspec
 from batchyard.base.instant import Instant
 from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.registry import gauge_text
 
 #: Maximum queued spans. If there are more, the oldest are dropped.
-WAITING_MAX: Final = 10_000
+QUEUED_SPANS_MAX: Final = 10_000
 _BATCH_SIZE: Final = 512
 _BATCH_INTERVAL: Final = 1.0  # seconds
 _SEND_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
@@ -42,7 +42,7 @@ class SpanExport:
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
         self._loop = loop
-        self._queued: deque[TraceSpan] = deque(maxlen=WAITING_MAX)
+        self._queued: deque[TraceSpan] = deque(maxlen=QUEUED_SPANS_MAX)
         #: The batch that is being sent.
         self._batch: Sequence[TraceSpan] = ()
         self._send_task: asyncio.Task[None] | None = None
@@ -53,15 +53,15 @@ class SpanExport:
     def emit(self, span: TraceSpan) -> None:
         """Queue a span for export; if the queue is full, the oldest span is dropped."""
         self._emitted_count += 1
-        self.lost += len(self._queued) == WAITING_MAX
+        self.lost += len(self._queued) == QUEUED_SPANS_MAX
         self._queued.append(span)
         if self._send_task is None:
             self._send_task = self._loop.create_task(self._send_all())
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the trace export."""
-        yield text_of(metric("batchyard_spans_total"), [((), self._emitted_count)])
-        yield text_of(metric("batchyard_spans_lost_total"), [((), self.lost)])
+        yield gauge_text(metric("batchyard_spans_total"), [((), self._emitted_count)])
+        yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
         """Send the queued spans, as far as possible within _CLOSE_TIMEOUT seconds, and stop."""
@@ -110,7 +110,7 @@ class SpanExport:
         self._count_lost(len(spans), last_error)
 
     async def _post(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
-        body = msgspec.json.encode(document_of(spans))
+        body = msgspec.json.encode(trace_request_document(spans))
         headers = {"content-type": "application/json"}
         async with session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as answer:
             return answer.status
@@ -129,7 +129,7 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         handle.cancel()
 
 
-def document_of(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
+def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
     """Convert spans to an OTLP ExportTraceServiceRequest document."""
     resource_attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": resource_attributes["service.version"]}

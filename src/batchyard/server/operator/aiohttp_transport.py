@@ -15,7 +15,7 @@ import aiohttp
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.interfaces.controller import Work
-from batchyard.server.clocks.wall import sleep_for, ticks
+from batchyard.server.clocks.wall import monotonic_seconds, sleep_for
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
 
 #: A watch that receives no data for this long is restarted, since bookmarks arrive about every minute.
@@ -41,7 +41,7 @@ class HttpTransport:
         self._access = access
         self._http_session = _http_session()
 
-    def carrying_to(self, post: Callable[[Work], None]) -> "KernelTransport":
+    def kernel_transport(self, post: Callable[[Work], None]) -> "KernelTransport":
         """Return a transport that delivers responses as external work of an event loop, through `post`."""
         return KernelTransport(self, post)
 
@@ -66,22 +66,22 @@ class HttpTransport:
             answer = await self._send_once(request)
         return answer
 
-    async def ask_patiently(self, request: HttpRequest) -> HttpAnswer:
+    async def ask_with_retries(self, request: HttpRequest) -> HttpAnswer:
         """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
-        deadline = ticks() + request.within / SECOND
+        deadline = monotonic_seconds() + request.within / SECOND
         while (answer := await self.ask(request)).code in _RETRIED_CODES:
             wait = answer.retry_after or _RETRY_DELAY
-            if ticks() + wait / SECOND > deadline:
+            if monotonic_seconds() + wait / SECOND > deadline:
                 break
             await sleep_for(wait)
         return answer
 
     async def stream(
-        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
     ) -> HttpAnswer:
         """Pass the lines of a response to `deliver` as they arrive; return its status when it ends.
 
-        With `to_the_end`, an incomplete last line is delivered too.
+        With `deliver_incomplete_line`, an incomplete last line is delivered too.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
         try:
@@ -92,7 +92,7 @@ class HttpTransport:
                     return await _read_answer(response)
                 deliver(())
                 incomplete_line = await _read_lines(response, deliver)
-                if incomplete_line and to_the_end:
+                if incomplete_line and deliver_incomplete_line:
                     deliver([incomplete_line])
         except _CONNECTION_ERRORS as error:
             return _failed_answer(error)

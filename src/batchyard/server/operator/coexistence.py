@@ -14,12 +14,12 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
-from batchyard.client.transport import HttpRequest, decoded, failure_reason, list_in, path_of_kind
+from batchyard.client.transport import HttpRequest, decode_object, failure_reason, kind_path, list_of_answer
 from batchyard.client.write_queue import SHARED_MANAGERS
 from batchyard.controller_groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.interfaces.client import WatchEvent
 from batchyard.scheduling.kueue_configuration import unsupported_fields
-from batchyard.server.clocks.server import is_foreign
+from batchyard.server.clocks.server import is_other_server
 from batchyard.server.clocks.wall import sleep_for, wall_clock
 from batchyard.server.operator.snapshot import RequestSender, send_with_retries
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
@@ -39,7 +39,7 @@ _WORKLOAD_WEBHOOK, _JOBSET_WEBHOOK = "vworkload.kb.io", "vjobset.kb.io"
 _BATCHYARD_WEBHOOKS: Final = {ADMISSION: _WORKLOAD_WEBHOOK, JOBSET: "vpod.kb.io"}
 
 
-class Service(NamedTuple):
+class WebhookService(NamedTuple):
     """The Service through which an API server calls webhooks."""
 
     namespace: str
@@ -75,7 +75,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 }
 
 
-async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
+async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Return why these controller groups must not start on this cluster; '' if there is no conflict."""
     if conflict := await _platform_conflict(sender, groups):
         return conflict
@@ -89,7 +89,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
     return ""
 
 
-async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
+async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Check the webhook configurations periodically until a conflict appears; return the reason to stop."""
     conflict = ""
     while not conflict:
@@ -114,10 +114,10 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
 
 async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
     """Return why controller groups must not start, if the server is a platform that runs them itself; else ''."""
-    if await is_foreign(sender):
+    if await is_other_server(sender):
         return ""
     report = await sender.ask(HttpRequest("GET", REPORT))
-    platform_groups = (decoded(report.body).get("controllers") or ()) if report.code == 200 else ()
+    platform_groups = (decode_object(report.body).get("controllers") or ()) if report.code == 200 else ()
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
         return ""
@@ -128,9 +128,9 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     )
 
 
-async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: Service) -> str:
+async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
-    listed = list_in(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
+    listed = list_of_answer(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     configurations = [
         configuration
         for configuration in (listed or {}).get("items") or ()
@@ -169,7 +169,7 @@ def _competing_program(configuration: Obj, group: str) -> str:
     return upstream.name if does_same_work or configuration["metadata"]["name"] == upstream.configuration else ""
 
 
-def _refers_to_service(configuration: Obj, own_service: Service) -> bool:
+def _refers_to_service(configuration: Obj, own_service: WebhookService) -> bool:
     services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in configuration.get("webhooks") or ()]
     return any((service.get("namespace"), service.get("name")) == own_service for service in services)
 
@@ -177,9 +177,9 @@ def _refers_to_service(configuration: Obj, own_service: Service) -> bool:
 async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIterator[str]:
     for kind in upstream.kinds:
         info = kind_info(kind)
-        path = path_of_kind(info, info.storage_version)
+        path = kind_path(info, info.storage_version)
         answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
-        listed = list_in(answer) or {}
+        listed = list_of_answer(answer) or {}
         written_at = _last_written(listed.get("items") or (), upstream.managers)
         now = answer.server_time or wall_clock()  # managedFields have the server's time
         if written_at is not None and now - written_at < _RECENT:
@@ -238,10 +238,10 @@ class ConfigurationResult(NamedTuple):
     configuration: Obj | None
     message: str
     #: Whether a ConfigMap exists whose Configuration could not be read.
-    is_lacking: bool = False
+    is_unreadable: bool = False
 
 
-async def configuration_of(
+async def read_kueue_configuration(
     sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
 ) -> ConfigurationResult:
     """Read Kueue's Configuration from the first of these ConfigMaps that exists."""
@@ -249,10 +249,10 @@ async def configuration_of(
         answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"
         if answer.code == 200:
-            return _parse_config_map(name, (decoded(answer.body).get("data") or {}).get(_CONFIGURATION_KEY))
+            return _parse_config_map(name, (decode_object(answer.body).get("data") or {}).get(_CONFIGURATION_KEY))
         if answer.code != 404:
             return ConfigurationResult(
-                None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_lacking=True
+                None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_unreadable=True
             )
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
@@ -266,9 +266,9 @@ def unsupported_settings(configuration: Obj) -> Iterator[str]:
 def _parse_config_map(name: str, text: str | None) -> ConfigurationResult:
     if text is None:
         return ConfigurationResult(
-            None, f"{name} has no key {_CONFIGURATION_KEY} with Kueue's Configuration", is_lacking=True
+            None, f"{name} has no key {_CONFIGURATION_KEY} with Kueue's Configuration", is_unreadable=True
         )
     try:
         return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration was read from {name}")
     except InvalidConfiguration as invalid:
-        return ConfigurationResult(None, f"Kueue's Configuration cannot be read: {invalid}", is_lacking=True)
+        return ConfigurationResult(None, f"Kueue's Configuration cannot be read: {invalid}", is_unreadable=True)

@@ -11,12 +11,18 @@ from typing import Final, Self
 import msgspec
 from aiohttp import web
 
-from batchyard.apiserver.auth.security import unauthorized
-from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, ModelStream, StaticFileHandler
+from batchyard.apiserver.auth.security import unauthorized_error
+from batchyard.apiserver.dashboard import (
+    DASHBOARD_FILES_PATH,
+    DASHBOARD_MODELS_PATH,
+    ModelHandler,
+    ModelStream,
+    StaticFileHandler,
+)
 from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError
-from batchyard.dashboard.static_report import HEADERS, asset
+from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
-from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
+from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposition
 from batchyard.server.operator.token_review import TokenReviewer
 
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
@@ -60,14 +66,14 @@ class OperatorPage:
     ) -> None:
         self._token_reviewer = token_reviewer
         self._models = models
-        self._files = StaticFileHandler(asset, HEADERS)
+        self._files = StaticFileHandler(read_asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the HTTP routes of the dashboard."""
         return [
-            web.get(FILES, self._serve_file),
-            web.get(f"{FILES}/{{name:.*}}", self._serve_file),
-            web.get(f"{MODELS}{{view}}", self._serve_model),
+            web.get(DASHBOARD_FILES_PATH, self._serve_file),
+            web.get(f"{DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
+            web.get(f"{DASHBOARD_MODELS_PATH}{{view}}", self._serve_model),
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
@@ -88,7 +94,7 @@ class OperatorPage:
         token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
         user = await self._token_reviewer.user_of(token) if token else None
         if user is None:
-            raise unauthorized()
+            raise unauthorized_error()
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
         answer = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
@@ -122,7 +128,7 @@ class OperatorPage:
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         data_available = asyncio.Event()
-        stream.on_news = data_available.set
+        stream.on_new_data = data_available.set
         while not stream.is_over:
             data_available.clear()
             for chunk in stream.take():
@@ -198,7 +204,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
-            parts = exposition.parts(request.query.getall(CHOICE, []))
+            parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
         answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})

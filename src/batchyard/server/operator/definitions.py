@@ -11,7 +11,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.openapi_definitions import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, path_of_kind
+from batchyard.client.transport import HttpAnswer, HttpRequest, decode_object, kind_path
 from batchyard.server.clocks.wall import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -29,7 +29,7 @@ class DefinitionsClient(Protocol):
         """Send a request and return the response."""
 
 
-async def install(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
+async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
     missing = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in missing]
@@ -45,7 +45,7 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
     """Report whether the server serves the kind in any known version."""
     for version in info.versions:
-        answer = await api_client.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
+        answer = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
         if answer.code != 404:
             return True
     return False
@@ -56,10 +56,10 @@ async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -
     name = definition["metadata"]["name"]
     answer = await api_client.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
     if answer.code not in {201, _ALREADY_EXISTS}:
-        reason = decoded(answer.body).get("message") or answer.trouble or answer.code
+        reason = decode_object(answer.body).get("message") or answer.trouble or answer.code
         return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
     for _ in range(_POLLS_MAX):
-        stored = decoded((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        stored = decode_object((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
         if is_true(stored, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
         await sleep_for(_POLL_INTERVAL)

@@ -19,14 +19,14 @@ from batchyard.client.informer import Informer
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
-from batchyard.controller_groups import kinds_seen
+from batchyard.controller_groups import kinds_read
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import Exposition, Texts
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.exposition import Exposition, TextSource
+from batchyard.metrics.registry import gauge_text
 from batchyard.scheduling.controller import CycleObserver
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
@@ -34,24 +34,24 @@ from batchyard.server.clocks.server import ServerClock
 from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
-from batchyard.server.logging.logs import CycleLog, DecisionLog, keep_nothing
+from batchyard.server.logging.logs import CycleLog, DecisionLog, discard_decision
 from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import (
     CHECK_INTERVAL,
-    Service,
+    WebhookService,
     conflicting_write,
     startup_conflict,
     watch_for_conflict,
 )
 from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
-from batchyard.server.operator.definitions import WatchErrorLog, install
+from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
 from batchyard.server.platform.decision_throttle import DecisionThrottle
-from batchyard.server.termination import unless_ended
-from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+from batchyard.server.termination import run_unless_ended
+from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
 #: The remedy for kinds that the server does not serve.
 _UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
@@ -104,17 +104,17 @@ class OperatorProcess:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.timers = LoopTimers(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
-        self._kernel_transport = http_transport.carrying_to(_post_directly(loop))
+        self._kernel_transport = http_transport.kernel_transport(_post_directly(loop))
         self.clock = ServerClock(self.kernel, self.timers, http_transport, self._kernel_transport, report)
         self.spans = SpanExport(config.traces_to, loop) if config.traces_to else None
         self._leadership = self._create_leadership()
         write_gate = (lambda: True) if self._leadership is None else self._leadership.may_write
         limit = RateLimit(config.limits.qps, config.limits.burst)
         dependencies = ClientDependencies(
-            self.kernel, self.timers, http_transport.carrying_to(self.kernel.post), limit, write_gate
+            self.kernel, self.timers, http_transport.kernel_transport(self.kernel.post), limit, write_gate
         )
-        self.client = RestClient(dependencies, kinds_seen(config.settings.controllers))
-        self.client.on_news = self._process_news
+        self.client = RestClient(dependencies, kinds_read(config.settings.controllers))
+        self.client.on_new_data = self._process_news
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
         #: The permissions of dashboard users, and the models of the dashboard (None until the operator leads).
@@ -127,14 +127,16 @@ class OperatorProcess:
         #: Returns whether the webhooks are ready to be called.
         self.are_webhooks_ready: Callable[[], bool] = lambda: True
         #: Yields the metrics of the webhooks.
-        self.webhook_texts: Texts = lambda: iter(())
+        self.webhook_texts: TextSource = lambda: iter(())
         self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
         """Set the clock to the server's time, install definitions if requested, and join leader election."""
         await self.clock.set()
         if self._config.installs_definitions:
-            for reported in await install(self.http_transport, kinds_seen(self._config.settings.controllers)):
+            for reported in await install_definitions(
+                self.http_transport, kinds_read(self._config.settings.controllers)
+            ):
                 self.report(reported)
         if self._leadership is None:
             self._lead()
@@ -188,10 +190,10 @@ class OperatorProcess:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
         self.server_metrics.also.append(throttle.texts)
         decisions, cycles = (
-            DecisionLog(EventRecorder(self.client, socket.gethostname()), keep_nothing),
+            DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision),
             self.server_metrics.cycles,
         )
-        ports = Ports(
+        ports = PlatformPorts(
             self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=self._cycle_observer(cycles)
         )
         platform, existing = build_platform(ports, self._config.settings), self.client.everything()
@@ -227,9 +229,9 @@ class OperatorProcess:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
 
-async def operate(config: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
+async def run_operator(config: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
     """Run a replica of the operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
-    access = await unless_ended(end, read_access(config.source))
+    access = await run_unless_ended(end, read_access(config.source))
     if access is None:
         return
     if config.terms is not None and not config.terms.namespace:
@@ -246,9 +248,11 @@ async def operate(config: OperatorConfig, report: Callable[[str], None], end: as
     try:
         async with operator_endpoints(operator, (config.address, config.port), report), webhook_server:
             report(f"batchyard: operator at {access.url}")
-            async with _without_conflicts(operator, config, Service(access.namespace, config.webhooks.service), end):
+            async with _without_conflicts(
+                operator, config, WebhookService(access.namespace, config.webhooks.service), end
+            ):
                 if not end.is_set():
-                    await unless_ended(end, operator.start())
+                    await run_unless_ended(end, operator.start())
                 await _wait_for_end(end, operator.ended)
     finally:
         await operator.close()
@@ -257,7 +261,7 @@ async def operate(config: OperatorConfig, report: Callable[[str], None], end: as
 
 @contextlib.asynccontextmanager
 async def _without_conflicts(
-    operator: OperatorProcess, config: OperatorConfig, own_service: Service, end: asyncio.Event
+    operator: OperatorProcess, config: OperatorConfig, own_service: WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
     """Wait until no other controller decides about the same objects; end the operator if one appears later.
 
@@ -269,7 +273,7 @@ async def _without_conflicts(
         return
     groups, reported = config.settings.controllers, ""
     while not end.is_set() and (
-        reason := await unless_ended(end, startup_conflict(operator.http_transport, groups, own_service))
+        reason := await run_unless_ended(end, startup_conflict(operator.http_transport, groups, own_service))
     ):
         if not config.webhooks.port:
             raise OperatorError(reason)
@@ -341,10 +345,10 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the client."""
-    yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
+    yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     answers = operator.client.outbox.answers
     rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
-    yield text_of(metric("rest_client_requests_total"), rows)
+    yield gauge_text(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()
-    yield text_of(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))
-    yield text_of(metric("batchyard_watches_total"), (((kind,), informer.watches) for kind, informer in informers))
+    yield gauge_text(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))
+    yield gauge_text(metric("batchyard_watches_total"), (((kind,), informer.watches) for kind, informer in informers))

@@ -27,11 +27,11 @@ from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, configuration_of, unsupported_settings
+from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, read_kueue_configuration, unsupported_settings
 from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
-from batchyard.server.termination import unless_ended
+from batchyard.server.termination import run_unless_ended
 from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
@@ -73,7 +73,7 @@ class ShadowPage:
         """Add a divergence between the decisions of Kueue and batchyard to the dashboard."""
         since = divergence.at if divergence.since is None else divergence.since
         identity = divergence.divergence_type.value, divergence.workload, divergence.message
-        self._comparison.partings.appendleft(
+        self._comparison.recent_divergences.appendleft(
             SchedulerDivergence(divergence.at, since, *identity, divergence.why(), divergence.look)
         )
         self._hub.touch()
@@ -126,12 +126,12 @@ class Shadow:
         #: The permissions of dashboard users, and the dashboard (None until all objects are read).
         self.token_reviewer = TokenReviewer(http_transport, self._timers.now)
         self.page: ShadowPage | None = None
-        read_only_transport = ReadOnlyTransport(http_transport.carrying_to(self._post))
+        read_only_transport = ReadOnlyTransport(http_transport.kernel_transport(self._post))
         dependencies = ClientDependencies(
             self._timers, self._timers, read_only_transport, RateLimit(*_RATE_LIMIT), _may_not_write
         )
         self.client = RestClient(dependencies, KINDS)
-        self.client.on_news = self._process_news
+        self.client.on_new_data = self._process_news
         comparison_settings = kueue.policy, _with_pods_ready(config.terms, kueue)
         self._controller = ShadowController(
             self.client, read_only_transport, self._timers, comparison_settings, report=self._report_divergence
@@ -210,12 +210,12 @@ async def compare_with_kueue(
     config: ShadowConfig, on_divergence: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
     """Run a shadow until `end` is set or its run time has passed. Return counts of equal and divergent decisions."""
-    access = await unless_ended(end, read_access(config.source))
+    access = await run_unless_ended(end, read_access(config.source))
     if access is None:
         return ComparisonCounts()
     http_transport = HttpTransport(access, lambda: read_access(config.source))
     report(f"batchyard: shadow at {access.url}")
-    kueue = await unless_ended(end, _read_kueue_settings(config, http_transport, report))
+    kueue = await run_unless_ended(end, _read_kueue_settings(config, http_transport, report))
     if kueue is None:
         await http_transport.close()
         return ComparisonCounts()
@@ -241,7 +241,7 @@ async def _read_kueue_settings(
     """Return the settings with which Kueue decides, read from the cluster unless they are given."""
     kueue = config.kueue
     if kueue is None:
-        result = await configuration_of(http_transport, [KUEUE_CONFIG_MAP])
+        result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
         configuration = result.configuration
         assumption = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
         for line in [
@@ -250,7 +250,7 @@ async def _read_kueue_settings(
         ]:
             report(f"batchyard: {line}")
         kueue = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
-    return kueue.sharing_fairly() if config.fair_sharing else kueue
+    return kueue.with_fair_sharing() if config.fair_sharing else kueue
 
 
 def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:

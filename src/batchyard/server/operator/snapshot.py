@@ -17,19 +17,19 @@ from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.client.transport import (
     HttpAnswer,
     HttpRequest,
-    decoded,
+    decode_object,
     failure_reason,
-    list_in,
-    path_of_kind,
-    received,
+    kind_path,
+    list_of_answer,
     revision_of,
+    to_storage_version,
 )
 from batchyard.server.clocks.wall import sleep_for
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
-PAGE: Final = 1000
+SNAPSHOT_PAGE_SIZE: Final = 1000
 #: The maximum number of attempts for a request that fails with a retriable status.
-TRIES_MAX: Final = 6
+REQUEST_ATTEMPTS_MAX: Final = 6
 #: The longest Retry-After that is respected.
 _RETRY_DELAY_MAX: Final = MINUTE
 _NOT_FOUND, _FORBIDDEN, _GONE = 404, 403, 410
@@ -70,7 +70,7 @@ class SnapshotResult:
     #: Kueue's Configuration, as reported by a platform or read from a ConfigMap.
     configuration: Obj | None = None
     #: A message about that Configuration; '' if it is neither known nor expected.
-    of_configuration: str = ""
+    configuration_message: str = ""
     #: Messages about settings of that Configuration that batchyard does not support.
     beside: list[str] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
     """List all objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
     answer = await _request_status_document(sender)
-    status_document = decoded(answer.body) if answer.code == 200 else {}
+    status_document = decode_object(answer.body) if answer.code == 200 else {}
     result = SnapshotResult(
         at=int(status_document.get("instant") or answer.server_time), configuration=status_document.get("configuration")
     )
@@ -104,7 +104,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
     """List all objects of a kind, in the newest version that the server serves and can convert to."""
     unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
-        path, exact_query = path_of_kind(info, version), ""
+        path, exact_query = kind_path(info, version), ""
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         answer = await _fetch_page(sender, path, exact_query)
@@ -136,20 +136,20 @@ async def _take_pages(
 ) -> None:
     """Pass all pages to `on_page`, given the first one. If the continue token expires, use the one in the error."""
     info, version = kind_and_version
-    path = path_of_kind(info, version)
+    path = kind_path(info, version)
     while True:
-        page = list_in(answer)
+        page = list_of_answer(answer)
         if page is None:
             raise SnapshotError(failure_reason(answer))
         result.revision = result.revision or revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
-        on_page(info.constant, [received(info, version, item) for item in items])
+        on_page(info.constant, [to_storage_version(info, version, item) for item in items])
         token = _continue_token(page)
         if not token:
             return
         answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if answer.code == _GONE and (token := _continue_token(decoded(answer.body))):
+        if answer.code == _GONE and (token := _continue_token(decode_object(answer.body))):
             result.loose.append(info.constant)
             answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
@@ -160,13 +160,15 @@ def _continue_token(page: Mapping[str, Any]) -> str:
 
 async def _fetch_page(sender: RequestSender, path: str, query: str) -> HttpAnswer:
     """Fetch one page of a list, with retries."""
-    return await send_with_retries(sender, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
+    return await send_with_retries(
+        sender, HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
+    )
 
 
 async def send_with_retries(sender: RequestSender, request: HttpRequest) -> HttpAnswer:
     """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
     answer = await sender.ask(request)
-    for attempt in range(1, TRIES_MAX):
+    for attempt in range(1, REQUEST_ATTEMPTS_MAX):
         if answer.code not in _RETRIED_CODES or _is_unconverted(answer):
             break
         await sleep_for(min(answer.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.auth.authorization import AuthorizationDecision, RequestAttributes
 from batchyard.apiserver.request import UserInfo
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.transport import HttpRequest, decoded
+from batchyard.client.transport import HttpRequest, decode_object
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 #: How long a cached answer is valid.
@@ -58,13 +58,13 @@ class TokenReviewer:
         self._users[digest] = self._now(), user
         return user
 
-    def decide(self, attributes: Attributes) -> Decision:
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide about a request from the cache, and record it if its review is missing or expired."""
         question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         reviewed_at, allowed = self._permissions.get(question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
             self._missing_reviews[question] = None
-        return Decision(allowed)
+        return AuthorizationDecision(allowed)
 
     async def send_reviews(self) -> bool:
         """Send reviews for the recorded requests. Return whether any result differs from the decision made before."""
@@ -91,7 +91,7 @@ class TokenReviewer:
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
         answer = await self._transport.ask(HttpRequest("POST", path, body))
-        status: dict[str, Any] = decoded(answer.body).get("status") or {} if answer.code in (200, 201) else {}
+        status: dict[str, Any] = decode_object(answer.body).get("status") or {} if answer.code in (200, 201) else {}
         return status
 
 

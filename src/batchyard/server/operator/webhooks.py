@@ -23,22 +23,29 @@ from batchyard.api.meta import Obj, Selector
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, failure_reason, path_of, received
+from batchyard.client.transport import (
+    HttpAnswer,
+    HttpRequest,
+    decode_object,
+    failure_reason,
+    object_path,
+    to_storage_version,
+)
 from batchyard.metrics.forks import WebhookMetrics
-from batchyard.server.clocks.wall import ticks, wall_clock
+from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.webhooks.hooks import (
-    CONVERT,
-    MUTATE,
-    VALIDATE,
+    CONVERT_PATH,
+    MUTATE_PATH,
+    VALIDATE_PATH,
     FetchedObjects,
     InvalidReview,
     ObjectNotFetched,
     ObjectQuery,
-    converted,
-    mutated,
     namespace_of,
-    validated,
+    review_conversion,
+    review_mutation,
+    review_validation,
 )
 
 # --- certificate generations ---
@@ -102,7 +109,7 @@ class CertificateGenerations:
         return {name: base64.b64encode(content).decode() for name, content in contents.items()}
 
 
-def generations_of(data: Mapping[str, str]) -> CertificateGenerations:
+def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
     """Parse certificate generations from the `data` of a Secret."""
     contents = {name: base64.b64decode(text) for name, text in data.items()}
     served = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
@@ -295,8 +302,8 @@ class CertificateKeeper:
         if answer.code not in {200, 404}:
             self._report_error(answer)
             return None
-        secret = decoded(answer.body) if answer.code == 200 else {}
-        current = generations_of(secret.get("data") or {})
+        secret = decode_object(answer.body) if answer.code == 200 else {}
+        current = parse_generations(secret.get("data") or {})
         following = next_generations(current, answer.server_time or wall_clock(), targets.terms)
         if following is current:
             return current
@@ -329,9 +336,9 @@ class CertificateKeeper:
         if answer.code != 200:
             self._report_error(answer)
             return False
-        stored = decoded(answer.body)
+        stored = decode_object(answer.body)
         service = {"namespace": self._targets.namespace, "name": self._targets.service}
-        updated = with_authorities(stored, base64.b64encode(authorities).decode(), service)
+        updated = with_ca_bundle(stored, base64.b64encode(authorities).decode(), service)
         if updated == stored:
             return True
         answer = await self._transport.ask(HttpRequest("PUT", path, _encode(updated)))
@@ -348,7 +355,7 @@ class CertificateKeeper:
             self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
 
 
-def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
+def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
     """Return a webhook configuration, or a CustomResourceDefinition with a conversion webhook, with this CA bundle.
 
 
@@ -436,7 +443,7 @@ class Webhooks:
         self._transport = http_transport
         self._address, self._namespace = address_and_namespace
         self._report: Callable[[str], None] = _ignore_line
-        self._metrics = WebhookMetrics(ticks)
+        self._metrics = WebhookMetrics(monotonic_seconds)
         self._certificate_keeper: CertificateKeeper | None = None
         self._runner: web.AppRunner | None = None
 
@@ -466,7 +473,7 @@ class Webhooks:
         self._keeper_context = self._certificate_keeper.rotate_certificates()
         await self._keeper_context.__aenter__()
         app = web.Application(client_max_size=_BODY_MAX)
-        handlers = {MUTATE: self._mutate, VALIDATE: self._validate, CONVERT: _convert}
+        handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _convert}
         self._metrics.expect(handlers)
         app.add_routes(web.post(path, self._count_requests(path, answer)) for path, answer in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
@@ -487,15 +494,15 @@ class Webhooks:
         return counted
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(mutated, managed=self._terms.managed_namespaces))
+        return await self._answer_review(request, partial(review_mutation, managed=self._terms.managed_namespaces))
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, validated)
+        return await self._answer_review(request, review_validation)
 
     async def _answer_review(
         self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
     ) -> web.Response:
-        review = decoded(await request.read())
+        review = decode_object(await request.read())
         fetched: dict[ObjectQuery, Sequence[Obj]] = {}
         try:
             for _ in range(_LOOKUPS_MAX):
@@ -516,19 +523,21 @@ class Webhooks:
         selector = f"fieldSelector=metadata.name={question.key.name}"
         if question.owner:
             selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
-        path = path_of(info, info.storage_version, question.key.namespace)
-        answer = await self._transport.ask_patiently(HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT))
+        path = object_path(info, info.storage_version, question.key.namespace)
+        answer = await self._transport.ask_with_retries(
+            HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
+        )
         if answer.code == 404:  # the kind is not served
             return []
         if answer.code != 200:
             raise LookupFailed(failure_reason(answer))
-        items = decoded(answer.body).get("items") or ()
-        return [received(info, info.storage_version, item) for item in items]
+        items = decode_object(answer.body).get("items") or ()
+        return [to_storage_version(info, info.storage_version, item) for item in items]
 
 
 async def _convert(request: web.Request) -> web.Response:
     try:
-        return _json_response(converted(decoded(await request.read())))
+        return _json_response(review_conversion(decode_object(await request.read())))
     except InvalidReview as invalid:
         return web.Response(status=400, text=str(invalid))
 

@@ -22,10 +22,10 @@ from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.server.platform.data_dir import write_private
 
-ADMIN: Final = "admin"
-AUTHORITY: Final = "ca.crt"
+ADMIN_USER: Final = "admin"
+CA_FILE: Final = "ca.crt"
 #: The maximum length of a common name in a certificate.
-NAME_MAX: Final = 64
+COMMON_NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
 _VALID_BEFORE: Final = HOUR  # tolerates clock skew
 _SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
@@ -54,8 +54,8 @@ class CertificateAuthority:
     def __init__(self, folder: Path, now: Instant) -> None:
         """Load or create the CA. Raises CredentialsError if a file is damaged, or only the key is missing."""
         self._now = now
-        key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
-        remedy = f"or remove {key_file} and {AUTHORITY}: then all certificates that it signed become invalid"
+        key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
+        remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
                 raise CredentialsError(
@@ -68,7 +68,7 @@ class CertificateAuthority:
         self._certificate = _load_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
             mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
-            raise CredentialsError(f"{mismatch}; remove {AUTHORITY} (the next start creates it), or {_RESTORE_REMEDY}")
+            raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_RESTORE_REMEDY}")
 
     def server(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue a server certificate for these DNS names and IP addresses."""
@@ -148,7 +148,7 @@ class SigningKey:
         return True
 
 
-def kubeconfig(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
+def kubeconfig_text(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
     """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
     cluster = {"server": url, "certificate-authority-data": _encode_base64(authority)}
     user_credentials = {

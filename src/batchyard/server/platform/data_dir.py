@@ -13,18 +13,18 @@ from typing import Any, Final, NamedTuple
 from batchyard.base.instant import Duration
 from batchyard.controller_groups import GROUPS
 from batchyard.store.journal import SyncMode
-from batchyard.store.journal_file import is_held, mark_of
+from batchyard.store.journal_file import commit_mark_path, is_journal_open
 
-JOURNAL: Final = "journal.db"
+JOURNAL_FILE: Final = "journal.db"
 #: The ledger of scheduling decisions.
-LEDGER: Final = "decisions.db"
+LEDGER_FILE: Final = "decisions.db"
 #: The calibration of forecasts.
-FORECASTS: Final = "forecasts.json"
-KUBECONFIG: Final = "kubeconfig"
+FORECASTS_FILE: Final = "forecasts.json"
+KUBECONFIG_FILE: Final = "kubeconfig"
 #: The state file, written once the platform listens.
-STATE: Final = "up.json"
+STATE_FILE: Final = "up.json"
 #: The standard output and error of a platform that runs in the background.
-LOG: Final = "up.log"
+LOG_FILE: Final = "up.log"
 _OTHER_USERS_MASK: Final = 0o077
 #: Key in the state file: the start time of the process.
 _START_TIME_KEY: Final = "began"
@@ -45,7 +45,7 @@ class PlatformProcess(NamedTuple):
     guard: int = 0
 
 
-def prepare(folder: Path) -> None:
+def prepare_data_dir(folder: Path) -> None:
     """Create a data directory that only its owner can access, and set the umask for private files."""
     os.umask(_OTHER_USERS_MASK)
     try:
@@ -60,7 +60,7 @@ def prepare(folder: Path) -> None:
 
 def _make_private(folder: Path) -> None:
     """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
-    if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
+    if any(folder.iterdir()) and not commit_mark_path(folder / JOURNAL_FILE).exists():
         reason = "other users can read this folder, and it contains files of other programs"
         raise DirectoryError(f"{folder}: {reason}; set a new folder with --data-dir, or run chmod 700 on it first")
     folder.chmod(0o700)
@@ -69,13 +69,13 @@ def _make_private(folder: Path) -> None:
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write this process's pid, start time and URL, and its watchdog's pid, to the state file."""
     own_pid = os.getpid()
-    state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: beginning_of(own_pid)}
-    write_private(folder / STATE, json.dumps(state).encode())
+    state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
+    write_private(folder / STATE_FILE, json.dumps(state).encode())
 
 
-def forget_state(folder: Path) -> None:
+def remove_state(folder: Path) -> None:
     """Remove the state file of this or an earlier process."""
-    (folder / STATE).unlink(missing_ok=True)
+    (folder / STATE_FILE).unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -87,21 +87,21 @@ def write_private(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def process_in(folder: Path) -> PlatformProcess | None:
+def running_process_in(folder: Path) -> PlatformProcess | None:
     """Return the running platform process of a data directory; None if there is none or the state file is stale."""
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+        state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text("utf-8"))
         process = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
         if process.pid <= 0:  # kill(2) reads it as a process group
             return None
         os.kill(process.pid, 0)
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
-    is_pid_reused = state.get(_START_TIME_KEY, "") not in {"", beginning_of(process.pid)}
-    return process if not is_pid_reused and is_held(folder / JOURNAL) else None
+    is_pid_reused = state.get(_START_TIME_KEY, "") not in {"", process_start_time(process.pid)}
+    return process if not is_pid_reused and is_journal_open(folder / JOURNAL_FILE) else None
 
 
-def beginning_of(pid: int) -> str:
+def process_start_time(pid: int) -> str:
     """Return the start time of a process in clock ticks since boot, to detect reused pids; '' if it is unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")

@@ -11,8 +11,8 @@ from typing import Final
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.interfaces.controller import Work
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.registry import text_of
-from batchyard.server.clocks.wall import own_cpu, wall_clock
+from batchyard.metrics.registry import gauge_text
+from batchyard.server.clocks.wall import thread_cpu_seconds, wall_clock
 
 # --- CPU demand ---
 #
@@ -29,7 +29,7 @@ def cpu_demand() -> float:
     try:
         schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return own_cpu()
+        return thread_cpu_seconds()
     try:
         run_time, wait_time, *_ = os.read(schedstat_fd, _READ_SIZE).split()
     finally:
@@ -108,6 +108,6 @@ class DecisionThrottle:
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the throttle."""
-        yield text_of(metric("batchyard_turns_total"), [((), self._decision_count)])
+        yield gauge_text(metric("batchyard_turns_total"), [((), self._decision_count)])
         rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
-        yield text_of(metric("batchyard_turn_seconds_total"), rows)
+        yield gauge_text(metric("batchyard_turn_seconds_total"), rows)

@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from batchyard.interfaces.client import WatchEvent
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store
@@ -69,15 +69,15 @@ class BackgroundThread:
 
 
 #: Compaction keeps this many revisions for watches to resume from. It runs when the history is twice as long.
-HISTORY: Final = 10_000
+HISTORY_REVISIONS: Final = 10_000
 #: Compaction also keeps at most this many bytes of objects. It runs when the history holds twice as many.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
 LARGE_BATCH: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
-BEHIND_MAX: Final = 2048
+UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
-TURNS: Final = 3
+CALLBACK_TURNS: Final = 3
 
 _TransactionResult: TypeAlias = tuple[int, float]
 """The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
@@ -156,7 +156,7 @@ class GroupCommit:
 
     def is_behind(self) -> bool:
         """Report whether more than BEHIND_MAX changes are not durable, so that the event loop must pause."""
-        return self._store.revision - self.durable > BEHIND_MAX and self.failure is None
+        return self._store.revision - self.durable > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
         """End all watches, and all watches that are registered later, at shutdown."""
@@ -214,8 +214,8 @@ class GroupCommit:
         self._feed_watches(changes)
         while self._callers and self._callers[0][0] <= self.durable:
             self._callers.popleft()[1](None)
-        if self.durable - self._compaction_floor > 2 * HISTORY:
-            self._compact(self.durable - HISTORY)
+        if self.durable - self._compaction_floor > 2 * HISTORY_REVISIONS:
+            self._compact(self.durable - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
             self._shorten_history()
 
@@ -226,7 +226,7 @@ class GroupCommit:
         if self._collected:
             if not self._is_batch_scheduled:
                 self._is_batch_scheduled = True
-                self._loop.call_soon(self._write_batch_after, TURNS)
+                self._loop.call_soon(self._write_batch_after, CALLBACK_TURNS)
         elif self._all_written is not None and not self._all_written.done():
             self._all_written.set_result(None)
 
@@ -240,7 +240,7 @@ class GroupCommit:
         """Record the size of the last transaction, and drop the sizes of transactions that left the history."""
         self._sizes.append((self.durable, size))
         self._history_size += size
-        while self._sizes[0][0] <= self.durable - 2 * HISTORY:
+        while self._sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
             self._history_size -= self._sizes.popleft()[1]
 
     def _shorten_history(self) -> None:
@@ -278,8 +278,8 @@ class GroupCommit:
     # --- on the writer thread ---
 
     def _append(self, changes: Sequence[WatchEvent]) -> _TransactionResult:
-        began_at = ticks()
-        return self._run_write(partial(self._journal.append, changes)), ticks() - began_at
+        began_at = monotonic_seconds()
+        return self._run_write(partial(self._journal.append, changes)), monotonic_seconds() - began_at
 
     def _run_write(self, work: Callable[[], _T]) -> _T:
         """Run a journal write. Raises JournalError if an earlier write failed: the journal must have no gaps."""

@@ -19,24 +19,24 @@ from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import (
     API_SERVICE,
     api_service_resource,
-    own_service,
+    kubernetes_service_objects,
     provided_services,
-    with_availability,
+    with_available_condition,
 )
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.auth.authorization import bootstrap_roles
-from batchyard.apiserver.auth.security import Security, security_of
-from batchyard.apiserver.auth.tokens import ISSUER, Tokens
+from batchyard.apiserver.auth.security import ServerSecurity, build_security
+from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
-from batchyard.apiserver.dashboard import FILES as DASHBOARD_FILES
-from batchyard.apiserver.dashboard import MODELS, ModelHandler, StaticFileHandler
-from batchyard.apiserver.openapi_definitions import provided_definition
+from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
+from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
+from batchyard.apiserver.openapi_definitions import platform_definition
 from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
-from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, no_audit
+from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
-from batchyard.apiserver.subresources.queueing import WhyHandler, decisions, with_forecasts
+from batchyard.apiserver.subresources.queueing import WhyHandler, decisions_resource, with_forecasts
 from batchyard.apiserver.virtual_resources import events_resource
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import CompositeClient
@@ -45,7 +45,7 @@ from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, asset
+from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, read_asset
 from batchyard.housekeeping.controllers import status_of
 from batchyard.interfaces.client import (
     Create,
@@ -63,10 +63,10 @@ from batchyard.interfaces.controller import Kernel
 from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.simulated.containers import SimulatedContainers
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.health import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import SIMULATED, parse_kueue_settings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import MachineClock
@@ -80,15 +80,15 @@ from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
-from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, PlatformOptions
+from batchyard.server.platform.data_dir import FORECASTS_FILE, JOURNAL_FILE, LEDGER_FILE, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
-from batchyard.server.platform.group_commit import HISTORY, GroupCommit
+from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
-from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
 # --- provided objects ---
 #
@@ -144,7 +144,7 @@ class ProvidedObjects:
         """Store the CustomResourceDefinition with this name as established, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
-        definition = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
+        definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
     def _refresh(self, name: str) -> None:
@@ -152,7 +152,7 @@ class ProvidedObjects:
         stored = self._client.get(Key(DEFINITION, "", name))
         if stored is None or annotation(stored, well_known.PROVIDED) is None:
             return
-        spec = provided_definition(self._kinds[name])["spec"]
+        spec = platform_definition(self._kinds[name])["spec"]
         if any(stored["spec"].get(field) != value for field, value in spec.items()):
             self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
 
@@ -191,7 +191,7 @@ def _differences(required: Mapping[str, Obj], stored: Mapping[str, Obj], now: In
     for name, service in stored.items():
         if name not in required and annotation(service, well_known.PROVIDED) is not None:
             yield Delete(key_of(service))
-        elif (updated := with_availability(service, required, now)) is not service:
+        elif (updated := with_available_condition(service, required, now)) is not service:
             yield UpdateStatus(updated)
 
 
@@ -215,7 +215,7 @@ def _ignore_result(_result: WriteResult) -> None:
 # ServiceAccount tokens for the projected volumes of pods.
 
 
-def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
+def pod_token(tokens: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
     """Issue a token of a ServiceAccount, valid for `seconds`. Raises InputError if the account does not exist."""
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
@@ -233,7 +233,7 @@ def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audi
 
 
 #: The URL path.
-PATH: Final = "/batchyard/clock"
+CLOCK_PATH: Final = "/batchyard/clock"
 _INVALID_CLOCK_REQUEST: Final = StatusError(
     400, "BadRequest", 'the body must be {"until": INSTANT}, with INSTANT in microseconds since 1970 or null'
 )
@@ -285,12 +285,12 @@ class EmbeddedPlatform:
         options: PlatformOptions,
         cluster: Obj | None,
         speed: float,
-        audit: Auditor = no_audit,
+        audit: Auditor = discard_audit,
         forecast_functions: ForecastFunctions | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = RevisionJournal(options.folder / JOURNAL, options.sync, accept_loss=options.accept_loss)
-        self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
+        self._journal = RevisionJournal(options.folder / JOURNAL_FILE, options.sync, accept_loss=options.accept_loss)
+        self._store = Store(window=2 * HISTORY_REVISIONS, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _ignore_failure
@@ -304,7 +304,7 @@ class EmbeddedPlatform:
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
         root_pem = _root_certificate(options, is_mounted=local_settings is not None)
-        kueue = SIMULATED if options.configuration is None else parse_kueue_settings(options.configuration)
+        kueue = SIMULATION_SETTINGS if options.configuration is None else parse_kueue_settings(options.configuration)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._is_fair_sharing = kueue.policy.fair_sharing
@@ -317,9 +317,9 @@ class EmbeddedPlatform:
             self._store, self._kernel, admission=admission_chain.rules(), assign_manager=claim_fields
         )
         self._store.listen(admission_chain.observe)
-        tokens = Tokens(self._client, SigningKey(options.folder), wall_clock)
+        tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
-        self._ledger = LiveLedger(options.folder / LEDGER, loop)
+        self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._decisions = DecisionLog(
             EventRecorder(self._client, socket.gethostname()), self._ledger.add_entry, self._ledger.last
         )
@@ -338,7 +338,7 @@ class EmbeddedPlatform:
         self._forecast_engine = None
         if forecast_functions is not None:
             self._forecast_engine = ForecastEngine(
-                forecast_functions, self._store, self._kernel.clock, loop, options.folder / FORECASTS
+                forecast_functions, self._store, self._kernel.clock, loop, options.folder / FORECASTS_FILE
             )
         self._metrics.server_metrics.also += [
             self._ledger.texts,
@@ -354,20 +354,20 @@ class EmbeddedPlatform:
         self._replay_stored_objects(cluster)
 
     def _create_server(
-        self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor
-    ) -> tuple[ApiServer, Security]:
+        self, built_in: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
+    ) -> tuple[ApiServer, ServerSecurity]:
         """Create the API server, and its authorization, with all built-in, custom and virtual resources."""
         client, now, index = self._client, self._kernel.now, self.platform.index
         all_resources = with_subresources(built_in, client, self._containers(), index, now)
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
-        security = security_of(client, why_handler.with_parts(all_resources), tokens, self._pods_denial)
+        security = build_security(client, why_handler.with_why_subresource(all_resources), tokens, self._pods_denial)
         why_handler.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
-        client.judge_owners(resources.is_namespaced)
-        resources.serve_always(decisions(self._ledger, security.rbac, now))
+        client.set_scope_lookup(resources.is_namespaced)
+        resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
         self._store.listen(CustomResources(client, resources, now).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
@@ -382,14 +382,14 @@ class EmbeddedPlatform:
         """Return why only the owner may start pods; '' if this machine isolates pods or is not a node."""
         return "" if self._local is None else self._local.pods_denial
 
-    def _serve_page(self, security: Security, timers: LoopTimers, speed: float) -> None:
+    def _serve_page(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         """Serve the dashboard, and start to record its history."""
         index, clock = self.platform.index, self._kernel.clock
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(asset, HEADERS).answer)
-        self._server.add_prefix(MODELS, ModelHandler(pages, security.rbac, self._commit, timers).answer)
+        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).answer)
+        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
         local = None if self._local is None else self._local.status()
@@ -401,8 +401,8 @@ class EmbeddedPlatform:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
         control = ClockControl(self._kernel, lambda: self._store.revision)
-        self._server.add_document(PATH, control.document)
-        self._server.add_put_handler(PATH, control.put)
+        self._server.add_document(CLOCK_PATH, control.document)
+        self._server.add_put_handler(CLOCK_PATH, control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
         """Create the dispatcher of HTTP requests, supervised by a watchdog if one is given."""
@@ -442,11 +442,13 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local = settings.with_nodes, self._local
         name = "" if local is None else local.name
-        kubelets = Kubelets(container_delays_of(cluster, 0), with_nodes=has_nodes, local=name, runtime=self._runtime)
+        kubelets = SimulatedKubelets(
+            container_delays_of(cluster, 0), with_nodes=has_nodes, local=name, runtime=self._runtime
+        )
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.also.append(throttle.texts)
-        ports = Ports(
+        ports = PlatformPorts(
             self._kernel,
             self._client if local is None else CompositeClient(self._client, local.machine),
             runtime if local is None else (*runtime, *local.controllers),
@@ -503,7 +505,7 @@ class EmbeddedPlatform:
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
         """Publish the platform's address in the Service `kubernetes`, with the address for pods if there is one."""
-        service_objects = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
+        service_objects = kubernetes_service_objects(address, port, is_secure=is_secure, among_pods=among_pods)
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:

@@ -19,26 +19,26 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.request import MASTERS, ApiRequest
-from batchyard.apiserver.server import no_audit
-from batchyard.base.memory import collect, no_collections
-from batchyard.server.clocks.wall import ticks, wall_clock
+from batchyard.apiserver.request import MASTERS_GROUP, ApiRequest
+from batchyard.apiserver.server import discard_audit
+from batchyard.base.memory import collect_garbage, no_garbage_collection
+from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.forecasting.service import ForecastFunctions
-from batchyard.server.http.connections import Acceptor, Connections, server_context
+from batchyard.server.http.connections import Acceptor, Connections, server_tls_context
 from batchyard.server.http.flow_control import ResponseTurns
-from batchyard.server.http.protocol import HEAD_WITHIN, HttpProtocol
+from batchyard.server.http.protocol import HEAD_TIMEOUT, HttpProtocol
 from batchyard.server.logging.logs import AuditLog, JsonFormatter
-from batchyard.server.platform.credentials import ADMIN, AUTHORITY, CertificateAuthority, kubeconfig
+from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, CertificateAuthority, kubeconfig_text
 from batchyard.server.platform.data_dir import (
-    KUBECONFIG,
+    KUBECONFIG_FILE,
     LOOPBACK,
     PlatformOptions,
-    forget_state,
+    remove_state,
     write_private,
     write_state,
 )
 from batchyard.server.platform.platform import EmbeddedPlatform
-from batchyard.shim.guard import LAYOUT, SIZE
+from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
 
 # --- watchdog ---
 #
@@ -59,12 +59,12 @@ class LoopWatchdog:
     ) -> None:
         self._loop = loop
         memory_fd, self._stacks_fd = os.memfd_create("guard"), os.memfd_create("stacks", 0)
-        os.truncate(memory_fd, SIZE)
-        self._shared_memory = mmap.mmap(memory_fd, SIZE)
+        os.truncate(memory_fd, WATCHDOG_MEMORY_SIZE)
+        self._shared_memory = mmap.mmap(memory_fd, WATCHDOG_MEMORY_SIZE)
         alive_read_fd, self._alive_fd = os.pipe()
         faulthandler.register(signal.SIGUSR2, file=self._stacks_fd)
         self._timer = loop.call_soon(self._send_heartbeat)
-        self._write_record(ticks(), 0.0, b"")
+        self._write_record(monotonic_seconds(), 0.0, b"")
         fds = (alive_read_fd, memory_fd, self._stacks_fd, *(listener.fileno() for listener in listeners))
         arguments = (
             str(os.getpid()),
@@ -91,12 +91,12 @@ class LoopWatchdog:
         description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[
             :_DESCRIPTION_SIZE_MAX
         ]
-        began_at = ticks()
+        began_at = monotonic_seconds()
         self._write_record(began_at, began_at, description)
 
     def end(self) -> None:
         """Record in the shared memory that no request is in progress."""
-        self._write_record(ticks(), 0.0, b"")
+        self._write_record(monotonic_seconds(), 0.0, b"")
 
     def close(self) -> None:
         """Kill the watchdog process."""
@@ -109,11 +109,11 @@ class LoopWatchdog:
 
     def _send_heartbeat(self) -> None:
         self._timer = self._loop.call_later(_HEARTBEAT_INTERVAL, self._send_heartbeat)
-        self._write_record(ticks(), 0.0, b"")
+        self._write_record(monotonic_seconds(), 0.0, b"")
 
     def _write_record(self, seen_at: float, began_at: float, description: bytes) -> None:
-        LAYOUT.pack_into(self._shared_memory, 0, seen_at, began_at, len(description))
-        self._shared_memory[LAYOUT.size : LAYOUT.size + len(description)] = description
+        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, began_at, len(description))
+        self._shared_memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + len(description)] = description
 
 
 def _log_format() -> str:
@@ -149,15 +149,15 @@ class _CollectionTimer:
 
     def _collect(self) -> None:
         began_at = self._loop.time()
-        collect()
+        collect_garbage()
         duration = self._loop.time() - began_at
         self._timer = self._loop.call_later(max(_COLLECTION_INTERVAL, _INTERVAL_FACTOR * duration), self._collect)
 
 
 @contextmanager
-def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Replace Python's automatic garbage collections by rare ones while the context manager is entered."""
-    with no_collections():
+    with no_garbage_collection():
         collection_timer = _CollectionTimer(loop)
         try:
             yield
@@ -184,7 +184,7 @@ class PortError(Exception):
     """The platform cannot listen on the configured address or port. The message contains the reason and the remedy."""
 
 
-async def serve(
+async def serve_platform(
     options: PlatformOptions,
     cluster: Obj | None,
     speed: float,
@@ -200,10 +200,10 @@ async def serve(
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
         embedded = EmbeddedPlatform(
-            options, cluster, speed, no_audit if audit_log is None else audit_log.note, forecast_functions
+            options, cluster, speed, discard_audit if audit_log is None else audit_log.note, forecast_functions
         )
         try:
-            with rarely_collected(asyncio.get_running_loop()):
+            with rare_garbage_collections(asyncio.get_running_loop()):
                 await _serve_on(listener, options, embedded, ready)
         finally:
             await embedded.close()
@@ -214,7 +214,7 @@ async def serve(
 async def _serve_on(
     listener: socket.socket, options: PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
 ) -> None:
-    forget_state(options.folder)
+    remove_state(options.folder)
     address, port = listener.getsockname()[:2]
     url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
@@ -250,7 +250,7 @@ async def _serve_requests(
     sys.setswitchinterval(_SWITCH_INTERVAL)
     for listener in sockets.listeners:
         listener.listen(_BACKLOG)
-    acceptors = [Acceptor(listener, connect, sockets.context, HEAD_WITHIN) for listener in sockets.listeners]
+    acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]
     write_state(options.folder, url, watchdog.pid)
     ready(url)
     await ended.wait()
@@ -258,7 +258,7 @@ async def _serve_requests(
         acceptor.close()
     dispatcher.end()
     await connections.end(REQUESTS_END_WITHIN)
-    forget_state(options.folder)
+    remove_state(options.folder)
 
 
 class _ListeningSockets(NamedTuple):
@@ -322,6 +322,6 @@ def _create_tls_context(
     signed = authority.server([name for name in names if name not in _ALL_ADDRESSES])
     write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
     ca_certificate = authority.certificate_file.read_bytes()
-    admin_kubeconfig = kubeconfig(url, ca_certificate, ADMIN, authority.client(ADMIN, [MASTERS]))
-    write_private(options.folder / KUBECONFIG, admin_kubeconfig.encode())
-    return server_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / AUTHORITY))
+    admin_kubeconfig = kubeconfig_text(url, ca_certificate, ADMIN_USER, authority.client(ADMIN_USER, [MASTERS_GROUP]))
+    write_private(options.folder / KUBECONFIG_FILE, admin_kubeconfig.encode())
+    return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

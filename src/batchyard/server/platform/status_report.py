@@ -15,13 +15,13 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.controllers import RequestMetrics
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import CONTENT_TYPE, PATH, Exposition, Scrape, groups_in
+from batchyard.metrics.exposition import CONTENT_TYPE, METRICS_PATH, Exposition, Scrape, selected_groups
 from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_texts
-from batchyard.metrics.registry import Histograms, text_of
+from batchyard.metrics.registry import Histograms, gauge_text
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.metrics import ObservedPlatform, ServerMetrics
-from batchyard.server.platform.data_dir import JOURNAL, PlatformOptions
+from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformOptions
 
 #: The URL path of the document.
 STATUS_REPORT_PATH: Final = "/batchyard/status"
@@ -49,7 +49,7 @@ class StatusReport:
 
     def __init__(self, objects: StatusObjects, options: PlatformOptions, started: Instant, speed: float) -> None:
         self._objects = objects
-        self._journal_path = options.folder / JOURNAL
+        self._journal_path = options.folder / JOURNAL_FILE
         self._started_at = started
         self._speed = speed
         self._sync = options.sync
@@ -132,7 +132,7 @@ class EmbeddedMetrics:
         self._kernel = kernel
         self._speed = speed
         self.server_metrics = ServerMetrics()
-        self.requests = RequestMetrics(ticks)
+        self.requests = RequestMetrics(monotonic_seconds)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
         self.watches: Callable[[], int] = _no_watches
@@ -154,14 +154,14 @@ class EmbeddedMetrics:
 
         def answer(request: ApiRequest) -> AnyResponse:
             try:
-                parts = exposition.parts(groups_in(request.query, request.query_items))
+                parts = exposition.parts(selected_groups(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":
                 return Response(200, "", content_type=CONTENT_TYPE)
             return Scrape(parts, loop.call_soon)
 
-        server.add_handler(PATH, answer)
+        server.add_handler(METRICS_PATH, answer)
 
     def committed(self, seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
@@ -181,7 +181,7 @@ class EmbeddedMetrics:
 
     def _platform_texts(self) -> Iterator[str]:
         yield from self._commits.texts()
-        yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._statistics.counts()))
+        yield gauge_text(metric("batchyard_objects"), (((kind,), count) for kind, count in self._statistics.counts()))
         values_by_name = {
             "batchyard_revision": self._statistics.revision,
             "batchyard_journal_bytes": self._statistics.journal_bytes(),
@@ -190,7 +190,7 @@ class EmbeddedMetrics:
             "batchyard_watches": self.watches(),
         }
         for name, value in values_by_name.items():
-            yield text_of(metric(name), [((), value)])
+            yield gauge_text(metric(name), [((), value)])
 
 
 def _no_watches() -> int:

@@ -79,7 +79,7 @@ class SpdyPing(NamedTuple):
     number: int
 
 
-Event: TypeAlias = SpdyStreamOpened | SpdyData | SpdyReset | SpdyPing
+SpdyEvent: TypeAlias = SpdyStreamOpened | SpdyData | SpdyReset | SpdyPing
 
 
 class SpdyFrames:
@@ -92,7 +92,7 @@ class SpdyFrames:
         self._inflate = zlib.decompressobj(zdict=compression_dictionary())
         self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
-    def feed_bytes(self, data: bytes) -> Iterator[Event]:
+    def feed_bytes(self, data: bytes) -> Iterator[SpdyEvent]:
         """Parse received bytes, and yield the SPDY events in them. Raises SpdyError for invalid bytes."""
         self._buffer += data
         while True:
@@ -133,7 +133,7 @@ class SpdyFrames:
         self._remaining_bytes -= size
         return SpdyData(self._stream, data, self._is_last and not self._remaining_bytes)
 
-    def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> Event | None:
+    def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> SpdyEvent | None:
         try:
             if frame_type == _SYN_STREAM:
                 (stream,) = struct.unpack_from(">I", body)

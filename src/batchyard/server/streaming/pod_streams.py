@@ -14,8 +14,8 @@ from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming import framing
 from batchyard.server.streaming.framing import (
     PROTOCOL_ERROR,
-    Event,
     SpdyData,
+    SpdyEvent,
     SpdyFrames,
     SpdyPing,
     SpdyStreamOpened,
@@ -38,7 +38,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _CLOSE_CHANNEL: Final = 255
 _OUTPUT_CHANNELS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
 #: Maximum bytes of an incomplete terminal size.
-SIZE_MAX: Final = 1024
+TERMINAL_SIZE_BYTES_MAX: Final = 1024
 
 
 class ExecWebSocket:
@@ -118,7 +118,7 @@ class TerminalSizeParser:
     def feed_bytes(self, data: bytes) -> list[tuple[int, int]]:
         """Parse received bytes, and return the complete terminal sizes, as columns and rows."""
         *documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
-        self._incomplete_size = self._incomplete_size[:SIZE_MAX]
+        self._incomplete_size = self._incomplete_size[:TERMINAL_SIZE_BYTES_MAX]
         return [size for document_text in documents if (size := _parse_size(document_text)) is not None]
 
 
@@ -207,7 +207,7 @@ class ExecSpdy:
             self._connection.send(framing.encode_data(stream, b"", is_last=True))
         self._connection.close()
 
-    def _process_event(self, event: Event) -> None:
+    def _process_event(self, event: SpdyEvent) -> None:
         if isinstance(event, SpdyPing):
             self._connection.send(framing.encode_ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
@@ -246,7 +246,7 @@ class ExecSpdy:
 _SWITCHING_PROTOCOLS: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
-def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
+def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the 101 (Switching Protocols) response to an upgrade request."""
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:

@@ -15,8 +15,8 @@ from batchyard.server.streaming.framing import (
     CANCEL,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
-    Event,
     SpdyData,
+    SpdyEvent,
     SpdyFrames,
     SpdyPing,
     SpdyStreamOpened,
@@ -25,7 +25,7 @@ from batchyard.server.streaming.framing import (
 
 #: Maximum open streams of a connection.
 STREAMS_MAX: Final = 2000
-TOO_MANY: Final = "too many port-forward connections are open, try again later"
+TOO_MANY_CONNECTIONS: Final = "too many port-forward connections are open, try again later"
 
 
 class SpdyConnection(Protocol):
@@ -125,7 +125,7 @@ class PortForwardSpdy:
         if pair in self._blocked:
             self.wants_more(pair, wants=True)
 
-    def _process_event(self, event: Event) -> None:
+    def _process_event(self, event: SpdyEvent) -> None:
         if isinstance(event, SpdyPing):
             self.sink.send(framing.encode_ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
@@ -170,7 +170,7 @@ class _StreamPair:
     def connect(self) -> None:
         """Connect to the port of the pod, unless the user's limit is reached."""
         if not self._owner.port_limit.enter_port():
-            self.ended(SessionEnd(failure=TOO_MANY))
+            self.ended(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
         self._session = self._owner.forwarding.connect(self._port, self)
         if not self._owner.client_accepts_data:
@@ -258,7 +258,7 @@ class PortForwardWebSocket:
             if port_limit.enter_port():
                 self._open_ports[2 * number] = _ForwardedPort(self, 2 * number, port)
             else:
-                self.send_failure(2 * number, port, SessionEnd(failure=TOO_MANY))
+                self.send_failure(2 * number, port, SessionEnd(failure=TOO_MANY_CONNECTIONS))
         if not self._open_ports:
             socket.close()
 

@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol, TypeAlias
 from batchyard.server.http.connections import Connections
 
 #: Seconds without traffic after which a connection is closed. Source: the idle timeout of a kubelet's streams.
-IDLE_WITHIN: Final = 4 * 3600
+STREAM_IDLE_TIMEOUT: Final = 4 * 3600
 #: Seconds that the client has to close its side of the connection.
-CLOSED_WITHIN: Final = 10
+CLOSE_TIMEOUT: Final = 10
 #: Maximum bytes that are processed at once, that wait to be processed, and that the client has not read yet.
-PART: Final = 16 * 1024
-WAITING_MAX: Final = 64 * 1024
-UNTAKEN_MAX: Final = 8 * 1024 * 1024
-TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
+CHUNK_SIZE: Final = 16 * 1024
+UNPROCESSED_BYTES_MAX: Final = 64 * 1024
+UNREAD_BYTES_MAX: Final = 8 * 1024 * 1024
+TurnScheduler: TypeAlias = Callable[[Callable[[], None]], None]
 """Schedules a function call after the pending work of other users."""
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, and number of probes.
 _KEEPALIVE_OPTIONS: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
@@ -54,7 +54,7 @@ class UpgradedConnection(asyncio.Protocol):
     """An upgraded connection: passes received bytes to its protocol handler in turns, and enforces timeouts."""
 
     def __init__(
-        self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TakeTurn
+        self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TurnScheduler
     ) -> None:
         """Take over a transport. `holder` is the user for limits, '' for the owner."""
         self._transport = transport
@@ -71,7 +71,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._is_closing = False
         self._is_reading = True
         self._last_traffic_at = self._loop.time()
-        self._timer = self._loop.call_later(IDLE_WITHIN, self._end_if_idle)
+        self._timer = self._loop.call_later(STREAM_IDLE_TIMEOUT, self._end_if_idle)
         #: The client's identity by its certificate, for the limit of connections.
         self.peer = peer
         tcp_socket = transport.get_extra_info("socket")
@@ -137,7 +137,7 @@ class UpgradedConnection(asyncio.Protocol):
             return
         self._transport.write(data)
         if (
-            self._transport.get_write_buffer_size() > UNTAKEN_MAX
+            self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX
         ):  # the client does not read the responses to its requests
             self._is_aborted = True
             self._transport.abort()
@@ -156,7 +156,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._is_closing = True
             self.listen(listens=True)
             self._timer.cancel()
-            self._timer = self._loop.call_later(CLOSED_WITHIN, self._transport.abort)
+            self._timer = self._loop.call_later(CLOSE_TIMEOUT, self._transport.abort)
 
     # --- shutdown ---
 
@@ -174,7 +174,7 @@ class UpgradedConnection(asyncio.Protocol):
         if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._take_turn(self._process_received)
-        is_paused = not self._is_reading or len(self._received) > WAITING_MAX
+        is_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
         if is_paused != self._is_paused and not self._transport.is_closing():
             self._is_paused = is_paused
             (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
@@ -182,14 +182,14 @@ class UpgradedConnection(asyncio.Protocol):
     def _process_received(self) -> None:
         self._is_turn_scheduled = False
         if self._handler is not None and self._is_reading:
-            chunk = bytes(self._received[:PART])
-            del self._received[:PART]
+            chunk = bytes(self._received[:CHUNK_SIZE])
+            del self._received[:CHUNK_SIZE]
             self._handler.feed_bytes(chunk)
             self._schedule_processing()
 
     def _end_if_idle(self) -> None:
         idle_seconds = self._loop.time() - self._last_traffic_at
-        if idle_seconds < IDLE_WITHIN:
-            self._timer = self._loop.call_later(IDLE_WITHIN - idle_seconds, self._end_if_idle)
+        if idle_seconds < STREAM_IDLE_TIMEOUT:
+            self._timer = self._loop.call_later(STREAM_IDLE_TIMEOUT - idle_seconds, self._end_if_idle)
         else:
             self._transport.abort()

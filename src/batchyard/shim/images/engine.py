@@ -12,7 +12,7 @@ from batchyard.shim import linux, stop
 from batchyard.shim import run as commands
 from batchyard.shim import run as words
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.cgroups import Group
+from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult
 
 PODMAN, DOCKER = "podman", "docker"
@@ -44,7 +44,7 @@ class ContainerEngine(NamedTuple):
 
     def run_command(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> CommandResult:
         """Run a command of the engine, such as `ps --all`, for at most `seconds`."""
-        return commands.run([self.program, *self.options, *arguments], self.environment, seconds)
+        return commands.run_command([self.program, *self.options, *arguments], self.environment, seconds)
 
     def label_options(self, path: str) -> list[str]:
         """Return the options that label a container with its node and its run; `path` is the run's path."""
@@ -109,12 +109,12 @@ def last_line(text: str) -> str:
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
 
-def quoted(argv: list[str]) -> str:
+def format_entrypoint(argv: list[str]) -> str:
     """Format a command as JSON for the engine's option `--entrypoint`."""
     return json.dumps(argv)
 
 
-def program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """Return the path of an executable program in PATH; None if it is not installed."""
     paths = (f"{folder}/{name}" for folder in os.get_exec_path())
     return next((path for path in paths if os.access(path, os.X_OK)), None)
@@ -171,15 +171,15 @@ class EngineContainer(NamedTuple):
     #: Whether the container has a terminal, whose data the engine forwards.
     has_terminal: bool
     #: The parent control group of the container's own group.
-    group: Group
+    group: CgroupPaths
 
 
-def warden(request: EngineContainer, status: int) -> NoReturn:
+def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     """Run a container as its warden: start it, report its end on the pipe `status`, and clean up after it."""
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    oom_fd = cgroups.watched_for_oom(request.group)
+    oom_fd = cgroups.watch_for_oom(request.group)
     engine = _start_engine(request)
     signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine))
     linux.die_with_parent(signal.SIGTERM)
@@ -194,7 +194,7 @@ def warden(request: EngineContainer, status: int) -> NoReturn:
             **(
                 {}
                 if exit_codes.get(engine)
-                else {"error": words.start_error("the container engine did not start the container")}
+                else {"error": words.format_start_error("the container engine did not start the container")}
             ),
         )
         os._exit(1)
@@ -205,7 +205,7 @@ def warden(request: EngineContainer, status: int) -> NoReturn:
     code, is_oom = _read_exit_status(request, exit_codes.get(pid))
     request.engine.remove_containers(request.name)
     _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(oom_fd)})
-    stop.kill_all()
+    stop.kill_descendants()
     os._exit(0)
 
 
@@ -215,7 +215,7 @@ def _start_engine(request: EngineContainer) -> int:
     child = os.fork()
     if child == 0:
         try:
-            linux.default_signals()
+            linux.reset_signal_handlers()
             argv = [engine.program, *engine.options, "run", *request.options]
             os.execve(engine.program, argv, dict(engine.environment))
         finally:
@@ -304,7 +304,7 @@ def _remove_after_shim_end(request: EngineContainer, engine: int) -> NoReturn:
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
     request.engine.remove_containers(request.name)
-    stop.kill_all()
+    stop.kill_descendants()
     os._exit(1)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from batchyard.shim import run as commands
 from batchyard.shim import state_dir
 from batchyard.shim.images import store
-from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, last_line, program, quoted
+from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_program, format_entrypoint, last_line
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.cgroups import Cgroups, Group
+from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
 _TRIAL_SECONDS = 20.0
 #: Time limit in seconds for an engine's version: a remote engine may not answer, and the platform waits.
@@ -48,7 +48,7 @@ def find(
     """Detect the container engines of this machine; `may_run`: podman may run containers in pod sandboxes."""
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
-        path = None if kind in disabled else program(kind)
+        path = None if kind in disabled else find_program(kind)
         if path is None:
             continue
         candidate = (
@@ -65,12 +65,12 @@ def find(
 
 
 def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    result = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
+    result = commands.run_command([path, "--version"], environment, _ANSWER_SECONDS)
     name_and_version = result.output.strip().replace(" version", "") or PODMAN
     if result.code == 0:
         variables = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
-            PODMAN, path, name_and_version.split()[-1], (), variables, state_dir.identity(node), runs_containers=False
+            PODMAN, path, name_and_version.split()[-1], (), variables, state_dir.node_id(node), runs_containers=False
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
     return engine if result.code == 0 else EngineFailure(name_and_version, last_line(result.errors))
@@ -81,12 +81,12 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        result = commands.run(argv, variables, _ANSWER_SECONDS)
+        result = commands.run_command(argv, variables, _ANSWER_SECONDS)
         if result.code is None:
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
         variables |= {"DOCKER_HOST": docker_host} if docker_host else {}
-    engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.identity(node), runs_containers=False)
+    engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.node_id(node), runs_containers=False)
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
     version = result.output.strip()
     if result.code == 0 and version:
@@ -103,7 +103,7 @@ def _write_podman_settings(node: int) -> str:
 
 def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
     """Return podman with the first OCI runtime that can run a trial container, or the reason if none can."""
-    if node_cgroups is not None and cgroups.parent(node_cgroups.base) is None:
+    if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _RUNTIMES:
@@ -121,7 +121,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     """Return the podman options of a trial container with the machine's own programs."""
     root = f"{node_path}/trial"
     os.makedirs(root, exist_ok=True)
-    for link, target in store.links().items():
+    for link, target in store.program_links().items():
         if not os.path.islink(root + link):
             os.symlink(target, root + link)
     program_folders = [folder for folder in store.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
@@ -129,7 +129,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     options += [
         "--security-opt",
         "no-new-privileges",
-        *cgroup_options(f"{cgroups.parent(node_cgroups.base)}/trial" if node_cgroups else None),
+        *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base)}/trial" if node_cgroups else None),
     ]
     return [
         *options,
@@ -167,7 +167,7 @@ def options(
     spec: Mapping[str, Any],
     paths: EngineContainerPaths,
     engine: ContainerEngine,
-    group: Group,
+    group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
     """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
@@ -189,7 +189,7 @@ def options(
         *("--env-file", f"/proc/self/fd/{environment_fd}", "--unsetenv", "container"),
         *(option for variable in other_variables for option in ("--env", variable)),
         *(["--workdir", spec["workingDir"]] if spec["workingDir"] else []),
-        *("--entrypoint", quoted(spec["argv"][:1]), spec["image"]["id"], *spec["argv"][1:]),
+        *("--entrypoint", format_entrypoint(spec["argv"][:1]), spec["image"]["id"], *spec["argv"][1:]),
     ]
 
 
@@ -221,10 +221,10 @@ def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
     return [*shared, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
 
-def _limit_options(spec: Mapping[str, Any], group: Group) -> list[str]:
+def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
     """Return the options for resource limits: a parent control group that has the limits, or else the limits."""
     if group:
-        return [*cgroup_options(cgroups.parent(group)), "--pids-limit", "-1"]
+        return [*cgroup_options(cgroups.engine_group_name(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
     cpu = ["--cpus", f"{limits['cpu'] / 1000:g}"] if limits["cpu"] else []
     memory = ["--memory", f"{limits['memory']}b"] if limits["memory"] else []
@@ -243,7 +243,9 @@ def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list
     mounts = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mounts}
     mounts += [
-        (f"{paths.sandbox}/{name}", f"/etc/{name}", False) for name in state_dir.NAMES if f"/etc/{name}" not in targets
+        (f"{paths.sandbox}/{name}", f"/etc/{name}", False)
+        for name in state_dir.SANDBOX_FILES
+        if f"/etc/{name}" not in targets
     ]
     mounts += [(f"{paths.run}/termination-log", termination_path, False)] if termination_path else []
     if spec["image"].get("lacksFolder") and not any(

@@ -22,7 +22,7 @@ from batchyard.shim.images.engine import ContainerEngine, last_line
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
-from batchyard.shim.isolation.cgroups import Group
+from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult, ShimRun
 
 # --- image export ---
@@ -82,7 +82,7 @@ def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
         signal.set_wakeup_fd(-1)
-        linux.default_signals()
+        linux.reset_signal_handlers()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         argv = [engine.program, *engine.options, "export", name]
@@ -97,7 +97,7 @@ _ANNOUNCE_SECONDS = 1.0
 _NEVER, _ALWAYS = "Never", "Always"
 
 
-def keep(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
+def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     """Supervise a claimed image-pull run: pull the image if needed, and report the metadata or the failure."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
@@ -165,14 +165,14 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
     """Unpack an image into the store if the engine only provides images; other shims wait for the same image."""
     if engine.runs_containers:
         return {}
-    name = rootfs_store.name_of(image["id"])
-    with _FileLock(run, [rootfs_store.lock_of(name)]):
-        if not rootfs_store.has(run.node, name):
+    name = rootfs_store.store_name(image["id"])
+    with _FileLock(run, [rootfs_store.pull_lock_name(name)]):
+        if not rootfs_store.has_image(run.node, name):
             with _FileLock(run, _SLOT_LOCKS):
                 maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
-                rootfs_store.trim(run.node, maximum_bytes)
+                rootfs_store.collect_garbage(run.node, maximum_bytes)
                 unpack = partial(export_image, engine, image["id"], run.path)
-                rootfs_store.add(run.node, name, unpack, {"environment": image["environment"]})
+                rootfs_store.add_image(run.node, name, unpack, {"environment": image["environment"]})
     return {"unpacked": name}
 
 
@@ -193,7 +193,7 @@ class _FileLock:
     """A context manager that acquires one of several file locks and returns the descriptor of the locked file."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
-        path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
+        path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
         os.makedirs(path, 0o700, exist_ok=True)
         self._fds = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in lock_names]
 
@@ -263,37 +263,37 @@ def _report_state(run: ShimRun, **changes: object) -> None:
 # --- cleanup after killed shims ---
 
 
-def name_of_pods(node: int) -> str:
+def pod_group_prefix(node: int) -> str:
     """Return the name prefix of the control groups of this node's pods; it is unique on the machine."""
-    return f"batchyard-{state_dir.identity(node)}-"
+    return f"batchyard-{state_dir.node_id(node)}-"
 
 
-def after(node: int, features: Features, path: str) -> None:
+def remove_groups_of_run(node: int, features: Features, path: str) -> None:
     """Remove the control groups of a run that has ended, unless another shim still supervises the run."""
     if features.cgroups is None:
         return
     _, uid, *parts = path.split("/")
-    pod_group = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in features.cgroups.base.items()}
+    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base.items()}
     has_namesakes = features.runner is not None
     if parts[0] == "runs" and not _is_supervised(node, path):
         run_group = {name: f"{base}/{parts[1]}-{parts[2]}" for name, base in pod_group.items()}
-        cgroups.remove(run_group, has_namesakes=has_namesakes)
+        cgroups.remove_group(run_group, has_namesakes=has_namesakes)
     _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
 
-def all_pods(node: int, features: Features) -> None:
+def remove_leftover_groups(node: int, features: Features) -> None:
     """Remove the control groups of pods that earlier spawners left behind."""
     if features.cgroups is not None:
-        for uid, group in cgroups.left_over(features.cgroups.base, name_of_pods(node)).items():
+        for uid, group in cgroups.find_leftover_groups(features.cgroups.base, pod_group_prefix(node)).items():
             _remove_if_unsupervised(node, uid, group, has_namesakes=features.runner is not None)
 
 
-def is_of_image(path: str) -> bool:
+def is_image_pull(path: str) -> bool:
     """Report whether a run is an image pull, according to its path."""
     return path.split("/")[2:3] == ["images"]
 
 
-def leaves_container(node: int, path: str) -> bool:
+def may_leave_container(node: int, path: str) -> bool:
     """Report whether the shim of a run has ended and may have left a container in the engine."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
@@ -304,13 +304,13 @@ def leaves_container(node: int, path: str) -> bool:
     return False
 
 
-def containers(node: int, engine: ContainerEngine) -> None:
+def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
     """Remove those containers of this node from an engine that no shim supervises."""
     run_containers = engine.list_containers()
     engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 
 
-def kept_runs(pod_fd: int) -> list[str]:
+def supervised_runs(pod_fd: int) -> list[str]:
     """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
     paths = [
         f"runs/{name}/{attempt}"
@@ -320,16 +320,16 @@ def kept_runs(pod_fd: int) -> list[str]:
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
-def _remove_if_unsupervised(node: int, uid: str, group: Group, *, has_namesakes: bool) -> None:
+def _remove_if_unsupervised(node: int, uid: str, group: CgroupPaths, *, has_namesakes: bool) -> None:
     if not any(os.path.isdir(path) for path in group.values()):
         return
     try:
         pod_fd = state_dir.open_folder(f"pods/{uid}", node)
     except OSError:
-        cgroups.remove(group, has_namesakes=has_namesakes)
+        cgroups.remove_group(group, has_namesakes=has_namesakes)
         return
-    if not _is_supervised(pod_fd, "sandbox") and not kept_runs(pod_fd):
-        cgroups.remove(group, has_namesakes=has_namesakes)
+    if not _is_supervised(pod_fd, "sandbox") and not supervised_runs(pod_fd):
+        cgroups.remove_group(group, has_namesakes=has_namesakes)
     os.close(pod_fd)
 
 
@@ -368,7 +368,7 @@ _RESULT_BYTES = 1 << 16
 _DETECTION_SECONDS = 60.0
 
 
-def start(
+def start_image_helper(
     node: int, disabled: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
     """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
@@ -401,9 +401,11 @@ def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., 
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:
         if os.fork() == 0:
-            event_loop.run_child(node, f"containers of {engine.kind}", partial(containers, node, engine))
+            event_loop.run_child(
+                node, f"containers of {engine.kind}", partial(remove_unsupervised_containers, node, engine)
+            )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()
-            event_loop.run_shim(node, path, partial(keep, engines=search_result.engines))
+            event_loop.run_shim(node, path, partial(supervise_pull, engines=search_result.engines))

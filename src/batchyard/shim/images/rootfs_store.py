@@ -15,33 +15,35 @@ from typing import Any
 
 from batchyard.shim import linux, state_dir
 
-FOLDER = "roots"
+STORE_FOLDER = "roots"
 #: The directory with the lock files of image pulls and unpackings.
-PULLS = "pulls"
+PULL_LOCKS_FOLDER = "pulls"
 _MINIMUM_AGE_SECONDS = 120
 _NEW_SUFFIX, _REMOVED_SUFFIX = ".new", ".gone"
 
 
-def name_of(image: str) -> str:
+def store_name(image: str) -> str:
     """Return the name of an image's directory in the store, given the image id."""
     return image.removeprefix("sha256:")
 
 
-def place(node: str, name: str) -> str:
+def root_path(node: str, name: str) -> str:
     """Return the path of an unpacked image's root filesystem; `node` is the path of the node directory."""
-    return f"{node}/{FOLDER}/{name}/root"
+    return f"{node}/{STORE_FOLDER}/{name}/root"
 
 
-def has(node: int, name: str) -> bool:
+def has_image(node: int, name: str) -> bool:
     """Report whether the store has an image, and record this as a use of the image."""
     try:
-        os.utime(f"{FOLDER}/{name}/lock", dir_fd=node)
+        os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:
         return False
     return True
 
 
-def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]) -> None:
+def add_image(
+    node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
+) -> None:
     """Add an image to the store with the function `unpack`; the caller holds the image's lock. OSError on failure."""
     roots_fd = _open_store(node)
     new_name = f"{name}{_NEW_SUFFIX}"
@@ -60,10 +62,10 @@ def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_
         os.close(roots_fd)
 
 
-def use(node: int, name: str) -> int:
+def lock_image(node: int, name: str) -> int:
     """Lock an image against removal while the returned descriptor is open. OSError if the image was removed."""
     with suppress(FileNotFoundError):
-        lock_fd = os.open(f"{FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
+        lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(lock_fd, fcntl.LOCK_SH)
         os.utime(lock_fd)
         if os.fstat(lock_fd).st_nlink:
@@ -75,7 +77,7 @@ def use(node: int, name: str) -> int:
 def image_metadata(node: int, name: str) -> dict[str, Any]:
     """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`; empty if unreadable."""
     with suppress(OSError):
-        image_fd = state_dir.open_folder(f"{FOLDER}/{name}", node)
+        image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
         try:
             return state_dir.read_json(image_fd, "image.json") or {}
         finally:
@@ -83,18 +85,18 @@ def image_metadata(node: int, name: str) -> dict[str, Any]:
     return {}
 
 
-def lock_of(name: str) -> str:
+def pull_lock_name(name: str) -> str:
     """Return the name of the lock file, in the directory `pulls`, for unpacking an image."""
     return f"root-{name}"
 
 
-def trim(node: int, maximum: float) -> None:
+def collect_garbage(node: int, maximum: float) -> None:
     """Remove incomplete directories, and the least recently used images while the total exceeds `maximum` bytes."""
     roots_fd = _open_store(node)
     images: list[tuple[float, str, int]] = []
     for name in os.listdir(roots_fd):
         if name.endswith((_NEW_SUFFIX, _REMOVED_SUFFIX)):
-            if not state_dir.is_locked(node, f"{PULLS}/{lock_of(name.partition('.')[0])}"):
+            if not state_dir.is_locked(node, f"{PULL_LOCKS_FOLDER}/{pull_lock_name(name.partition('.')[0])}"):
                 state_dir.remove_tree(roots_fd, name)
             continue
         with suppress(FileNotFoundError):
@@ -116,7 +118,7 @@ def _remove_if_unused(roots_fd: int, name: str) -> bool:
         except BlockingIOError:
             os.close(lock_fd)
             return False
-        state_dir.remove(roots_fd, f"{name}/lock")  # a process that waits for the lock sees that the file is gone
+        state_dir.remove_file(roots_fd, f"{name}/lock")  # a process that waits for the lock sees that the file is gone
         os.rename(name, f"{name}{_REMOVED_SUFFIX}", src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
         os.close(lock_fd)
     state_dir.remove_tree(roots_fd, f"{name}{_REMOVED_SUFFIX}")
@@ -124,5 +126,5 @@ def _remove_if_unused(roots_fd: int, name: str) -> bool:
 
 
 def _open_store(node: int) -> int:
-    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{FOLDER}", 0o700, exist_ok=True)
-    return state_dir.open_folder(FOLDER, node)
+    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{STORE_FOLDER}", 0o700, exist_ok=True)
+    return state_dir.open_folder(STORE_FOLDER, node)

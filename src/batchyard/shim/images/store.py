@@ -25,9 +25,9 @@ def is_run_by_engine(image: Mapping[str, Any]) -> bool:
     return "engine" in image and "unpacked" not in image
 
 
-def root(image: Mapping[str, Any], node: str) -> str:
+def root_filesystem(image: Mapping[str, Any], node: str) -> str:
     """Return the path of an image's root filesystem, or ''; `node` is the path of the node directory."""
-    return rootfs_store.place(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
+    return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
@@ -36,14 +36,14 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
     return {"PATH": f"{venv}/bin:{_DEFAULT_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _DEFAULT_PATH}
 
 
-def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
+def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return the machine's directories that a container of an image sees read-only, as source paths by mount point."""
     programs = [folder for folder in PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
     paths = [*programs, *_environment_folders(image.get("environment"))]
-    return {"/etc": f"{node}/{state_dir.FOLDER}"} | {folder: folder for folder in paths}
+    return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
 
 
-def links() -> dict[str, str]:
+def program_links() -> dict[str, str]:
     """Return the program directories of the machine that are symbolic links, with their targets."""
     return {folder: os.readlink(folder) for folder in PROGRAMS if os.path.islink(folder)}
 

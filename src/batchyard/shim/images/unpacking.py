@@ -149,7 +149,7 @@ def add_mount_points(
         added_folder, overlay = f"{run_folder}/added-{number}", f"{run_folder}/seen-{number}"
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
-            make_place(f"{added_folder}{path}", is_folder)
+            make_mount_point(f"{added_folder}{path}", is_folder)
         linux.mount(
             "overlay", overlay, "overlay", f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
         )
@@ -157,7 +157,7 @@ def add_mount_points(
     return sources
 
 
-def writable(folder: str, run_folder: str) -> str:
+def mount_writable_overlay(folder: str, run_folder: str) -> str:
     """Mount a writable overlay of a directory, with its upper layer in the directory `run_folder`; return its path."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
@@ -235,7 +235,7 @@ def _resolve_first_component(path: str) -> str:
     return f"{os.path.realpath(f'/{component}')}{separator}{remainder}" if os.path.islink(f"/{component}") else path
 
 
-def make_place(path: str, is_folder: bool) -> None:
+def make_mount_point(path: str, is_folder: bool) -> None:
     """Create a mount point (a directory or an empty file) and its parent directories."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:

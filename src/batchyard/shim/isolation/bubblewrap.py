@@ -17,9 +17,9 @@ from batchyard.shim.images import store
 
 
 #: The directory in the node directory with the empty directory and the empty file that hide masked paths.
-FOLDER: Final = "masks"
+MASKS_FOLDER: Final = "masks"
 #: Paths of /proc whose contents are hidden.
-MASKED: Final = (
+MASKED_PATHS: Final = (
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -36,31 +36,31 @@ _MASKED_SYS_PATHS: Final = (
     "/sys/devices/virtual/powercap",
     "/sys/devices/system/cpu/cpu*/thermal_throttle",
 )
-READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+READ_ONLY_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def make(node: str) -> None:
+def create_masks(node: str) -> None:
     """Create the empty directory and the empty file that hide masked paths, in a node directory."""
-    os.makedirs(f"{node}/{FOLDER}/folder", exist_ok=True)
-    os.close(os.open(f"{node}/{FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
+    os.makedirs(f"{node}/{MASKS_FOLDER}/folder", exist_ok=True)
+    os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
-def options_for_proc(masks: str) -> Iterator[str]:
+def proc_mask_options(masks: str) -> Iterator[str]:
     """Yield bubblewrap's options that mask paths of a container's /proc; `masks` is the directory of the masks."""
-    for path in READ_ONLY:
+    for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
-    for path in MASKED:
+    for path in MASKED_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", _mask_path(masks, path), path)
 
 
-def hide_in_sys(masks: str) -> None:
+def mask_sys_paths(masks: str) -> None:
     """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
     for pattern in _MASKED_SYS_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
-                linux.bind(_mask_path(masks, path), path)
+                linux.bind_mount(_mask_path(masks, path), path)
 
 
 def _mask_path(masks: str, path: str) -> str:
@@ -78,13 +78,13 @@ class ContainerPaths(NamedTuple):
 
 
 #: The option that gives a container its own user namespace.
-OWN_USERS = ("--unshare-user",)
+USER_NAMESPACE_OPTIONS = ("--unshare-user",)
 
 #: Symbolic links in a container in addition to those of the machine.
-OWN_LINKS = {"/var/tmp": "/tmp"}
+CONTAINER_LINKS = {"/var/tmp": "/tmp"}
 
 #: Names and modes of a container's writable directories on disk; they are removed with the run.
-WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
+WRITABLE_FOLDERS = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class ContainerView(NamedTuple):
@@ -112,7 +112,7 @@ def options(
         *_user_options(spec["user"]),
         *_root_options(view, paths),
         *_device_options(spec["devices"]),
-        *([] if spec.get("procMount") == "Unmasked" else options_for_proc(paths.masks)),
+        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks)),
         *_etc_options(paths, view),
         *_working_directory_options(spec, paths, view),
         *_mount_options(spec["mounts"], view),
@@ -124,10 +124,10 @@ def options(
 
 def _user_options(user: Mapping[str, int] | None) -> list[str]:
     """Return the options that run the container as `user`, mapped to the user that starts bubblewrap."""
-    return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
+    return [*USER_NAMESPACE_OPTIONS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
-def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
+def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Return the mount points and the working directory that must exist, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
@@ -157,7 +157,7 @@ def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
     run_root = f"{paths.run}/root"
-    root_options = ["--dir", "/run", "--dir", "/var", "--symlink", OWN_LINKS["/var/tmp"], "/var/tmp"]
+    root_options = ["--dir", "/run", "--dir", "/var", "--symlink", CONTAINER_LINKS["/var/tmp"], "/var/tmp"]
     root_options += ["--bind", f"{run_root}/tmp", "/tmp", "--bind", f"{run_root}/home", "/root"]
     root_options += [option for path, source in view.folders.items() for option in ("--ro-bind", source, path)]
     return root_options + [option for path, target in view.links.items() for option in ("--symlink", target, path)]
@@ -171,7 +171,7 @@ def _device_options(devices: Sequence[str]) -> list[str]:
 
 def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
     """Return the options that mount the sandbox's files hosts, hostname and resolv.conf in /etc."""
-    files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.NAMES}
+    files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
     return [option for file, target in files.items() for option in ("--bind", file, target)]
 
 

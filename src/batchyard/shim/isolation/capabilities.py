@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 from batchyard.shim import linux, run, state_dir
 from batchyard.shim.images import engines, unpacking
-from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, program
+from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_program
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups, seccomp
 from batchyard.shim.isolation import network as switch
 from batchyard.shim.isolation.cgroups import Cgroups
-from batchyard.shim.isolation.users import PodUsers, make_namespace
+from batchyard.shim.isolation.users import PodUsers, create_pod_user_namespace
 
 _EFFECTS_AND_REMEDIES = {
     "user namespaces": (
@@ -52,7 +52,7 @@ _TRIAL_SECONDS = 10.0
 #: The directory in the node directory for the trial of id-mapped pod users.
 _USERS_TRIAL = "users-trial"
 #: Starts the image helper with environment variables; returns its socket and the engines that it detected.
-AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
+EngineDetector: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
 
 
 class Features(NamedTuple):
@@ -92,16 +92,16 @@ class Features(NamedTuple):
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
-def detect_features(node: int, disabled: Collection[str], detect_engines: AskOutside) -> Features:
+def detect_features(node: int, disabled: Collection[str], detect_engines: EngineDetector) -> Features:
     """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
 
     `detect_engines` detects container engines that must be used from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
-    switch_connection = switch.find(node)
-    namespaces = works(_make_namespaces)
-    user_namespace = not namespaces and "userns" not in disabled and works(_make_user_namespace)
-    has_engines = any(kind not in disabled and program(kind) for kind in (PODMAN, DOCKER))
+    switch_connection = switch.connect_to_switch(node)
+    namespaces = succeeds_in_child(_make_namespaces)
+    user_namespace = not namespaces and "userns" not in disabled and succeeds_in_child(_make_user_namespace)
+    has_engines = any(kind not in disabled and find_program(kind) for kind in (PODMAN, DOCKER))
     may_run = is_root and namespaces
     image_helper, engine_search = (
         detect_engines(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
@@ -110,15 +110,15 @@ def detect_features(node: int, disabled: Collection[str], detect_engines: AskOut
         linux.become_root_of_a_user_namespace(switch_connection.user_namespace if switch_connection else None)
         namespaces = True
     if namespaces and not switch_connection:
-        switch_connection = switch.start(node)
+        switch_connection = switch.start_switch(node)
     network = switch_connection.network if switch_connection and "network" not in disabled else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
-    bwrap = None if "bubblewrap" in disabled or not namespaces else program("bwrap")
+    bwrap = None if "bubblewrap" in disabled or not namespaces else find_program("bwrap")
     may_map = is_root and not user_namespace and "users" not in disabled
     maps_users = may_map and bwrap is not None and _can_map_users(node, bwrap)
     version = _read_bubblewrap_version(bwrap, is_tried=maps_users) if bwrap else None
     filters = "seccomp" not in disabled and _can_filter()
-    groups = None if "cgroups" in disabled else cgroups.find()
+    groups = None if "cgroups" in disabled else cgroups.find_cgroups()
     if has_engines and may_run:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
@@ -160,7 +160,7 @@ def features_document(features: Features) -> dict[str, object]:
             {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in features.engines
         ],
         "runsNone": features.run_failure,
-        "missing": missing(features),
+        "missing": missing_capabilities(features),
     }
 
 
@@ -173,7 +173,7 @@ def is_isolated(features: Features) -> bool:
     return is_separated and features.filters and (features.maps_users or not features.is_root)
 
 
-def missing(features: Features) -> list[dict[str, str]]:
+def missing_capabilities(features: Features) -> list[dict[str, str]]:
     """Return the missing capabilities, each with its effect and its remedy."""
     available = {
         "user namespaces": features.namespaces or features.is_root,
@@ -216,17 +216,17 @@ def _can_mount_overlay(node: int) -> bool:
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
-    can_mount = works(partial(_write_to_overlay, f"{path}/lower", path))
+    can_mount = succeeds_in_child(partial(_write_to_overlay, f"{path}/lower", path))
     state_dir.remove_tree(node, "layers")
     return can_mount
 
 
-def named_in(environment: str) -> list[str]:
+def disabled_capabilities(environment: str) -> list[str]:
     """Return the names of the capabilities that an environment variable disables."""
     return os.environ.get(environment, "").replace(",", " ").split()
 
 
-def works(trial: Callable[[], None]) -> bool:
+def succeeds_in_child(trial: Callable[[], None]) -> bool:
     """Run a function in a child process with a time limit; report whether it succeeded."""
     child = os.fork()
     if child == 0:
@@ -254,7 +254,7 @@ def _make_user_namespace() -> None:
 
 def _write_to_overlay(lower: str, run_folder: str) -> None:
     """Mount a writable overlay of a directory in this process's mount namespace, and write a file to it."""
-    os.close(os.open(f"{unpacking.writable(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
+    os.close(os.open(f"{unpacking.mount_writable_overlay(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
 #: The bubblewrap options and command of a trial, with the features that containers need.
@@ -277,16 +277,16 @@ def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
     if (
         not is_tried
-        and run.run([bubblewrap, "--die-with-parent", *_TRIAL_COMMAND], os.environ, _TRIAL_SECONDS).code != 0
+        and run.run_command([bubblewrap, "--die-with-parent", *_TRIAL_COMMAND], os.environ, _TRIAL_SECONDS).code != 0
     ):
         return None
-    return run.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
+    return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
 
 def _can_map_users(node: int, bubblewrap: str) -> bool:
     """Report whether bubblewrap works as a pod's user, and that user can write to its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
-    can_map = works(partial(_execute_as_pod_user, node, bubblewrap))
+    can_map = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
     return can_map
 
@@ -295,7 +295,7 @@ def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
     """In a child process: become a pod's user, write to its directory, and execute bubblewrap."""
     trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
-    users = PodUsers("", make_namespace(""), trial_folder)
+    users = PodUsers("", create_pod_user_namespace(""), trial_folder)
     copied_folder = users.copy(trial_folder)
     users.enter()
     os.close(os.open(f"{copied_folder}/file", os.O_WRONLY | os.O_CREAT))
@@ -310,10 +310,10 @@ def _can_filter() -> bool:
         rules = seccomp.default_filter()
     except ValueError:
         return False
-    return works(partial(_filter_calls, rules))
+    return succeeds_in_child(partial(_filter_calls, rules))
 
 
 def _filter_calls(rules: bytes) -> None:
     """In a child process: drop all privileges and install a seccomp filter."""
     linux.drop_privileges()
-    linux.filter_calls(rules)
+    linux.install_seccomp_filter(rules)

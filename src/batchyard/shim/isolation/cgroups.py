@@ -17,21 +17,21 @@ _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _SHARES_MIN, _SHARES_MAX = 2, 262_144
 #: The number of processes in the group in addition to the container's: those of bubblewrap, or the warden.
-OWN_PROCESSES = 2
+EXTRA_PROCESSES = 2
 _REMOVAL_SECONDS = 10.0
 
 #: The directories of one control group, by controller; for v2 they are all the same.
-Group: TypeAlias = Mapping[str, str]
+CgroupPaths: TypeAlias = Mapping[str, str]
 
 
 class Cgroups(NamedTuple):
     """The control group version, and the base group in which groups of pods can be created."""
 
     version: int
-    base: Group
+    base: CgroupPaths
 
 
-def find() -> Cgroups | None:
+def find_cgroups() -> Cgroups | None:
     """Find a control group in which this process may create child groups; None if there is none."""
     own_groups = _read_own_groups()
     mounts = _read_mounts()
@@ -48,19 +48,19 @@ def find() -> Cgroups | None:
     return None
 
 
-def parent(group: Group) -> str | None:
+def engine_group_name(group: CgroupPaths) -> str | None:
     """Return a group's name as in the engines' `--cgroup-parent`; None if it differs between controllers."""
     mount_points = {name: mount_point for name, (_, mount_point) in _read_mounts().items()}
     names = {path.removeprefix(mount_points.get(name, mount_points.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
 
-def leaf(group: Group) -> Group:
+def find_leaf_group(group: CgroupPaths) -> CgroupPaths:
     """Return the child group that a container engine created for its container's processes, or the group itself."""
     return {name: next((f"{path}/{child}" for child in _list_folders(path)), path) for name, path in group.items()}
 
 
-def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
+def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) -> None:
     """Create a control group and write its control files, given by controller. OSError if that fails."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
@@ -69,19 +69,21 @@ def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
             _write_if_exists(f"{group[controller]}/{file_name}", value)
 
 
-def share_out(version: int, group: Group) -> None:
+def enable_controllers(version: int, group: CgroupPaths) -> None:
     """Enable the group's controllers for its child groups, which only v2 requires."""
     if version == 2:
         _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
 
-def join(group: Group) -> None:
+def join_group(group: CgroupPaths) -> None:
     """Move this process into a control group."""
     for path in dict.fromkeys(group.values()):
         _write(f"{path}/cgroup.procs", "0")
 
 
-def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def control_file_contents(
+    version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
     """Return the control file contents for a container's limits and requests, by controller and file name.
 
     `cpu` is in millicores and `memory` in bytes (None for no limit); `pids` is the maximum number of processes.
@@ -89,7 +91,7 @@ def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any
     shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
     quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
     memory = limits["memory"] and str(limits["memory"])
-    processes = {"pids.max": str(limits["pids"] + OWN_PROCESSES)}
+    processes = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
     if version == 1:
         cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
         memory_and_swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
@@ -100,7 +102,7 @@ def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any
     return {"cpu": cpu, "memory": memory_limits, "pids": processes}
 
 
-def oom_kills(group: Group) -> int:
+def count_oom_kills(group: CgroupPaths) -> int:
     """Return how many processes of a control group were OOM-killed."""
     for file_name in ("memory.events", "memory.oom_control") if "memory" in group else ():
         for line in _read(f"{group['memory']}/{file_name}").splitlines():
@@ -110,7 +112,7 @@ def oom_kills(group: Group) -> int:
     return 0
 
 
-def watched_for_oom(group: Group) -> int | None:
+def watch_for_oom(group: CgroupPaths) -> int | None:
     """Return an eventfd that becomes readable when a v1 group or one of its child groups runs out of memory.
 
     v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
@@ -127,7 +129,7 @@ def watched_for_oom(group: Group) -> int | None:
     return event_fd
 
 
-def remove(group: Group, *, has_namesakes: bool = False) -> None:
+def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
     """Kill all processes in a control group and its child groups, and remove the groups.
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
@@ -138,15 +140,15 @@ def remove(group: Group, *, has_namesakes: bool = False) -> None:
             signal.sigtimedwait([], 0.002)
 
 
-def left_over(base: Group, prefix: str) -> dict[str, Group]:
+def find_leftover_groups(base: CgroupPaths, prefix: str) -> dict[str, CgroupPaths]:
     """Return the child groups whose names start with a prefix, by the rest of the name."""
     names = {name for path in base.values() for name in _list_folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
 
 
-def _groups_of_all_controllers(group: Group) -> Group:
+def _groups_of_all_controllers(group: CgroupPaths) -> CgroupPaths:
     """Return the groups with a group's name for all mounted controllers."""
-    name = parent(group)
+    name = engine_group_name(group)
     return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_mounts().items()} if name else group
 
 
@@ -218,12 +220,12 @@ def _can_create_children(path: str) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            join({"": trial})
+            join_group({"": trial})
             os._exit(0)
         finally:
             os._exit(1)
     has_joined = os.waitpid(child, 0)[1] == 0
-    remove({"": trial})
+    remove_group({"": trial})
     return has_joined
 
 

@@ -155,7 +155,7 @@ class _MountTree:
                 unpacking.unshare_mounts()
             volume_mount, stage = self._mounts[index], f"{self._run_root}/stage-{index}"
             mount_fd = self._copy_mount(volume_mount)
-            unpacking.make_place(stage, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
+            unpacking.make_mount_point(stage, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
             linux.attach_mount(mount_fd, stage)
             self._mount_fds[index], self._stage_paths[index] = mount_fd, stage
         return self._mount_fds[index]
@@ -185,25 +185,27 @@ class _MountTree:
         self._mount_fds[index] = mount_fd
 
 
-def normal(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Normalize an absolute path: remove `.`, `..` and repeated slashes."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def nested(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
+def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
     """Attach the nested mounts of a run's spec; return the spec with only the outermost mounts.
 
     `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
     mount point is not allowed.
     """
     volume_mounts = [
-        _VolumeMount(mount["source"], resolve_path(normal(mount["target"])), mount["readOnly"])
+        _VolumeMount(mount["source"], resolve_path(normalize_path(mount["target"])), mount["readOnly"])
         for mount in spec["mounts"]
     ]
     for volume_mount in volume_mounts:
         _check_mount_point(volume_mount.target)
     volume_mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
-    termination_path = resolve_path(normal(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    termination_path = (
+        resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    )
     tree = _MountTree(volume_mounts, f"{run}/root")
     if termination_path:
         _check_mount_point(termination_path)
@@ -213,7 +215,7 @@ def nested(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str
             )
             termination_path = ""
     tree.attach()
-    working_directory = normal(spec["workingDir"] or "/")
+    working_directory = normalize_path(spec["workingDir"] or "/")
     outer_index = tree.find_enclosing(resolve_path(working_directory))
     if outer_index is not None:
         tree.make_folder(resolve_path(working_directory), outer_index)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from batchyard.shim import linux, state_dir
-from batchyard.shim.event_loop import Loop
+from batchyard.shim.event_loop import ShimEventLoop
 
 # --- netlink ---
 # Configures network links, addresses and routes through rtnetlink(7), without other programs.
@@ -143,12 +143,12 @@ class SwitchConnection(NamedTuple):
     failure: str
 
 
-def find(node: int) -> SwitchConnection | None:
+def connect_to_switch(node: int) -> SwitchConnection | None:
     """Connect to the running switch process of a node directory; None if no switch runs."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(state_dir.address(node, "switch"))
-        greeting, fds = state_dir.take_files(connection, 4096, 2)
+        connection.connect(state_dir.socket_address(node, "switch"))
+        greeting, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
         greeting, fds = b"", []
     if not greeting:
@@ -158,16 +158,16 @@ def find(node: int) -> SwitchConnection | None:
     return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
-def start(node: int) -> SwitchConnection | None:
+def start_switch(node: int) -> SwitchConnection | None:
     """Start a switch process in this process's user namespace and connect to it; None if it does not answer."""
-    state_dir.remove(node, "switch")
+    state_dir.remove_file(node, "switch")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(state_dir.address(node, "switch"))
+    listening.bind(state_dir.socket_address(node, "switch"))
     listening.listen(64)
     if os.fork() == 0:
         _run_switch(listening)
     listening.close()
-    return find(node)
+    return connect_to_switch(node)
 
 
 def _run_switch(listening: socket.socket) -> NoReturn:
@@ -186,7 +186,7 @@ def _run_switch(listening: socket.socket) -> NoReturn:
 class _Switch:
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
-        self._loop = Loop()
+        self._loop = ShimEventLoop()
         self._client_count = 0
         self._greeting = _make_network()
         self._namespace_fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "net")]
@@ -238,9 +238,9 @@ def _make_network() -> bytes:
 _POD_INTERFACE = "eth0"
 
 
-def enter_new(spec: dict[str, Any], network: int) -> None:
+def enter_pod_network(spec: dict[str, Any], network: int) -> None:
     """Enter a new network namespace with the sandbox's address; connect it to the bridge in the namespace `network`."""
-    linux.enter(network, linux.NEWNET)
+    linux.enter_namespaces(network, linux.NEWNET)
     outside = Netlink()
     linux.unshare(linux.NEWNET)
     inside = Netlink()

@@ -57,7 +57,7 @@ class _Instruction(NamedTuple):
     skip_if_false: int = 0
 
 
-def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
+def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
     """Return the BPF program for ranges in ascending order; `foreign_action` is the action for calls of another ABI.
 
     ValueError if the program has too many instructions.
@@ -283,13 +283,13 @@ _PROCESSORS: Final = {
 }
 
 
-def processor(machine: str | None = None) -> Processor | None:
+def find_processor(machine: str | None = None) -> Processor | None:
     """Return the processor for a machine name of `uname -m` (default: this machine); None if it is not supported."""
     return _PROCESSORS.get(machine or os.uname().machine)
 
 
 #: The directory in the node directory with the profiles that pods name by `localhostProfile`.
-FOLDER: Final = "seccomp"
+PROFILES_FOLDER: Final = "seccomp"
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 _DENY: Final = _ERRNO | errno.EPERM
@@ -351,7 +351,7 @@ def default_filter() -> bytes:
     return compile_profile(_default_profile(_require_processor()), _require_processor())
 
 
-def filter_of_file(path: str) -> bytes:
+def compile_profile_file(path: str) -> bytes:
     """Return the BPF program of the profile in a file. ValueError, with containerd's message, if it is invalid."""
     try:
         with open(path, "rb") as file:
@@ -379,7 +379,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     action_beyond = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _ERRNO else profile.default
     spans = list(_merge_spans(decisions, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond),)))
-    return program(spans, processor.audit, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_program(spans, processor.audit, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
@@ -397,7 +397,7 @@ def _merge_spans(
 
 
 def _require_processor() -> Processor:
-    supported = processor()
+    supported = find_processor()
     if supported is None:
         raise ValueError("seccomp filters are supported only on x86_64 and aarch64")
     return supported

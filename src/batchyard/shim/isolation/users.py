@@ -32,7 +32,7 @@ _STAGE_FOLDER: Final = "/tmp"
 _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
-def id_of(pod: str) -> int:
+def pod_unix_id(pod: str) -> int:
     """Return the Unix id for a pod, derived from the pod's uid. OSError if root's user namespace has too few ids."""
     first, count = _FIRST_ID, _ID_COUNT
     if not _has_ids(first, count):
@@ -40,9 +40,9 @@ def id_of(pod: str) -> int:
     return first + zlib.crc32(pod.encode()) % count
 
 
-def make_namespace(pod: str) -> int:
+def create_pod_user_namespace(pod: str) -> int:
     """Create a user namespace that maps root to the pod's id; return its descriptor. OSError if that fails."""
-    return linux.make_user_namespace(*_format_id_maps((0, id_of(pod), 1)))
+    return linux.make_user_namespace(*_format_id_maps((0, pod_unix_id(pod), 1)))
 
 
 class PodUsers:
@@ -50,7 +50,7 @@ class PodUsers:
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
         """Enter a new mount namespace. `namespace` is a descriptor of the pod's user namespace."""
-        self.id = id_of(pod)
+        self.id = pod_unix_id(pod)
         self._namespace = namespace
         self._own_folder = own_folder
         self._copied_paths: dict[str, str] = {}
@@ -90,7 +90,7 @@ class PodUsers:
             linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
         except OSError:
             if store.is_within(source, self._own_folder) and not is_of_machine:
-                give(source, self.id)
+                change_owner(source, self.id)
         return copy
 
     def _shared_namespace(self) -> int:
@@ -99,7 +99,7 @@ class PodUsers:
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
 
-def give(path: str, owner: int) -> None:
+def change_owner(path: str, owner: int) -> None:
     """Change the owner of all files in a directory tree that belong to root.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
@@ -157,7 +157,7 @@ class ImageAccount(NamedTuple):
     home: str
 
 
-def account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
+def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
     """Resolve an image's user (`user` or `user:group`, names or ids; default root). ValueError for an unknown name."""
     user, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user or "0", passwd)

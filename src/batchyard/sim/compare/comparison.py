@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final
 
-from batchyard.base.instant import Duration, seconds
-from batchyard.sim.compare.figures import OVERALL, sections_of, sum_curves, to_display_units
-from batchyard.sim.compare.inputs import VariantPair
+from batchyard.base.instant import Duration, duration_seconds
+from batchyard.sim.compare.figures import OVERALL_FIGURES, sections_of, sum_curves, to_display_units
+from batchyard.sim.compare.inputs import ConfigurationPair
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns, run_both
 from batchyard.sim.compare.sections import (
-    Both,
     Figure,
     Section,
     Unit,
+    ValuePair,
     difference,
     format_figure,
 )
@@ -27,7 +27,7 @@ from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end
 
 
 #: The number of Workloads shown with shorter waits, and with longer waits.
-SHOWN: Final = 10
+CHANGES_SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
     return f"{names[1]} against {names[0]}: {difference_text}. {waits_text}"
 
 
-def _wait_sentence(value_pair: Both) -> list[str]:
+def _wait_sentence(value_pair: ValuePair) -> list[str]:
     change = difference(value_pair)
     if not change or value_pair[0] is None or value_pair[1] is None:
         return []
@@ -114,24 +114,24 @@ def _more_text(change: float) -> str:
     return f"{_duration_text(abs(change))} {'longer' if change > 0 else 'less'}"
 
 
-def _count_text(value_pair: Both, what: str) -> list[str]:
+def _count_text(value_pair: ValuePair, what: str) -> list[str]:
     change = difference(value_pair)
     return [f"{what}: {abs(change):.0f} {'more' if change > 0 else 'fewer'}"] if change else []
 
 
-def _makespan_text(value_pair: Both) -> list[str]:
+def _makespan_text(value_pair: ValuePair) -> list[str]:
     change = difference(value_pair)
     return [f"the last ends {_duration_text(abs(change))} {'later' if change > 0 else 'sooner'}"] if change else []
 
 
-def _fairness_text(value_pair: Both) -> list[str]:
+def _fairness_text(value_pair: ValuePair) -> list[str]:
     change = difference(value_pair)
     if not change or round(abs(change), 2) == 0:
         return []
     return [f"shares are {'fairer' if change > 0 else 'less fair'} ({value_pair[0]:.2f} to {value_pair[1]:.2f})"]
 
 
-def _cost_text(value_pair: Both) -> list[str]:
+def _cost_text(value_pair: ValuePair) -> list[str]:
     change = difference(value_pair)
     return [f"it costs ${abs(change):,.2f} {'more' if change > 0 else 'less'}"] if change else []
 
@@ -172,7 +172,7 @@ class RepeatedFigure:
         return abs(self.difference) > self.margin
 
 
-def repeat_figure(figure: Figure, values: Sequence[Both]) -> RepeatedFigure | None:
+def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
     """Return the means of a figure over at least two seeds; None unless all seeds have a value."""
     value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
     if len(value_pairs) < len(values) or len(value_pairs) < 2:
@@ -233,12 +233,12 @@ class ConfigurationComparison:
     @property
     def lasts(self) -> float:
         """Return the time from the start to the later end of both runs, in seconds."""
-        return seconds(self.runs.end - self.runs.a.begun)
+        return duration_seconds(self.runs.end - self.runs.a.begun)
 
 
 def compare_configurations(
     names: tuple[str, str],
-    pair: VariantPair,
+    pair: ConfigurationPair,
     settings: ComparisonSettings = ComparisonSettings(),
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> ConfigurationComparison:
@@ -252,7 +252,7 @@ def compare_configurations(
     ]
     repeated = [
         repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
-        for figure in OVERALL
+        for figure in OVERALL_FIGURES
     ]
     known_repeats = [overall for overall in repeated if overall is not None]
     return ConfigurationComparison(
@@ -272,8 +272,8 @@ def document_of(comparison: ConfigurationComparison) -> dict[str, Any]:
         "headline": comparison.headline,
         "figures": {section.name: _section_document(section) for section in comparison.sections},
         "changes": {
-            "better": [_change_document(each) for each in comparison.changes.better[:SHOWN]],
-            "worse": [_change_document(each) for each in comparison.changes.worse[:SHOWN]],
+            "better": [_change_document(each) for each in comparison.changes.better[:CHANGES_SHOWN_MAX]],
+            "worse": [_change_document(each) for each in comparison.changes.worse[:CHANGES_SHOWN_MAX]],
             "counts": _change_counts(comparison.changes),
         },
         "refused": {side: list(map(str, run.result.refused)) for side, run in _runs_by_side(comparison.runs)},
@@ -288,12 +288,12 @@ def _runs_by_side(runs: ComparedRuns) -> tuple[tuple[str, ComparedRun], ...]:
     return ("a", runs.a), ("b", runs.b)
 
 
-def _overall_section(sections: Sequence[Section]) -> dict[str, Both]:
+def _overall_section(sections: Sequence[Section]) -> dict[str, ValuePair]:
     return dict(next(section for section in sections if section.name == "overall").rows[0].figures)
 
 
 def _run_seconds(run: ComparedRun) -> float:
-    return seconds(run.result.now - run.begun)
+    return duration_seconds(run.result.now - run.begun)
 
 
 def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:

@@ -13,7 +13,7 @@ from typing import Final
 from batchyard.accounting.accounts import LOST, StatementLine
 from batchyard.api import scheme
 from batchyard.api.views.workload import cluster_queue_view
-from batchyard.base.instant import HOUR, seconds
+from batchyard.base.instant import HOUR, duration_seconds
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns
 from batchyard.sim.compare.sections import (
     BetterDirection,
@@ -22,7 +22,7 @@ from batchyard.sim.compare.sections import (
     Unit,
     merge_rows,
 )
-from batchyard.sim.compare.workload_records import FlavorResource, TeamUsage, WorkloadLife
+from batchyard.sim.compare.workload_records import FlavorResource, TeamUsage, WorkloadRecord
 from batchyard.sim.time_series import Curve
 from batchyard.sim.trace_report import duration_statistics
 from batchyard.sim.whatif import machine_hours
@@ -133,7 +133,7 @@ _WAITS: Final = (
     Figure("p90Wait", "p90 wait", Unit.SECONDS, BetterDirection.LESS),
     Figure("maxWait", "longest wait", Unit.SECONDS, BetterDirection.LESS),
 )
-OVERALL: Final = (
+OVERALL_FIGURES: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
     Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
     Figure("admitted", "running at the end", Unit.COUNT),
@@ -222,7 +222,7 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
         "pending": sum(
             workload_record.waits and workload_record.deleted is None for workload_record in run.workload_records
         ),
-        "makespan": seconds(max(finish_times) - run.begun) if finish_times else None,
+        "makespan": duration_seconds(max(finish_times) - run.begun) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
         "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
         "service": jain_index(
@@ -243,11 +243,11 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
 
 def _overall_section(runs: ComparedRuns) -> Section:
     rows = merge_rows({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
-    known_figures = [figure for figure in OVERALL if figure.name in rows[0].figures]
+    known_figures = [figure for figure in OVERALL_FIGURES if figure.name in rows[0].figures]
     return Section("overall", "all in all", "", known_figures, rows)
 
 
-def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadLife], str]) -> Section:
+def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]) -> Section:
     """Return the table of waits, grouped by a property of the Workloads."""
     a, b = [
         {
@@ -260,7 +260,7 @@ def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[
     return Section(name, f"waits by {subject}", subject, _WAITS, rows)
 
 
-def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadLife]) -> Figures:
+def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> Figures:
     statistics = duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group])
     counts: Figures = {
         "workloads": len(records_of_group),
@@ -274,22 +274,22 @@ def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequen
     return {**counts, **{name: wait if records_of_group else None for name, wait in waits}}
 
 
-def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadLife]) -> float:
+def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> float:
     return duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group]).mean
 
 
-def _group_records(run: ComparedRun, group: Callable[[WorkloadLife], str]) -> dict[str, list[WorkloadLife]]:
-    groups: dict[str, list[WorkloadLife]] = {}
+def _group_records(run: ComparedRun, group: Callable[[WorkloadRecord], str]) -> dict[str, list[WorkloadRecord]]:
+    groups: dict[str, list[WorkloadRecord]] = {}
     for workload_record in run.workload_records:
         groups.setdefault(group(workload_record), []).append(workload_record)
     return groups
 
 
-def _team_of(workload_record: WorkloadLife) -> str:
+def _team_of(workload_record: WorkloadRecord) -> str:
     return workload_record.view.namespace
 
 
-def _priority_class(workload_record: WorkloadLife) -> str:
+def _priority_class(workload_record: WorkloadRecord) -> str:
     """Return the priority class of a Workload, or its priority value if it has none."""
     class_ref = workload_record.obj["spec"].get("priorityClassRef") or {}
     return str(class_ref.get("name") or f"(priority {workload_record.view.priority})")

@@ -17,18 +17,18 @@ from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Source,
 from batchyard.sim.state_document import StatePart, manifest_texts
 
 #: The kinds that are work.
-WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
+WORK_KINDS: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
 _NO_WORK: Final = "it contains no Job, JobSet, Pod or Workload"
 
 
-class Variant(NamedTuple):
+class ComparedConfiguration(NamedTuple):
     """One of the two configurations: its name and the sources of its manifests."""
 
     name: str
     sources: Sequence[Source]
 
 
-class VariantPair(NamedTuple):
+class ConfigurationPair(NamedTuple):
     """The scenarios of both configurations, and the warnings about their manifests."""
 
     a: Scenario
@@ -36,7 +36,9 @@ class VariantPair(NamedTuple):
     warnings: Sequence[str]
 
 
-def read_pair(a: Variant, b: Variant, load: Sequence[Source] = (), until: Duration | None = None) -> VariantPair:
+def read_pair(
+    a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), until: Duration | None = None
+) -> ConfigurationPair:
     """Read the scenarios of both configurations, each with the load; raise InvalidScenario with all errors."""
     unread: list[FileFault] = []
     load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
@@ -61,11 +63,11 @@ def read_pair(a: Variant, b: Variant, load: Sequence[Source] = (), until: Durati
     if faults or unread:
         raise InvalidScenario([*unread, *dict.fromkeys(faults)])
     warnings = dict.fromkeys([*load_manifests.warnings, *sides[0].warnings, *sides[1].warnings])
-    return VariantPair(known_scenarios[0], known_scenarios[1], list(warnings))
+    return ConfigurationPair(known_scenarios[0], known_scenarios[1], list(warnings))
 
 
 def _work_manifests(manifests: Manifests) -> list[Manifest]:
-    return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK]
+    return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK_KINDS]
 
 
 def _forbidden_work(side_manifests: Manifests) -> Iterator[ManifestFault]:
@@ -89,7 +91,7 @@ def _make_side_scenario(
 
 
 def _work_difference(
-    a: Variant, b: Variant, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
+    a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
     """Report the first difference between the work in both configurations."""
     remaining = {_describe_object(manifest): manifest for manifest in work_b}
@@ -139,7 +141,7 @@ def _first_difference(first: Any, second: Any, path: str = "") -> str | None:
 
 
 def _horizon_difference(
-    a: Variant, b: Variant, scenarios: Sequence[Scenario], until: Duration | None
+    a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], until: Duration | None
 ) -> Iterator[FileFault]:
     """Report different horizons of both scenarios, because such runs cannot be compared."""
     first, second = [scenario.horizon for scenario in scenarios]

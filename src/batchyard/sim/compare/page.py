@@ -4,14 +4,20 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from batchyard.dashboard.static_report import COMPARE_STYLE, STYLE, asset
-from batchyard.sim.compare.comparison import SHOWN, ComparisonLine, ConfigurationComparison, RepeatedFigure, WaitChange
+from batchyard.dashboard.static_report import COMPARE_STYLE, STYLE, read_asset
+from batchyard.sim.compare.comparison import (
+    CHANGES_SHOWN_MAX,
+    ComparisonLine,
+    ConfigurationComparison,
+    RepeatedFigure,
+    WaitChange,
+)
 from batchyard.sim.compare.sections import (
-    Both,
     Figure,
     Section,
     SectionRow,
     Unit,
+    ValuePair,
     format_change,
     format_figure,
     rate_change,
@@ -40,7 +46,7 @@ def page(comparison: ConfigurationComparison) -> str:
 
 
 def _style_sheet(name: str) -> str:
-    style_asset = asset(name)
+    style_asset = read_asset(name)
     assert style_asset is not None, f"the style sheet {name} is missing: reinstall the package batchyard"
     return style_asset.content.decode()
 
@@ -66,7 +72,9 @@ def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
     change_groups = comparison.changes.better, comparison.changes.worse
     columns = "".join(
         _panel_html(
-            title, _changes_table(comparison, changes[:SHOWN]), f"{len(changes)} in all, the largest changes first"
+            title,
+            _changes_table(comparison, changes[:CHANGES_SHOWN_MAX]),
+            f"{len(changes)} in all, the largest changes first",
         )
         for title, changes in zip(
             ("Workloads with shorter waits", "Workloads with longer waits"), change_groups, strict=True
@@ -150,15 +158,15 @@ def _is_common(section: Section, figure: Figure) -> bool:
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 
-def _common_cell(figure: Figure, value_pair: Both) -> str:
+def _common_cell(figure: Figure, value_pair: ValuePair) -> str:
     return f'<td class="num first">{format_figure(figure.unit, value_pair[0])}</td>'
 
 
-def _values_of(row: SectionRow, figure: Figure | None) -> Both:
+def _values_of(row: SectionRow, figure: Figure | None) -> ValuePair:
     return (None, None) if figure is None else row.figures.get(figure.name, (None, None))
 
 
-def _change_cells(figure: Figure, value_pair: Both) -> str:
+def _change_cells(figure: Figure, value_pair: ValuePair) -> str:
     a, b = (format_figure(figure.unit, value) for value in value_pair)
     change = f'<td class="num {rate_change(figure, value_pair)}">{format_change(figure, value_pair)}</td>'
     return f'<td class="num first">{a}</td><td class="num">{b}</td>{change}'
@@ -213,7 +221,7 @@ def _plain_table(heads: str, rows: Sequence[str]) -> str:
 # --- lines and bars ---
 
 
-def _bars_html(value_pair: Both, maximum: float) -> str:
+def _bars_html(value_pair: ValuePair, maximum: float) -> str:
     """Return SVG bars for the two values of a figure, relative to the largest value in the table."""
     bars = []
     for side, value in zip("ab", value_pair, strict=True):

@@ -13,10 +13,10 @@ from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import cluster_queue_view, cohort_view
-from batchyard.base.instant import Duration, Instant, duration_text, seconds
+from batchyard.base.instant import Duration, Instant, duration_seconds, format_duration
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.compare.inputs import Variant, VariantPair
-from batchyard.sim.compare.workload_records import FlavorResource, WorkloadLife, WorkloadLives
+from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair
+from batchyard.sim.compare.workload_records import FlavorResource, WorkloadRecord, WorkloadRecords
 from batchyard.sim.result import Result
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, read_sources
 from batchyard.sim.simulate import Simulation
@@ -96,7 +96,7 @@ class RunWatch:
         self._world = world
         self._kernel = world.kernel
         self.begun = self._begun = world.start
-        self.workload_records = WorkloadLives(world.start, self._queue_of)
+        self.workload_records = WorkloadRecords(world.start, self._queue_of)
         self.machines = MachineUsage(world.start)
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
         self.nominal: dict[FlavorResource, Curve] = {}
@@ -154,7 +154,7 @@ class ComparedRun:
         return self.run_record.result
 
     @property
-    def workload_records(self) -> list[WorkloadLife]:
+    def workload_records(self) -> list[WorkloadRecord]:
         """Return the histories of the run's Workloads, in the order of creation."""
         return list(self.watch.workload_records.workload_records.values())
 
@@ -176,18 +176,21 @@ class ComparedRuns:
         """Return both runs as a what-if comparison from the first to the second."""
         return Comparison(self.a.run_record, self.b.run_record)
 
-    def waited(self, run: ComparedRun, workload_record: WorkloadLife) -> Duration:
+    def waited(self, run: ComparedRun, workload_record: WorkloadRecord) -> Duration:
         """Return the total time that a Workload was without quota, up to the later end of both runs."""
         end = workload_record.deleted if workload_record.deleted is not None else self.end
         return run.result.waits.waited(workload_record.obj, end)
 
-    def waited_seconds(self, run: ComparedRun, workload_record: WorkloadLife) -> float:
+    def waited_seconds(self, run: ComparedRun, workload_record: WorkloadRecord) -> float:
         """Return the total time that a Workload was without quota, in seconds."""
-        return seconds(self.waited(run, workload_record))
+        return duration_seconds(self.waited(run, workload_record))
 
 
 def run_both(
-    pair: VariantPair, until: Duration | None = None, seed: int = 0, finish: Callable[[Simulation], None] = run_to_end
+    pair: ConfigurationPair,
+    until: Duration | None = None,
+    seed: int = 0,
+    finish: Callable[[Simulation], None] = run_to_end,
 ) -> ComparedRuns:
     """Simulate both configurations; `finish` runs a simulation to its end, and may show progress."""
     return ComparedRuns(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
@@ -220,7 +223,7 @@ def is_trace(path: Path) -> bool:
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
-def as_jobs(folder: Path, load: Fraction, sides: Sequence[Variant]) -> list[Obj]:
+def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
     """Return the nodes and pods of a trace as Nodes and Jobs, in order of time; raise InvalidScenario on errors."""
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
@@ -232,7 +235,7 @@ def as_jobs(folder: Path, load: Fraction, sides: Sequence[Variant]) -> list[Obj]
     return list(_trace_objects(trace, queues))
 
 
-def _trace_queues(side: Variant) -> set[str]:
+def _trace_queues(side: ComparedConfiguration) -> set[str]:
     """Return the names of the LocalQueues in a configuration that traced pods can use."""
     objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
@@ -257,9 +260,9 @@ def _trace_objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
 
 def _job_of_pod(pod: Obj, traced: TracedPod, queue: str, at: Duration) -> Obj:
     """Return a traced pod as a Job; a pod that was never scheduled is deleted at its traced deletion time."""
-    annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: duration_text(at)}
+    annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: format_duration(at)}
     if traced.scheduled is None:
-        annotations[well_known.DELETE_AT] = duration_text(traced.deleted)
+        annotations[well_known.DELETE_AT] = format_duration(traced.deleted)
     labels = {well_known.QUEUE_NAME: queue}
     metadata = {"name": traced.name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
     template = {"spec": pod["spec"]}

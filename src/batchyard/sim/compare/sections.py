@@ -36,7 +36,7 @@ class Figure:
 
 
 #: The values of a figure in both runs; None for an unknown value.
-Both: TypeAlias = tuple[float | None, float | None]
+ValuePair: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SectionRow:
     """A row of a comparison table: the figures of one subject, by the figure's name."""
 
     name: str
-    figures: Mapping[str, Both]
+    figures: Mapping[str, ValuePair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Section:
     note: str = ""
 
 
-def difference(value_pair: Both) -> float | None:
+def difference(value_pair: ValuePair) -> float | None:
     """Return by how much the second value exceeds the first; None if either is unknown."""
     a, b = value_pair
     return None if a is None or b is None else b - a
@@ -124,7 +124,7 @@ def _format_seconds(seconds: float) -> str:
     return "".join(parts)
 
 
-def format_change(figure: Figure, value_pair: Both) -> str:
+def format_change(figure: Figure, value_pair: ValuePair) -> str:
     """Return the signed change from the first value to the second as text; '' if it is zero or rounds to zero."""
     change = difference(value_pair)
     if not change:
@@ -135,7 +135,7 @@ def format_change(figure: Figure, value_pair: Both) -> str:
     return "" if amount == format_figure(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
 
 
-def rate_change(figure: Figure, value_pair: Both) -> str:
+def rate_change(figure: Figure, value_pair: ValuePair) -> str:
     """Return `better` or `worse` for the second value of a figure; '' if equal, unknown or neither is better."""
     change = difference(value_pair)
     if not change or figure.good is BetterDirection.NEITHER:

@@ -20,7 +20,7 @@ _NONE: Final[Mapping[FlavorResource, int]] = {}
 
 
 @dataclass(slots=True)
-class WorkloadLife:
+class WorkloadRecord:
     """The history of a Workload in a run: its times, its waits and its quota."""
 
     #: The latest version of the Workload.
@@ -69,7 +69,7 @@ class TeamUsage:
                 integral[resource] = integral.get(resource, 0) + amount * duration
 
 
-class WorkloadLives:
+class WorkloadRecords:
     """The histories of all Workloads in a run, the usage by team, and the waiting and running Workloads over time."""
 
     def __init__(self, begun: Instant, queue_of: Callable[[str, str], str | None]) -> None:
@@ -77,7 +77,7 @@ class WorkloadLives:
         self._begun = begun
         self._advanced_to = begun
         #: The histories by uid, in the order of creation.
-        self.workload_records: dict[str, WorkloadLife] = {}
+        self.workload_records: dict[str, WorkloadRecord] = {}
         self.teams: dict[str, TeamUsage] = {}
         self.waiting = Curve(begun)
         self.running = Curve(begun)
@@ -98,7 +98,7 @@ class WorkloadLives:
         view = workload_view(event.obj)
         workload_record = self.workload_records.get(view.uid)
         if workload_record is None:
-            workload_record = self.workload_records[view.uid] = WorkloadLife(event.obj, now)
+            workload_record = self.workload_records[view.uid] = WorkloadRecord(event.obj, now)
         workload_record.obj = event.obj
         if event.type is EventType.DELETED:
             workload_record.deleted = now
@@ -108,7 +108,7 @@ class WorkloadLives:
         self._record_quota(workload_record, view.quota_reserved and not is_over, now)
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
-    def _record_quota(self, workload_record: WorkloadLife, holds: bool, now: Instant) -> None:
+    def _record_quota(self, workload_record: WorkloadRecord, holds: bool, now: Instant) -> None:
         """Record the quota that a Workload holds from now on; none unless `holds`."""
         if holds and workload_record.since is None:
             workload_record.since = now
@@ -132,7 +132,7 @@ class WorkloadLives:
                 team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
         workload_record.holds = holding
 
-    def _record_wait(self, workload_record: WorkloadLife, waits: bool, now: Instant) -> None:
+    def _record_wait(self, workload_record: WorkloadRecord, waits: bool, now: Instant) -> None:
         view = workload_record.view
         workload_record.cluster_queue = view.cluster_queue or workload_record.cluster_queue
         if not workload_record.cluster_queue:
@@ -147,7 +147,7 @@ class WorkloadLives:
         for resource, amount in workload_record.requests.items():
             requested[resource] = requested.get(resource, 0) + sign * amount
 
-    def _team(self, workload_record: WorkloadLife) -> TeamUsage:
+    def _team(self, workload_record: WorkloadRecord) -> TeamUsage:
         return self.teams.setdefault(workload_record.view.namespace, TeamUsage())
 
 

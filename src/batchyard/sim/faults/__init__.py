@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api.errors import Conflict, FieldError
 from batchyard.api.meta import Key, Obj
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
@@ -123,7 +123,7 @@ class ScheduledFault:
             return
         now = 0
         for number in count():
-            drawn = (draw(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
+            drawn = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
             now += max(SECOND, round(-math.log(drawn) * self.mean))
             if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
                 return

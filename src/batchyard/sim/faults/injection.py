@@ -11,15 +11,23 @@ from typing import Any, Final, Protocol
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, is_true, label, with_path
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import BY_EVICTION, RUNNING, disrupted, is_terminal, is_terminating, node_of, phase
-from batchyard.base import draw
-from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.api.views.pods import (
+    DISRUPTION_BY_EVICTION,
+    RUNNING,
+    bound_node,
+    is_terminal,
+    is_terminating,
+    phase,
+    with_disruption,
+)
+from batchyard.base import draw_integer
+from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.prices import step_duration
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
-from batchyard.nodes.conditions import DrainOptions, cordoned, drain
+from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import EventLog
 from batchyard.sim.faults import (
@@ -190,13 +198,21 @@ class FaultInjector:
             case Stockout() as action:
                 self._start_lasting_fault(self._stockouts, action, action.lasts, self._change_cluster)
                 model = {"provisioning": action.provisioning} if action.provisioning else {}
-                self._log("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds(action.lasts))
+                self._log(
+                    "stockout",
+                    machine=action.machine,
+                    zone=action.zone,
+                    **model,
+                    seconds=duration_seconds(action.lasts),
+                )
             case SlowBoot() as action:
                 self._start_lasting_fault(self._slow_boots, action, action.lasts, self._change_cluster)
-                self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds(action.lasts))
+                self._log(
+                    "slowBoot", machine=action.machine, times=action.times, seconds=duration_seconds(action.lasts)
+                )
             case Conflicts() as action:
                 self._start_lasting_fault(self._conflicts, action, action.lasts, self._change_conflicts)
-                self._log("conflicts", percent=action.percent, seconds=seconds(action.lasts))
+                self._log("conflicts", percent=action.percent, seconds=duration_seconds(action.lasts))
             case Restart():
                 self._log("restart")
                 self._world.crash()
@@ -238,12 +254,12 @@ class FaultInjector:
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
             return []
-        submit(Update(cordoned(node)))
+        submit(Update(set_unschedulable(node)))
         pods_on_node = [
-            pod for pod in client.list(scheme.POD) if node_of(pod) == action.node and not is_terminating(pod)
+            pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)
         ]
         for pod in drain(pods_on_node, _DRAIN).evicted:
-            submit(UpdateStatus(disrupted(pod, BY_EVICTION, self._world.kernel.now())))
+            submit(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
             uncordon = partial(self._uncordon, action.node, node["metadata"]["uid"])
@@ -253,7 +269,7 @@ class FaultInjector:
     def _uncordon(self, name: str, uid: str) -> None:
         node = self._world.client.get(Key(scheme.NODE, "", name))
         if node is not None and node["metadata"]["uid"] == uid:
-            self._world.submit(Update(cordoned(node, False)))
+            self._world.submit(Update(set_unschedulable(node, False)))
 
     # --- lasting faults ---
 
@@ -302,7 +318,7 @@ class _TargetOrder:
         name = instance["metadata"]["name"]
         if self._number is None:
             return 0, name
-        return draw(self._fault.seed, "victim", repr(self._fault.action), str(self._number), name), name
+        return draw_integer(self._fault.seed, "victim", repr(self._fault.action), str(self._number), name), name
 
 
 def has_unfinished_work(reader: Reader) -> bool:
@@ -332,7 +348,7 @@ def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
         target_pods = [pod for pod in pods if pod["metadata"]["name"] == name]
     else:
         target_pods = [pod for pod in pods if label(pod, well_known.JOB_SET_NAME) == name]
-    return _machines_of_nodes(dict.fromkeys(node_of(pod) for pod in target_pods), reader)
+    return _machines_of_nodes(dict.fromkeys(bound_node(pod) for pod in target_pods), reader)
 
 
 def _machines_of_pool(pool: str, reader: Reader) -> Iterator[Obj]:

@@ -13,7 +13,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
-from batchyard.base import draw
+from batchyard.base import draw_integer
 from batchyard.base.instant import Duration
 from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_workload
 from batchyard.sim.scenario import ScenarioStep
@@ -34,7 +34,7 @@ _DRAWS: Final = 1 << 52
 
 def random_fraction(seed: int, *names: str) -> float:
     """Return a reproducible random number between 0 and 1, both excluded, for a seed and some names."""
-    return (draw(seed, *names) + 0.5) / _DRAWS
+    return (draw_integer(seed, *names) + 0.5) / _DRAWS
 
 
 class BlockBootstrap:
@@ -50,8 +50,8 @@ class BlockBootstrap:
     def next(self) -> int:
         """Return the next position, counted from 0."""
         number = str(self._drawn)
-        if not self._drawn or draw(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
-            self._position = draw(self._seed, *self._names, "begins", number) % self._count
+        if not self._drawn or draw_integer(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
+            self._position = draw_integer(self._seed, *self._names, "begins", number) % self._count
         else:
             self._position = (self._position + 1) % self._count
         self._drawn += 1

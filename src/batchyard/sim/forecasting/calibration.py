@@ -115,7 +115,7 @@ def wait_of(logged_wait: float) -> Duration:
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
-def tracks_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
+def tracker_names_for(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
     """Return the names of the trackers that correct a forecast; none if the forecast was not random."""
     if forks < 2:
         return ()
@@ -127,7 +127,7 @@ def tracks_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
     return f"{basis}, {'many' if forks >= _MANY_FORKS_MIN else 'few'} forks", f"{basis}, {horizon}"
 
 
-def moved_by(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
+def correct_waits(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
     """Return the waits of a forecast, corrected by the shifts of its trackers."""
     shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in sorts]
     return tuple(
@@ -142,13 +142,13 @@ def sort_waits(moved: Waits) -> Waits:
     return (*known, *[None] * (len(moved) - len(known)))
 
 
-def remembering(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
+def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
     """Return the calibration with new forecasts added; the oldest ones above the limit are dropped."""
     drawn = [sample for sample in samples if sample.sorts]
     return replace(calibration, pending=(*calibration.pending, *drawn)[-PENDING_MAX:])
 
 
-def settled(
+def apply_outcomes(
     calibration: Calibration, now: Instant, outcome_of_record: Callable[[ForecastRecord], StartOutcome]
 ) -> Calibration:
     """Return the calibration after the outcomes that are known by now; `outcome_of_record` returns an outcome."""

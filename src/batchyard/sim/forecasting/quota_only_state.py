@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView, cluster_queue_view, cohort_view, workload_view
-from batchyard.base.instant import Duration, duration_text
+from batchyard.base.instant import Duration, format_duration
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State
 
@@ -144,7 +144,7 @@ def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
     """Return a copy of a Workload without an owner and with a run time (None: it never ends)."""
     metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
     if runtime is not None:
-        metadata["annotations"] = {well_known.RUNTIME: duration_text(runtime)}
+        metadata["annotations"] = {well_known.RUNTIME: format_duration(runtime)}
     return {**workload, "metadata": metadata}
 
 

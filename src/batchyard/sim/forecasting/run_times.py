@@ -29,13 +29,13 @@ from batchyard.api.meta import Key, Obj, annotation, controller_of, find_conditi
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import workload_view
-from batchyard.base.instant import HOUR, SECOND, Duration, Instant, duration_text
+from batchyard.base.instant import HOUR, SECOND, Duration, Instant, format_duration
 from batchyard.kubelet.simulated.durations import (
-    FOR_EVER,
+    UNLIMITED_RUNTIME,
     annotated_runtime,
     default_runtime,
     named_runtime,
-    sleeping_time,
+    sleep_time_of_command,
 )
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, random_weights
@@ -361,9 +361,9 @@ def _run_time_of_job(
     container = template["spec"]["containers"][0]
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
-        pod_runtime = sleeping_time(container.get("image") or "", *command_line)
+        pod_runtime = sleep_time_of_command(container.get("image") or "", *command_line)
     pod_runtime = default_time if pod_runtime is None else pod_runtime
-    if pod_runtime is None or pod_runtime >= FOR_EVER:
+    if pod_runtime is None or pod_runtime >= UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _rounds(spec)
 
@@ -453,5 +453,5 @@ def _pods_without_job(state: State) -> Iterable[Obj]:
 
 
 def _annotate_runtime(obj: Obj, runtime: Duration) -> Obj:
-    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(runtime)}
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: format_duration(runtime)}
     return with_metadata(obj, annotations=annotations)

@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from batchyard.accounting.accounts import WHOLE
+from batchyard.accounting.accounts import WHOLE_MACHINE
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import PLATFORM, hour_name, is_paid, paid_from, read
+from batchyard.accounting.records import PLATFORM, hour_name, is_paid, paid_from, parse_cost_record
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
@@ -15,7 +15,7 @@ from batchyard.base.instant import HOUR, Instant
 from batchyard.cloud.catalog.prices import pool_price
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.placement.hotswap import HOTSWAP
-from batchyard.scheduling.messages import PreemptionReason, preemptor_uid_of
+from batchyard.scheduling.messages import PreemptionReason, parse_preemptor_uid
 from batchyard.sim.invariants.cluster import (
     CloudIsNeverOversold,
     ExclusiveDomains,
@@ -64,7 +64,7 @@ class PreemptionRespectsPriority(Invariant):
         assert preempted is not None
         if preempted["reason"] == HOTSWAP:
             return
-        uid = preemptor_uid_of(preempted["message"])
+        uid = parse_preemptor_uid(preempted["message"])
         preemptor = next((view for view in self.states.workloads.values() if view.uid == uid), None)
         if preemptor is None:
             self.violate(f"{victim.key} was preempted by a Workload with uid {uid}, which does not exist", event.key)
@@ -155,7 +155,7 @@ class HotswapRespectsPriority(Invariant):
         for event in batch:
             preempted = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
             if preempted is not None and preempted["reason"] == HOTSWAP:
-                self._check_preemption(event, preemptor_uid_of(preempted["message"]))
+                self._check_preemption(event, parse_preemptor_uid(preempted["message"]))
 
     def _check_preemption(self, event: WatchEvent, uid: str) -> None:
         workload = next((view for view in self.states.workloads.values() if view.uid == uid), None)
@@ -186,7 +186,7 @@ class HotswapRespectsPriority(Invariant):
 # rounded: by a millionth of a dollar for each hour, and for each start of the platform.
 
 
-_ROUNDING_UNIT = HOUR * WHOLE
+_ROUNDING_UNIT = HOUR * WHOLE_MACHINE
 
 
 class CostsAddUp(Invariant):
@@ -230,7 +230,7 @@ class CostsAddUp(Invariant):
         for name in self._billed:
             self._bill(name, now)
         accounts = self._ledger.accounts(now).values()
-        account_sum, expected = sum(account.cost for account in accounts), self._cost * WHOLE
+        account_sum, expected = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
         if account_sum != expected:
             self.violate(f"the cost accounts add up to {account_sum}, but the machines cost {expected}")
         self._compare_records(expected, now)
@@ -254,7 +254,9 @@ class CostsAddUp(Invariant):
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
         ]
         by_name = {obj["metadata"]["name"]: obj for obj in records}
-        hourly_records = [read(obj) for name, obj in by_name.items() if name == hour_name(read(obj).begin)]
+        hourly_records = [
+            parse_cost_record(obj) for name, obj in by_name.items() if name == hour_name(parse_cost_record(obj).begin)
+        ]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.begun]
         recorded_cost += (
             sum(amount.microdollars for hour in past_hours for amount in hour.machines.values()) * _ROUNDING_UNIT
@@ -422,6 +424,6 @@ class InvariantChecker:
                 each_invariant.end_instant()
 
 
-def attach(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
+def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
     """Attach invariants to a simulated world before it runs; return their checker."""
     return InvariantChecker(world, invariants)

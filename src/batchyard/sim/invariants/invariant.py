@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj, find_condition
-from batchyard.base.instant import Duration, seconds
+from batchyard.base.instant import Duration, duration_seconds
 from batchyard.interfaces.client import WatchEvent
-from batchyard.sim.invariants.ledger import ObjectLedger
+from batchyard.sim.invariants.ledger import ObjectStates
 from batchyard.sim.world import World
 
 # --- object history ---
@@ -30,7 +30,7 @@ class ObjectHistory:
         changes = "; ".join(_change_texts(event))
         if changes:
             lines = self._lines.setdefault(event.key, [])
-            lines.append(f"{seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
+            lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
             del lines[:-_LINES_MAX]
 
     def lines_of(self, *keys: Key) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class InvariantViolation(NamedTuple):
 
     def __str__(self) -> str:
         """Return the description of the violation, with the object histories on the following lines."""
-        return "\n    ".join([f"{seconds(self.at):g}s {self.invariant}: {self.description}", *self.history])
+        return "\n    ".join([f"{duration_seconds(self.at):g}s {self.invariant}: {self.description}", *self.history])
 
 
 class WorldView:
@@ -79,7 +79,7 @@ class WorldView:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.states = ObjectLedger()
+        self.states = ObjectStates()
         self.histories = ObjectHistory()
         self.violations: list[InvariantViolation] = []
 
@@ -99,7 +99,7 @@ class Invariant:
         self.world_view = world_view
 
     @property
-    def states(self) -> ObjectLedger:
+    def states(self) -> ObjectStates:
         """Return the queues, quotas and Workloads as the stored objects define them."""
         return self.world_view.states
 

@@ -35,27 +35,27 @@ from batchyard.interfaces.client import EventType, WatchEvent
 
 
 #: A flavor and a resource.
-Pair: TypeAlias = tuple[str, str]
-Amounts: TypeAlias = Mapping[Pair, int]
+FlavorResourcePair: TypeAlias = tuple[str, str]
+Amounts: TypeAlias = Mapping[FlavorResourcePair, int]
 
 
 @dataclass(slots=True)
-class Node:
+class QuotaDefinitionNode:
     """A ClusterQueue or Cohort in a cohort tree."""
 
     name: str
     parent: str = ""
     children: list[str] = field(default_factory=list)
-    quotas: dict[Pair, FlavorResourceQuota] = field(default_factory=dict)
+    quotas: dict[FlavorResourcePair, FlavorResourceQuota] = field(default_factory=dict)
 
 
 class QuotaDefinition:
     """The quota of all ClusterQueues and Cohorts by definition, with the Workloads that hold it."""
 
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, QuotaDefinitionNode] = {}
         self.holders: dict[str, dict[str, Amounts]] = {}
-        self._subtrees: dict[tuple[str, Pair], int] = {}
+        self._subtrees: dict[tuple[str, FlavorResourcePair], int] = {}
         self._parents = {view.name: view.parent for view in cohorts}
         for view in cohorts:
             self._add(f"cohort/{view.name}", view.parent, view.groups)
@@ -66,13 +66,13 @@ class QuotaDefinition:
                 self.nodes[node.parent].children.append(node.name)
 
     def _add(self, name: str, cohort: str, groups: Iterable[ResourceGroup]) -> None:
-        node = self.nodes[name] = Node(name)
+        node = self.nodes[name] = QuotaDefinitionNode(name)
         node.quotas = {(quota.flavor, quota.resource): quota for group in groups for quota in group.quotas}
-        in_cycle = name.startswith("cohort/") and self.is_in_cycle(name.partition("/")[2])
-        if cohort and not in_cycle and not self.is_in_cycle(cohort):
+        is_in_cohort_cycle = name.startswith("cohort/") and self.is_in_cycle(name.partition("/")[2])
+        if cohort and not is_in_cohort_cycle and not self.is_in_cycle(cohort):
             node.parent = f"cohort/{cohort}"
             if cohort not in self._parents:
-                self.nodes.setdefault(node.parent, Node(node.parent))
+                self.nodes.setdefault(node.parent, QuotaDefinitionNode(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
         """Report whether the parents of a Cohort form a cycle."""
@@ -82,10 +82,10 @@ class QuotaDefinition:
             cohort = self._parents.get(cohort, "")
         return bool(cohort)
 
-    def pairs(self, node: str) -> list[Pair]:
+    def pairs(self, node: str) -> list[FlavorResourcePair]:
         """Return the flavors and resources that have quota or usage in the cohort tree of a node."""
         root = self.path(node)[0]
-        pairs: dict[Pair, None] = {}
+        pairs: dict[FlavorResourcePair, None] = {}
         for name in self.below(root):
             pairs.update(dict.fromkeys(self.nodes[name].quotas))
             for amounts in self.holders.get(name, {}).values():
@@ -103,7 +103,7 @@ class QuotaDefinition:
         for child in self.nodes[node].children:
             yield from self.below(child)
 
-    def subtree(self, node: str, pair: Pair) -> int:
+    def subtree(self, node: str, pair: FlavorResourcePair) -> int:
         """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
         known = self._subtrees.get((node, pair))
         if known is not None:
@@ -113,20 +113,20 @@ class QuotaDefinition:
         own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
         return own
 
-    def local(self, node: str, pair: Pair) -> int:
+    def local(self, node: str, pair: FlavorResourcePair) -> int:
         """Return the guaranteed quota of a node: the part that its lending limit never lends."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree(node, pair) - quota.lending_limit)
 
-    def used(self, node: str, pair: Pair) -> int:
+    def used(self, node: str, pair: FlavorResourcePair) -> int:
         """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
         own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return own_usage + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
 
-    def available(self, node: str, pair: Pair) -> int:
+    def available(self, node: str, pair: FlavorResourcePair) -> int:
         """Return the amount that a node can still use; negative if quota was reduced below the usage."""
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
@@ -138,7 +138,7 @@ class QuotaDefinition:
             from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local))
         return max(0, local - used) + from_parent
 
-    def potential(self, node: str, pair: Pair) -> int:
+    def potential(self, node: str, pair: FlavorResourcePair) -> int:
         """Return the amount that a node could use if no Workload in the tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
@@ -148,12 +148,12 @@ class QuotaDefinition:
             maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
         return maximum
 
-    def is_borrowing(self, node: str, pair: Pair) -> bool:
+    def is_borrowing(self, node: str, pair: FlavorResourcePair) -> bool:
         """Report whether a node uses more than its subtree quota."""
         return self.used(node, pair) > self.subtree(node, pair)
 
 
-class ObjectLedger:
+class ObjectStates:
     """Views of queues, Cohorts, flavors and Workloads by name, and the quota computed from them."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class ObjectLedger:
             holders.pop(key, None)
         view = self.workloads.get(key)
         if view is not None and holds_quota(view):
-            self._quota.holders.setdefault(f"queue/{view.cluster_queue}", {})[key] = amounts_of(view)
+            self._quota.holders.setdefault(f"queue/{view.cluster_queue}", {})[key] = held_amounts_of(view)
 
 
 def holds_quota(view: WorkloadView) -> bool:
@@ -226,9 +226,9 @@ def holds_quota(view: WorkloadView) -> bool:
     return view.quota_reserved and view.active and not view.finished
 
 
-def amounts_of(view: WorkloadView) -> Amounts:
+def held_amounts_of(view: WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
-    total: dict[Pair, int] = {}
+    total: dict[FlavorResourcePair, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
             pair = holding.flavors[resource], resource

@@ -17,7 +17,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.jobs.job.spec import contains, parsed
+from batchyard.jobs.job.spec import contains, parse_indexes
 from batchyard.scheduling.cluster_queue import flavor_mismatch
 from batchyard.sim.invariants.cluster import (
     binding_obstacle,
@@ -25,7 +25,7 @@ from batchyard.sim.invariants.cluster import (
     sum_requests,
 )
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.ledger import Pair
+from batchyard.sim.invariants.ledger import FlavorResourcePair
 
 _ENDS = ("Complete", "Completed", "Failed")
 
@@ -66,7 +66,7 @@ class NothingHangs(Invariant):
         nodes = _rooms_of_nodes(self.world_view.world.objects(scheme.NODE), pods_by_node(pods))
         addable_by_pool = self._addable_nodes() if gangs else []
         for gang in gangs.values():
-            if any(pod.shape.minds_pods for pod in gang):
+            if any(pod.shape.depends_on_pods for pod in gang):
                 self._check_exclusive_jobs(
                     gang, [*nodes, *(node for _, addable_nodes in addable_by_pool for node in addable_nodes)]
                 )
@@ -81,7 +81,7 @@ class NothingHangs(Invariant):
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
         """Check that Jobs with exclusive topology do not wait while there are free pools for their first pods."""
-        first_pods = [pod for pod in gang if pod.shape.minds_pods]
+        first_pods = [pod for pod in gang if pod.shape.depends_on_pods]
         pools: dict[str, list[_NodeRoom]] = {}
         for node in nodes:
             pools.setdefault(node.node.labels.get(well_known.NODE_POOL, ""), []).append(node)
@@ -176,7 +176,7 @@ def _must_follow_ended_pod(job: Obj) -> bool:
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
         return False
-    return contains(parsed((job.get("status") or {}).get("completedIndexes"), 1), 0)
+    return contains(parse_indexes((job.get("status") or {}).get("completedIndexes"), 1), 0)
 
 
 def _pod_key(pod: PodView) -> Key:
@@ -261,7 +261,7 @@ class NothingIsStuck(Invariant):
                 return True
         return False
 
-    def _is_free(self, queue: ClusterQueueView, pair: Pair, amount: int) -> bool:
+    def _is_free(self, queue: ClusterQueueView, pair: FlavorResourcePair, amount: int) -> bool:
         return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", pair))
 
     def _root(self, queue: str) -> str:

@@ -14,7 +14,13 @@ from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.ledger import Pair, amounts_of, changes_quota, is_preempted_by, is_reserved_by
+from batchyard.sim.invariants.ledger import (
+    FlavorResourcePair,
+    changes_quota,
+    held_amounts_of,
+    is_preempted_by,
+    is_reserved_by,
+)
 from batchyard.sim.world import World
 
 # --- quota never oversubscribed ---
@@ -33,7 +39,7 @@ class QuotaNeverOversubscribed(Invariant):
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
         self._preempted: list[WorkloadView] = []
-        self._known_deficits: dict[tuple[str, Pair], int] = {}
+        self._known_deficits: dict[tuple[str, FlavorResourcePair], int] = {}
         self._changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
@@ -48,7 +54,7 @@ class QuotaNeverOversubscribed(Invariant):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
-        for pair, amount in amounts_of(view).items():
+        for pair, amount in held_amounts_of(view).items():
             available = self._available_without(self._preempted, node, pair)
             if amount > max(0, available):
                 description = (
@@ -67,7 +73,7 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: Pair) -> int:
+    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: FlavorResourcePair) -> int:
         """Return the free quota of a node if some Workloads held none."""
         quota = self.states.quota
         removed = {}
@@ -80,7 +86,7 @@ class QuotaNeverOversubscribed(Invariant):
             holders_of_queue[key] = amounts
         return available
 
-    def _deficits(self) -> Iterator[tuple[tuple[str, Pair], int]]:
+    def _deficits(self) -> Iterator[tuple[tuple[str, FlavorResourcePair], int]]:
         quota = self.states.quota
         for root in [node for node in quota.nodes.values() if not node.parent]:
             for pair in quota.pairs(root.name):
@@ -89,7 +95,7 @@ class QuotaNeverOversubscribed(Invariant):
                     if available < 0:
                         yield (node, pair), -available
 
-    def _holder_keys(self, node: str, pair: Pair) -> list[str]:
+    def _holder_keys(self, node: str, pair: FlavorResourcePair) -> list[str]:
         holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.below(node))
         return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
 
@@ -111,7 +117,7 @@ class UsageIsSumOfAdmitted(Invariant):
     def after_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check the usage of all quota nodes after a cycle that admitted a Workload."""
         platform = self.world_view.world.platform
-        if platform.runner.is_stopped or platform.index.book.assumes:
+        if platform.runner.is_stopped or platform.index.workload_cache.assumes:
             return
         if any(event.key.kind == scheme.WORKLOAD and is_reserved_by(event) for event in batch):
             self._compare_trees()
@@ -260,16 +266,17 @@ def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
     """Return all inputs of scheduling decisions in a scheduler cache, by name."""
     snapshot = index.snapshot
     values: dict[str, Any] = {
-        f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in index.book.local_queues.items()
+        f"local queue {key}": (view.cluster_queue, view.stop_policy)
+        for key, view in index.workload_cache.local_queues.items()
     }
     for name, queue in snapshot.queues.items():
         values[f"queue {name}"] = queue.active
-        values[f"tally of {name}"] = _counter_values(index.book.queue_tally.get(name), snapshot)
+        values[f"tally of {name}"] = _counter_values(index.workload_cache.cluster_queue_counters.get(name), snapshot)
         values[f"waiting in {name}"] = sorted(view.key for view in index.queue_manager.pending[name].views())
         for admitted_workload in queue.workloads.values():
             values[f"quota of {admitted_workload.key}"] = _holding_values(admitted_workload, snapshot)
-    for key in index.book.local_queues:
-        values[f"tally of {key}"] = _counter_values(index.book.local_tally.get(key), snapshot)
+    for key in index.workload_cache.local_queues:
+        values[f"tally of {key}"] = _counter_values(index.workload_cache.local_queue_counters.get(key), snapshot)
     return values
 
 

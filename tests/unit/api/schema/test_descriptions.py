@@ -5,7 +5,7 @@ import pkgutil
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.scheme import description, scope_for
+from batchyard.api.scheme import description, load_scope_for_kind
 
 #: Kinds without stored objects.
 UNSTORED = (
@@ -22,8 +22,8 @@ def test_every_kind_has_description() -> None:
 
 
 def test_every_description_refers_to_known_kind_or_field() -> None:
-    scopes = {scope_for(info, version).name for info in scheme.KINDS for version in info.versions}
-    found = {name: scheme.table(name) for name in sorted(scopes | {"core", "native"})}
+    scopes = {load_scope_for_kind(info, version).name for info in scheme.KINDS for version in info.versions}
+    found = {name: scheme.field_table(name) for name in sorted(scopes | {"core", "native"})}
     known = {
         place for table in found.values() for name in table for place in (name, *(f"{name}.{f}" for f in table[name]))
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api.scheme import Field, TypeScope, scope, table
+from batchyard.api.scheme import Field, TypeScope, field_table, load_scope
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ def test_field_tables_match_crds(path: Path) -> None:
     crd = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["spec"]
     group, kind = crd["group"].partition(".")[0], crd["names"]["kind"]
     for version in crd["versions"]:
-        within = scope(f"{group}.{version['name']}")
+        within = load_scope(f"{group}.{version['name']}")
         found = object_differences(version["schema"]["openAPIV3Schema"], within, kind, kind)
         assert list(found) == []
 
@@ -123,11 +123,11 @@ def test_crd_tables_equal_output_of_tool() -> None:
 
 
 def test_provisioning_request_versions_have_equal_fields() -> None:
-    assert table("autoscaling.v1beta1") == table("autoscaling.v1")
+    assert field_table("autoscaling.v1beta1") == field_table("autoscaling.v1")
 
 
 def test_manual_rules_refer_to_existing_fields() -> None:
-    tool, native = field_tables(), scope("native")
+    tool, native = field_tables(), load_scope("native")
     for place in [*tool.REQUIRED, *tool.CHECKED, *tool.MAY_REPEAT]:
         type_name, _, field = place.partition(".")
         assert field in native.fields(type_name), place
@@ -136,8 +136,8 @@ def test_manual_rules_refer_to_existing_fields() -> None:
 def test_every_referenced_type_exists() -> None:
     tool = field_tables()
     for path in sorted(tool.FIELDS.glob("*.json")):
-        within = scope(path.stem)
-        for type_name in table(path.stem):
+        within = load_scope(path.stem)
+        for type_name in field_table(path.stem):
             for field in within.fields(type_name).values():
                 if field.object_type:
                     home, name = within.scope_of(field.object_type)
@@ -145,7 +145,7 @@ def test_every_referenced_type_exists() -> None:
 
 
 def test_cluster_node_pool_has_fields_of_node_pool_spec_and_name() -> None:
-    tables = table("cloud.v1alpha1")
+    tables = field_table("cloud.v1alpha1")
     within = tables["Cluster.spec.nodePools"]
     assert {field: spec for field, spec in within.items() if field != "name"} == tables["NodePool.spec"]
     assert tables["Cluster.spec.times.byMachine"].items() < tables["Cluster.spec.times"].items()

@@ -7,9 +7,16 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
-from batchyard.api.schema import CACHED_VALUES_MAX, Compiler, completed, settle, validate, with_defaults
-from batchyard.api.schema.violations import path_text
-from batchyard.api.scheme import NATIVE, Field, TypeScope, scope
+from batchyard.api.schema import (
+    CACHED_VALUES_MAX,
+    Compiler,
+    fill_defaults,
+    validate,
+    validate_and_default,
+    with_defaults,
+)
+from batchyard.api.schema.violations import format_path
+from batchyard.api.scheme import NATIVE, Field, TypeScope, load_scope
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
@@ -65,7 +72,7 @@ CPU = f"{GROUP}.flavors[0].resources[0]"
 
 def with_template_defaults(job: dict[str, Any]) -> dict[str, Any]:
     """The Job with the defaults of its pod template."""
-    return {**job, "spec": {**job["spec"], "template": completed("PodTemplateSpec", job["spec"]["template"])}}
+    return {**job, "spec": {**job["spec"], "template": fill_defaults("PodTemplateSpec", job["spec"]["template"])}}
 
 
 def reported(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
@@ -387,7 +394,7 @@ def test_every_version_of_every_kind_accepts_minimal_object() -> None:
     for info in scheme.KINDS:
         for version in info.versions:
             obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, "metadata": {"name": "a"}}
-            paths = [fault.path for fault in settle(info, version, obj).faults]
+            paths = [fault.path for fault in validate_and_default(info, version, obj).faults]
             assert paths in ([], *([field] for field in REQUIRED)), info
 
 
@@ -418,7 +425,7 @@ def test_validate_raises_key_error_for_unknown_type() -> None:
 
 
 def test_template_cache_size_is_bounded() -> None:
-    visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
+    visit = Compiler(load_scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
     templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(CACHED_VALUES_MAX + 1)]
     first, *_ = map(visit, templates[:-1])
     assert visit(copy.deepcopy(templates[0])) is first
@@ -456,7 +463,7 @@ def test_objects_in_mapping_get_defaults() -> None:
 
 def test_fault_path_in_mapping_contains_key() -> None:
     flaws = tree({"children": {"a": {}, "b": {"size": "x"}, 3: {}}})
-    assert [path_text(flaw.path) for flaw in flaws] == ["children[b].size", "children[3]", "children"]
+    assert [format_path(flaw.path) for flaw in flaws] == ["children[b].size", "children[3]", "children"]
 
 
 def test_null_is_kept_in_nullable_and_untyped_fields() -> None:

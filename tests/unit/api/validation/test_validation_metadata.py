@@ -15,14 +15,14 @@ LONG = "a" * 64
 @pytest.mark.parametrize(
     ("rule", "good"),
     [
-        pytest.param(rules.dns_label, ["a", "a-1", "1a", "a" * 63], id="labels"),
-        pytest.param(rules.dns_subdomain, ["a.b-c.d", "1.2", "a" * 253], id="subdomains"),
-        pytest.param(rules.dns1035_label, ["a", "a-1", "a" * 63], id="labels that start with a letter"),
-        pytest.param(rules.qualified_name, ["cpu", "A_b.c-9", "example.com/Name"], id="qualified names"),
-        pytest.param(rules.label_value, ["", "A_b.c-9", "a" * 63], id="label values"),
-        pytest.param(rules.config_key, ["key.name", "KEY_NAME", ".dockercfg"], id="config keys"),
-        pytest.param(rules.env_name, ["PATH", "my.var-1", "a b"], id="variables"),
-        pytest.param(rules.domain_path, ["acme.io/foo", "a.b/c/d"], id="domain paths"),
+        pytest.param(rules.dns_label_errors, ["a", "a-1", "1a", "a" * 63], id="labels"),
+        pytest.param(rules.dns_subdomain_errors, ["a.b-c.d", "1.2", "a" * 253], id="subdomains"),
+        pytest.param(rules.dns1035_label_errors, ["a", "a-1", "a" * 63], id="labels that start with a letter"),
+        pytest.param(rules.qualified_name_errors, ["cpu", "A_b.c-9", "example.com/Name"], id="qualified names"),
+        pytest.param(rules.label_value_errors, ["", "A_b.c-9", "a" * 63], id="label values"),
+        pytest.param(rules.config_key_errors, ["key.name", "KEY_NAME", ".dockercfg"], id="config keys"),
+        pytest.param(rules.env_name_errors, ["PATH", "my.var-1", "a b"], id="variables"),
+        pytest.param(rules.domain_path_errors, ["acme.io/foo", "a.b/c/d"], id="domain paths"),
     ],
 )
 def test_valid_name_is_accepted(rule: rules.NameRule, good: list[str]) -> None:
@@ -32,28 +32,38 @@ def test_valid_name_is_accepted(rule: rules.NameRule, good: list[str]) -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "start"),
     [
-        pytest.param(rules.dns_label, "A", "a lowercase RFC 1123 label must consist of", id="upper case"),
-        pytest.param(rules.dns_label, "a.b", "a lowercase RFC 1123 label must consist of", id="a dot in a label"),
-        pytest.param(rules.dns_label, LONG, "must be no more than 63 characters", id="a long label"),
-        pytest.param(rules.dns_label, "a\n", "a lowercase RFC 1123 label must consist of", id="a line's end"),
-        pytest.param(rules.dns_subdomain, "a_b", "a lowercase RFC 1123 subdomain must consist of", id="an underscore"),
-        pytest.param(rules.dns_subdomain, "a" * 254, "must be no more than 253 characters", id="a long subdomain"),
-        pytest.param(rules.dns1035_label, "1a", "a DNS-1035 label must consist of", id="a digit first"),
-        pytest.param(rules.qualified_name, "/a", "prefix part must be non-empty", id="no prefix"),
-        pytest.param(rules.qualified_name, "a/", "name part must be non-empty", id="no name"),
-        pytest.param(rules.qualified_name, "a b", "name part must consist of", id="a space"),
-        pytest.param(rules.qualified_name, LONG, "name part must be no more than 63 characters", id="a long name"),
-        pytest.param(rules.qualified_name, "A_/b", "prefix part a lowercase RFC 1123 subdomain", id="a bad prefix"),
-        pytest.param(rules.qualified_name, "a/b/c", "a qualified name must consist of", id="two slashes"),
-        pytest.param(rules.label_value, "-a", "a valid label must be an empty string or", id="a hyphen first"),
-        pytest.param(rules.config_key, "a/b", "a valid config key must consist of", id="a slash in a key"),
-        pytest.param(rules.config_key, "..", "must not be '..'", id="the folder above"),
-        pytest.param(rules.config_key, "..a", "must not start with '..'", id="two dots first"),
-        pytest.param(rules.env_name, "A=B", "a valid environment variable name", id="an equals sign"),
-        pytest.param(rules.env_name, "ä", "a valid environment variable name", id="not ASCII"),
-        pytest.param(rules.domain_path, "foo", "must be a domain-prefixed path", id="no domain"),
-        pytest.param(rules.domain_path, "A/b", "a lowercase RFC 1123 subdomain", id="a bad domain"),
-        pytest.param(rules.domain_path, "a/b c", "Invalid path", id="a bad path"),
+        pytest.param(rules.dns_label_errors, "A", "a lowercase RFC 1123 label must consist of", id="upper case"),
+        pytest.param(
+            rules.dns_label_errors, "a.b", "a lowercase RFC 1123 label must consist of", id="a dot in a label"
+        ),
+        pytest.param(rules.dns_label_errors, LONG, "must be no more than 63 characters", id="a long label"),
+        pytest.param(rules.dns_label_errors, "a\n", "a lowercase RFC 1123 label must consist of", id="a line's end"),
+        pytest.param(
+            rules.dns_subdomain_errors, "a_b", "a lowercase RFC 1123 subdomain must consist of", id="an underscore"
+        ),
+        pytest.param(
+            rules.dns_subdomain_errors, "a" * 254, "must be no more than 253 characters", id="a long subdomain"
+        ),
+        pytest.param(rules.dns1035_label_errors, "1a", "a DNS-1035 label must consist of", id="a digit first"),
+        pytest.param(rules.qualified_name_errors, "/a", "prefix part must be non-empty", id="no prefix"),
+        pytest.param(rules.qualified_name_errors, "a/", "name part must be non-empty", id="no name"),
+        pytest.param(rules.qualified_name_errors, "a b", "name part must consist of", id="a space"),
+        pytest.param(
+            rules.qualified_name_errors, LONG, "name part must be no more than 63 characters", id="a long name"
+        ),
+        pytest.param(
+            rules.qualified_name_errors, "A_/b", "prefix part a lowercase RFC 1123 subdomain", id="a bad prefix"
+        ),
+        pytest.param(rules.qualified_name_errors, "a/b/c", "a qualified name must consist of", id="two slashes"),
+        pytest.param(rules.label_value_errors, "-a", "a valid label must be an empty string or", id="a hyphen first"),
+        pytest.param(rules.config_key_errors, "a/b", "a valid config key must consist of", id="a slash in a key"),
+        pytest.param(rules.config_key_errors, "..", "must not be '..'", id="the folder above"),
+        pytest.param(rules.config_key_errors, "..a", "must not start with '..'", id="two dots first"),
+        pytest.param(rules.env_name_errors, "A=B", "a valid environment variable name", id="an equals sign"),
+        pytest.param(rules.env_name_errors, "ä", "a valid environment variable name", id="not ASCII"),
+        pytest.param(rules.domain_path_errors, "foo", "must be a domain-prefixed path", id="no domain"),
+        pytest.param(rules.domain_path_errors, "A/b", "a lowercase RFC 1123 subdomain", id="a bad domain"),
+        pytest.param(rules.domain_path_errors, "a/b c", "Invalid path", id="a bad path"),
     ],
 )
 def test_invalid_name_is_rejected_with_kubernetes_message(rule: rules.NameRule, text: str, start: str) -> None:

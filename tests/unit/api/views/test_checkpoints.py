@@ -9,11 +9,11 @@ from batchyard.api.views.pods import (
     Resumption,
     checkpoint_interval,
     lost_work,
-    most_saved,
-    place_of,
+    most_saved_work,
     resumption,
     running_since,
     saved_work,
+    saved_work_key,
     with_resumption,
     with_saved_work,
 )
@@ -65,15 +65,15 @@ def test_running_since_returns_container_start_time() -> None:
 def test_place_of_pod_consists_of_job_and_index() -> None:
     labels = {"jobset.sigs.k8s.io/replicatedjob-name": "slice", "jobset.sigs.k8s.io/job-index": "2"}
     index = {"batch.kubernetes.io/job-completion-index": "3"}
-    assert place_of({"metadata": make.metadata("p", labels=labels, annotations=index)}) == "slice/2/3"
-    assert place_of({"metadata": make.metadata("p", labels=labels)}) == "slice/2/p"
-    assert place_of({"metadata": make.metadata("p", annotations=index)}) == "3"
+    assert saved_work_key({"metadata": make.metadata("p", labels=labels, annotations=index)}) == "slice/2/3"
+    assert saved_work_key({"metadata": make.metadata("p", labels=labels)}) == "slice/2/p"
+    assert saved_work_key({"metadata": make.metadata("p", annotations=index)}) == "3"
 
 
 def test_resumption_of_pod_round_trips() -> None:
     resumed = Resumption("slice/2/3", 90 * SECOND)
     reported = with_resumption(pod("Running"), resumed, make.NOW)
-    assert (resumption(reported), place_of(reported)) == (resumed, "slice/2/3")
+    assert (resumption(reported), saved_work_key(reported)) == (resumed, "slice/2/3")
     assert with_resumption(reported, resumed, make.at(9)) is reported
     assert resumption(with_resumption(reported, None, make.NOW)) is None
 
@@ -90,5 +90,5 @@ def test_most_saved_returns_largest_work_and_first_name() -> None:
     job = make.job()
     for place, work in (("c", 5), ("b", 7), ("a", 7), ("d", 9)):
         job = dict(with_saved_work(job, place, work))
-    assert most_saved(job, "cba") == Resumption("a", 7)
-    assert most_saved(job, "xyz") is None
+    assert most_saved_work(job, "cba") == Resumption("a", 7)
+    assert most_saved_work(job, "xyz") is None

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.api.views.node import Taint, Toleration, ordered, pod_template, resource_order, taint, toleration
+from batchyard.api.views.node import (
+    Taint,
+    Toleration,
+    order_requests,
+    parse_pod_template,
+    parse_taint,
+    parse_toleration,
+    resource_order,
+)
 
 
 def container(requests: Obj | None = None, limits: Obj | None = None, **fields: Any) -> Obj:
@@ -14,7 +22,7 @@ def container(requests: Obj | None = None, limits: Obj | None = None, **fields: 
 
 
 def requests_of(**spec: Any) -> dict[str, int]:
-    return dict(pod_template(spec).requests)
+    return dict(parse_pod_template(spec).requests)
 
 
 def test_pod_requests_sum_over_containers() -> None:
@@ -71,13 +79,13 @@ def test_request_amounts_are_rounded_up(resource: str, text: Any, amount: int) -
 
 
 def test_pod_without_requests_has_empty_requests() -> None:
-    assert pod_template({}) == pod_template({"containers": [container()]})
-    assert pod_template({}).requests == ()
+    assert parse_pod_template({}) == parse_pod_template({"containers": [container()]})
+    assert parse_pod_template({}).requests == ()
 
 
 def test_resources_are_sorted_by_resource_order() -> None:
     names = ["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"]
-    assert ordered(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
+    assert order_requests(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
     assert resource_order("cpu")[1] == "cpu"
 
 
@@ -89,18 +97,18 @@ def test_node_selector_affinity_and_tolerations_are_read() -> None:
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
         "tolerations": [{"operator": "Exists"}],
     }
-    view = pod_template(spec)
+    view = parse_pod_template(spec)
     assert view.node_selector == (("a", "1"), ("b", "2"))
     assert view.affinity == ((("zone", "In", ("a",)),), ())
     assert view.tolerations == (Toleration("", "Exists", "", ""),)
-    assert pod_template({}).affinity is None
+    assert parse_pod_template({}).affinity is None
 
 
 def test_requests_above_limits_are_reported_with_location() -> None:
     above, fine = container({"cpu": 2, "memory": 1}, {"cpu": 1}), container({"cpu": 1}, {"cpu": 1})
     spec = {"initContainers": [fine, above], "containers": [above, fine], "resources": above["resources"]}
     found = (("initContainers[1]", ("cpu",)), ("containers[0]", ("cpu",)), ("resources", ("cpu",)))
-    assert pod_template(spec).over_limit == found
+    assert parse_pod_template(spec).over_limit == found
 
 
 @pytest.mark.parametrize(
@@ -116,9 +124,11 @@ def test_requests_above_limits_are_reported_with_location() -> None:
     ],
 )
 def test_toleration_matches_taint(fields: Obj, *, tolerated: bool) -> None:
-    assert toleration(fields).tolerates(taint({"key": "a", "value": "1", "effect": "NoSchedule"})) is tolerated
+    assert (
+        parse_toleration(fields).tolerates(parse_taint({"key": "a", "value": "1", "effect": "NoSchedule"})) is tolerated
+    )
 
 
 def test_taint_prints_in_upstream_format() -> None:
-    assert str(taint({"key": "a", "effect": "NoExecute"})) == "{a  NoExecute <nil>}"
-    assert taint({"key": "a"}) == Taint("a", "", "")
+    assert str(parse_taint({"key": "a", "effect": "NoExecute"})) == "{a  NoExecute <nil>}"
+    assert parse_taint({"key": "a"}) == Taint("a", "", "")

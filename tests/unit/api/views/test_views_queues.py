@@ -6,8 +6,8 @@ import pytest
 
 import make
 from batchyard.api.views.workload import (
+    FlavorFungibility,
     FlavorResourceQuota,
-    Fungibility,
     PreemptionRules,
     cluster_queue_view,
     cohort_view,
@@ -33,7 +33,7 @@ def test_cluster_queue_view_reads_quotas_and_limits() -> None:
 def test_cluster_queue_view_has_upstream_defaults() -> None:
     view = cluster_queue_view({"metadata": {"name": "cq"}})
     assert (view.cohort, view.groups, view.strict_fifo, view.namespaces) == ("", (), False, None)
-    assert (view.preemption, view.fungibility) == (PreemptionRules(), Fungibility())
+    assert (view.preemption, view.fungibility) == (PreemptionRules(), FlavorFungibility())
     assert (view.stop_policy, view.weight, view.admission_checks) == ("None", 1.0, ())
 
 
@@ -59,7 +59,7 @@ def test_cluster_queue_view_reads_all_fields() -> None:
     )
     assert (view.cohort, view.strict_fifo, view.stop_policy, view.admission_checks) == ("all", True, "Hold", ("a",))
     assert view.preemption == PreemptionRules("LowerPriority", "Any", True, 7)
-    assert view.fungibility == Fungibility(True, False, True)
+    assert view.fungibility == FlavorFungibility(True, False, True)
 
 
 @pytest.mark.parametrize(

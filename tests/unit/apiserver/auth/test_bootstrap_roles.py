@@ -3,8 +3,8 @@
 import pytest
 
 from batchyard.api.manifests import decode
-from batchyard.apiserver.auth.authorization import Attributes, RbacAuthorizer, bootstrap_roles
-from batchyard.apiserver.request import AUTHENTICATED, UserInfo
+from batchyard.apiserver.auth.authorization import RbacAuthorizer, RequestAttributes, bootstrap_roles
+from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo
 from batchyard.housekeeping.controllers import ClusterRoleAggregation
 from stage import Stage
 from unit.apiserver.roles import binding, group
@@ -24,8 +24,8 @@ def platform() -> RbacAuthorizer:
 def may(rbac: RbacAuthorizer, role: str, verb: str, resource: str, namespace: str = "team") -> bool:
     plural, _, of_group = resource.partition(".")
     plural, _, part = plural.partition("/")
-    who = UserInfo("anna", (role, AUTHENTICATED))
-    return rbac.decide(Attributes(who, verb, of_group, plural, part, namespace)).allowed
+    who = UserInfo("anna", (role, AUTHENTICATED_GROUP))
+    return rbac.decide(RequestAttributes(who, verb, of_group, plural, part, namespace)).allowed
 
 
 def test_bootstrap_roles_decode_without_faults() -> None:
@@ -63,10 +63,10 @@ def test_bootstrap_role_allows_its_verbs_in_its_namespace_only(
 
 def test_authenticated_users_read_discovery_and_anonymous_users_health_only() -> None:
     rbac = platform()
-    known, unknown = UserInfo("anna", (AUTHENTICATED,)), UserInfo("system:anonymous", ("system:unauthenticated",))
-    assert rbac.decide(Attributes(known, "get", path="/openapi/v3")).allowed
-    assert rbac.decide(Attributes(unknown, "get", path="/healthz")).allowed
-    assert not rbac.decide(Attributes(unknown, "get", path="/apis")).allowed
+    known, unknown = UserInfo("anna", (AUTHENTICATED_GROUP,)), UserInfo("system:anonymous", ("system:unauthenticated",))
+    assert rbac.decide(RequestAttributes(known, "get", path="/openapi/v3")).allowed
+    assert rbac.decide(RequestAttributes(unknown, "get", path="/healthz")).allowed
+    assert not rbac.decide(RequestAttributes(unknown, "get", path="/apis")).allowed
 
 
 def test_bootstrap_roles_allow_reading_pending_workloads_metrics_and_why() -> None:

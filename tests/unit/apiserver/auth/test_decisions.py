@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of
 from batchyard.apiserver.auth.authorization import Authorizer, RbacAuthorizer
 from batchyard.apiserver.request import UserInfo
-from batchyard.apiserver.subresources.queueing import decisions
+from batchyard.apiserver.subresources.queueing import decisions_resource
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.controller import DecisionRecord
 from batchyard.server.logging.ledger import LedgerFile
@@ -46,7 +46,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
     for obj in (view, roles.binding("ann", "Role/sees", roles.user("ann"), "team")):
         api.stored.store.put(key_of(obj), obj)
     rbac: Authorizer = RbacAuthorizer(api.stored)
-    api.resources.serve_always(decisions(ledger, rbac, api.stored.kernel.now))
+    api.resources.serve_always(decisions_resource(ledger, rbac, api.stored.kernel.now))
     yield api
     ledger.close()
 

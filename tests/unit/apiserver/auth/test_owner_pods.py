@@ -2,23 +2,27 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authorization import Attributes, Decision
-from batchyard.apiserver.auth.security import OwnerPods
-from batchyard.apiserver.request import MASTERS, UserInfo
+from batchyard.apiserver.auth.authorization import AuthorizationDecision, RequestAttributes
+from batchyard.apiserver.auth.security import OwnerPodsAuthorizer
+from batchyard.apiserver.request import MASTERS_GROUP, UserInfo
 
 LACKS = "this machine cannot isolate pods"
-OWNER, ANNA = UserInfo("admin", (MASTERS,)), UserInfo("anna", ("team-a",))
+OWNER, ANNA = UserInfo("admin", (MASTERS_GROUP,)), UserInfo("anna", ("team-a",))
 
 
 class Everything:
     """Allows everything."""
 
-    def decide(self, attributes: Attributes) -> Decision:
-        return Decision(True)
+    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
+        return AuthorizationDecision(True)
 
 
-def decided(user: UserInfo, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS) -> Decision:
-    return OwnerPods(Everything(), lambda: denial).decide(Attributes(user, verb, group, resource, part, "team-a"))
+def decided(
+    user: UserInfo, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS
+) -> AuthorizationDecision:
+    return OwnerPodsAuthorizer(Everything(), lambda: denial).decide(
+        RequestAttributes(user, verb, group, resource, part, "team-a")
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,9 +39,9 @@ def decided(user: UserInfo, verb: str, group: str, resource: str, part: str = ""
     ],
 )
 def test_owner_pods_denies_users_pods_without_isolation(verb: str, group: str, resource: str, part: str) -> None:
-    assert decided(ANNA, verb, group, resource, part) == Decision(False, LACKS)
-    assert decided(OWNER, verb, group, resource, part) == Decision(True)
-    assert decided(ANNA, verb, group, resource, part, denial="") == Decision(True)
+    assert decided(ANNA, verb, group, resource, part) == AuthorizationDecision(False, LACKS)
+    assert decided(OWNER, verb, group, resource, part) == AuthorizationDecision(True)
+    assert decided(ANNA, verb, group, resource, part, denial="") == AuthorizationDecision(True)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +56,4 @@ def test_owner_pods_denies_users_pods_without_isolation(verb: str, group: str, r
 def test_owner_pods_allows_users_other_requests_without_isolation(
     verb: str, group: str, resource: str, part: str
 ) -> None:
-    assert decided(ANNA, verb, group, resource, part) == Decision(True)
+    assert decided(ANNA, verb, group, resource, part) == AuthorizationDecision(True)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authorization import Attributes, RbacRule, uncovered
+from batchyard.apiserver.auth.authorization import RbacRule, RequestAttributes, missing_rules
 from batchyard.apiserver.request import UserInfo
 
 ANNA = UserInfo("anna", ())
 
 
-def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
+def on(verb: str, resource: str, group: str = "", name: str = "") -> RequestAttributes:
     resource, _, part = resource.partition("/")
-    return Attributes(ANNA, verb, group, resource, part, "team", name)
+    return RequestAttributes(ANNA, verb, group, resource, part, "team", name)
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,16 @@ def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
         (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="a"), True),
         (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="b"), False),
         (RbacRule(("list",), ("",), ("pods",), ("a",)), on("list", "pods"), False),
-        (RbacRule(("*",), ("*",), ("*",)), Attributes(ANNA, "get", path="/metrics"), False),
-        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics"), True),
-        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics/a"), False),
-        (RbacRule(("get",), urls=("/metrics/*",)), Attributes(ANNA, "get", path="/metrics/a"), True),
-        (RbacRule(("get",), urls=("*",)), Attributes(ANNA, "get", path="/debug"), True),
+        (RbacRule(("*",), ("*",), ("*",)), RequestAttributes(ANNA, "get", path="/metrics"), False),
+        (RbacRule(("get",), urls=("/metrics",)), RequestAttributes(ANNA, "get", path="/metrics"), True),
+        (RbacRule(("get",), urls=("/metrics",)), RequestAttributes(ANNA, "get", path="/metrics/a"), False),
+        (RbacRule(("get",), urls=("/metrics/*",)), RequestAttributes(ANNA, "get", path="/metrics/a"), True),
+        (RbacRule(("get",), urls=("*",)), RequestAttributes(ANNA, "get", path="/debug"), True),
         (RbacRule(("get",), urls=("*",)), on("get", "pods"), False),
     ],
 )
 def test_rbac_rule_allows_its_verbs_groups_resources_names_and_urls(
-    rule: RbacRule, asked: Attributes, allowed: bool
+    rule: RbacRule, asked: RequestAttributes, allowed: bool
 ) -> None:
     assert rule.allows(asked) is allowed
 
@@ -78,4 +78,4 @@ READS = RbacRule(("get", "list"), ("",), ("pods", "secrets"))
 def test_uncovered_returns_rules_that_held_rules_do_not_cover(
     wanted: RbacRule, held: list[RbacRule], missing: list[str]
 ) -> None:
-    assert [str(rule) for rule in uncovered([wanted], held)] == missing
+    assert [str(rule) for rule in missing_rules([wanted], held)] == missing

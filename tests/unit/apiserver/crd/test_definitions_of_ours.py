@@ -9,11 +9,11 @@ import yaml
 
 import make
 from batchyard.api import scheme
-from batchyard.api.custom_kinds import kind_of
+from batchyard.api.custom_kinds import kind_from_definition
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.apiserver.crd.strategy import CustomStrategy
-from batchyard.apiserver.openapi_definitions import Conversion, definition_of
+from batchyard.apiserver.openapi_definitions import ConversionService, definition_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_definition_of_batchyard_kind_is_valid(info: scheme.ServedKind) -> None:
     decoded = DefinitionStrategy().decode(definition_of(info), "")
     assert decoded.faults == []
     assert decoded.obj is not None
-    defined = kind_of(decoded.obj)
+    defined = kind_from_definition(decoded.obj)
     assert (defined.constant, defined.plural, defined.namespaced) == (info.constant, info.plural, info.namespaced)
     assert (defined.versions, defined.has_status) == ((info.storage_version,), info.has_status)
 
@@ -57,4 +57,6 @@ def test_definition_has_columns_of_upstream_definition(info: scheme.ServedKind) 
     path = CRDS / f"{info.group}_{info.plural}.yaml"
     if not path.exists():
         pytest.skip("the CRDs are not in ../shared/crds")
-    assert columns(definition_of(info, Conversion("s", "n", "/"))) == columns(yaml.safe_load(path.read_text("utf-8")))
+    assert columns(definition_of(info, ConversionService("s", "n", "/"))) == columns(
+        yaml.safe_load(path.read_text("utf-8"))
+    )

@@ -8,8 +8,8 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
-from batchyard.cli.commands.guide import rows_of
-from batchyard.cli.commands.live_guide import NO_REASON, Timing, Timings
+from batchyard.cli.commands.guide import guide_rows
+from batchyard.cli.commands.live_guide import UNEXPLAINED_REASON, Timing, Timings
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from batchyard.sim.world import World
 
@@ -40,7 +40,7 @@ def created(played: Guide) -> Mapping[str, Instant]:
 
 def test_differing_rows_name_late_job_and_delay() -> None:
     planned, late = guide(), late_guide(2 * MINUTE)
-    simulated, found = rows_of(list(planned.play()), planned), rows_of(list(late.play()), late)
+    simulated, found = guide_rows(list(planned.play()), planned), guide_rows(list(late.play()), late)
     timings = Timings(STEPS)
     due = {
         job["metadata"]["name"]: parse_time(job["metadata"]["creationTimestamp"]) for job in planned.objects(scheme.JOB)
@@ -76,7 +76,7 @@ def test_late_step_explains_no_row_of_earlier_step() -> None:
     timings.note(Timing("high-priority", "Job", "late", MINUTE))
     rows = timings.differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
     assert [row.is_explained for row in rows] == [False, True, True]
-    assert rows[0].reason == NO_REASON
+    assert rows[0].reason == UNEXPLAINED_REASON
 
 
 def test_event_that_never_happened_is_reported_as_missed() -> None:

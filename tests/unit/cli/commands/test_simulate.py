@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchyard import simulate
-from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX, in_words, run_remarks
-from batchyard.cli.output import fraction_done, watched
+from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX, format_go_duration, run_remarks
+from batchyard.cli.output import fraction_done, run_with_progress
 from batchyard.sim.simulate import Simulation, read_scenario
 
 ROOT = Path(__file__).parents[4]
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
     [(0, "0s"), (0.25, "250ms"), (59.5, "59.5s"), (60, "1m"), (3723, "1h2m3s"), (90000, "25h"), (1e-6, "1µs")],
 )
 def test_durations_are_formatted_like_go_durations(seconds: float, expected: str) -> None:
-    assert in_words(seconds) == expected
+    assert format_go_duration(seconds) == expected
 
 
 def test_repeated_loop_is_reported_once_with_count() -> None:
@@ -65,7 +65,7 @@ def test_short_run_shows_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stderr", terminal)
     scenario, _ = read_scenario([PREEMPTION])
     simulation = Simulation(scenario)
-    watched(simulation)
+    run_with_progress(simulation)
     assert terminal.getvalue() == ""
     assert simulation.result().duration == 210
 
@@ -73,10 +73,10 @@ def test_short_run_shows_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_long_run_shows_progress_bar_and_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("batchyard.cli.output.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("batchyard.cli.output.SLICE", 20)
+    monkeypatch.setattr("batchyard.cli.output.PROGRESS_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr("batchyard.cli.output.STEPS_PER_UPDATE", 20)
     scenario, _ = read_scenario([PREEMPTION])
     simulation = Simulation(scenario)
-    watched(simulation)
+    run_with_progress(simulation)
     assert "of 6 placed" in terminal.getvalue()
     assert simulation.result().objects == simulate(PREEMPTION).objects

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.cli import output
 from batchyard.cli.platform.drive import LineDisplay
-from batchyard.cli.platform.journal import Lock, StepJournal
+from batchyard.cli.platform.journal import FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import ProgressKind, StepRunner
 from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, run
@@ -38,7 +38,7 @@ class FakeUser:
 
 def run_step(folder: Path, person: FakeUser) -> dict[ProgressKind, int]:
     """Run the step, and return the number of outcomes of each kind."""
-    with Lock(folder, output.report_line) as lock:
+    with FolderLock(folder, output.report_line) as lock:
         driver = StepRunner(
             folder, CommandRunner(folder, lock, output.report_line), StepJournal(folder), LineDisplay(), person
         )

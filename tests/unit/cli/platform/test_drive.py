@@ -12,7 +12,7 @@ import pytest
 
 from batchyard.cli.options import ProgressFormat
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.journal import Lock
+from batchyard.cli.platform.journal import FolderLock
 from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.loading import PlatformSource, read_platform
@@ -213,7 +213,7 @@ def test_secrets_are_not_stored(cloud: Cloud) -> None:
 
 
 def test_second_concurrent_create_in_folder_is_rejected(cloud: Cloud) -> None:
-    with Lock(cloud.out, print_nothing):
+    with FolderLock(cloud.out, print_nothing):
         assert create_platform(cloud) == 1
     assert f"process {os.getpid()} is using this folder" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.journal import Lock, StepJournal
+from batchyard.cli.platform.journal import FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
@@ -37,7 +37,7 @@ def create_command(cloud: Cloud) -> Callable[[], None]:
     request = drive.PlatformRequest(
         str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_confirmed=True, settings=StepRunnerSettings(pace=0)
     )
-    return lambda: drive.run_create(drive.work_of(request), request)
+    return lambda: drive.run_create(drive.render_requested_platform(request), request)
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -91,7 +91,7 @@ def test_create_waits_for_command_of_killed_create(cloud: Cloud) -> None:
 
 def test_command_above_time_limit_is_terminated(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
-    with Lock(tmp_path, fail) as lock:
+    with FolderLock(tmp_path, fail) as lock:
         command = StepCommand(("sh", "-c", "read word <gate"), limit_seconds=0)
         answer = CommandRunner(tmp_path, lock, fail).run_logged(command, tmp_path / "log", ignore_line)
     assert answer.code == TOO_LONG
@@ -99,9 +99,9 @@ def test_command_above_time_limit_is_terminated(tmp_path: Path) -> None:
 
 
 def test_missing_program_is_reported(tmp_path: Path) -> None:
-    with Lock(tmp_path, fail) as lock:
+    with FolderLock(tmp_path, fail) as lock:
         answer = CommandRunner(tmp_path, lock, fail).run_probe(StepCommand(("no-such-program",)), ignore_line)
-    assert (answer.code, answer.last_word) == (
+    assert (answer.code, answer.main_error) == (
         NO_SUCH_PROGRAM,
         "no-such-program: program not found on the PATH; install it first",
     )
@@ -116,7 +116,7 @@ def fail(line: str) -> None:
 
 
 def test_command_receives_input(tmp_path: Path) -> None:
-    with Lock(tmp_path, fail) as lock:
+    with FolderLock(tmp_path, fail) as lock:
         command = StepCommand(("cat",), sent="a document")
         assert CommandRunner(tmp_path, lock, fail).run_probe(command, ignore_line).printed == "a document"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.platform.drive import LineDisplay
-from batchyard.cli.platform.journal import Lock, StepJournal
+from batchyard.cli.platform.journal import FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
-from batchyard.cli.platform.step_runner import ProgressKind, StepRunner, StoppedError
+from batchyard.cli.platform.step_runner import ProgressKind, RunStoppedError, StepRunner
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import Google
 from batchyard.provision.steps import google
@@ -36,7 +36,7 @@ class Agreeing:
 def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int], list[str]]:
     """Run the steps; return the number of outcomes of each kind, and the questions."""
     asking = Agreeing()
-    with Lock(folder, LineDisplay().report) as lock:
+    with FolderLock(folder, LineDisplay().report) as lock:
         processes = CommandRunner(folder, lock, LineDisplay().report)
         counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).run(steps)
     return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
@@ -82,6 +82,6 @@ def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
 
 def test_terraform_error_is_reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "it" {\n', "utf-8")
-    with pytest.raises(StoppedError):
+    with pytest.raises(RunStoppedError):
         run_steps(folder, google.init_step())
     assert "Unclosed configuration block" in capfd.readouterr().err

@@ -80,7 +80,7 @@ def test_links_out_of_folder_are_rejected(tmp_path: Path, target: str) -> None:
 def test_oversized_folder_is_rejected_with_largest_files(tmp_path: Path) -> None:
     folder = fill_folder(tmp_path, train_py="a", weights__small="b" * 200_000)
     with (folder / "weights" / "large").open("wb") as file:
-        file.truncate(manifests.FILES_MAX)
+        file.truncate(manifests.FOLDER_SIZE_MAX)
     with pytest.raises(PackingError, match=r"the largest files: weights/large \(104.9 MB\), weights/small \(0.2 MB\)"):
         pack(folder)
 

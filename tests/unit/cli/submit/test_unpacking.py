@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.submit import manifests
-from batchyard.cli.submit.manifests import JobRequest, job_of, owned, pack, parts_of, stem_of, unpacking
+from batchyard.cli.submit.manifests import (
+    JobRequest,
+    archive_config_maps,
+    job_manifest,
+    job_name_prefix,
+    pack,
+    unpack_script,
+    with_job_owner,
+)
 
 REQUEST = JobRequest(["python", "train.py"], "train", "jobs", "python:3.12-slim")
 SHELL = shutil.which("sh") or "/bin/sh"
@@ -26,7 +34,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (work / "train.sh").write_text('echo "trained $1"; exit 3')
     (tmp_path / "parts").mkdir()
     (tmp_path / "work").mkdir()
-    parts = parts_of(REQUEST, pack(work).content)
+    parts = archive_config_maps(REQUEST, pack(work).content)
     assert len(parts) > 1
     for part in parts:
         for key, value in part["binaryData"].items():
@@ -35,7 +43,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(shipped: Path, *argv: str, path: str = os.environ["PATH"]) -> "subprocess.Popen[str]":
-    script = unpacking(str(shipped / "parts"), str(shipped / "work"))
+    script = unpack_script(str(shipped / "parts"), str(shipped / "work"))
     return subprocess.Popen(
         [SHELL, "-c", script, "batchyard-submit", *argv],
         stdout=subprocess.PIPE,
@@ -93,12 +101,12 @@ def test_signals_reach_command(shipped: Path) -> None:
 
 def test_all_parts_are_mounted_together_and_owned_by_job() -> None:
     archive = bytes(2 * manifests.PART_SIZE + 1)
-    parts, job = parts_of(REQUEST, archive), job_of(REQUEST, archive)
+    parts, job = archive_config_maps(REQUEST, archive), job_manifest(REQUEST, archive)
     named = [part["metadata"]["name"] for part in parts]
     volume = job["spec"]["template"]["spec"]["volumes"][0]
     assert [each["configMap"]["name"] for each in volume["projected"]["sources"]] == named
     assert len(named) == 3
-    (owner,) = owned(parts[0], {"metadata": {"name": "train", "uid": "u"}})["metadata"]["ownerReferences"]
+    (owner,) = with_job_owner(parts[0], {"metadata": {"name": "train", "uid": "u"}})["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Job", "u")
 
 
@@ -112,4 +120,4 @@ def test_all_parts_are_mounted_together_and_owned_by_job() -> None:
     ],
 )
 def test_job_name_derives_from_command(argv: list[str], stem: str) -> None:
-    assert stem_of(argv) == stem
+    assert job_name_prefix(argv) == stem

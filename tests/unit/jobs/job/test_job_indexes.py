@@ -24,17 +24,17 @@ def members(of: Spans) -> set[int]:
 )
 def test_three_consecutive_indexes_are_written_as_range(text: str, of: tuple[int, ...]) -> None:
     assert spec.format_indexes(spans(frozenset(of))) == text
-    assert spec.parsed(text, 13) == spans(frozenset(of))
+    assert spec.parse_indexes(text, 13) == spans(frozenset(of))
 
 
 def test_parsed_omits_indexes_beyond_completions() -> None:
-    assert spec.parsed("0,3-8,11", 6) == ((0, 0), (3, 5))
-    assert spec.parsed("3", 3) == ()
+    assert spec.parse_indexes("0,3-8,11", 6) == ((0, 0), (3, 5))
+    assert spec.parse_indexes("3", 3) == ()
 
 
 def test_parsed_omits_invalid_parts() -> None:
-    assert spec.parsed("x,1-,4-2,6", 10) == ((6, 6),)
-    assert spec.parsed(None, 10) == ()
+    assert spec.parse_indexes("x,1-,4-2,6", 10) == ((6, 6),)
+    assert spec.parse_indexes(None, 10) == ()
 
 
 @given(INDEXES, INDEXES)
@@ -44,7 +44,7 @@ def test_span_operations_agree_with_sets(one: frozenset[int], other: frozenset[i
     assert spec.union(spans(one), spans(other)) == spans(one | other)
     assert spec.count_common(spans(one), spans(other)) == len(one & other)
     assert spec.with_indexes(spans(one), other) == spans(one | other)
-    assert spec.parsed(spec.format_indexes(spans(one)), 31) == spans(one)
+    assert spec.parse_indexes(spec.format_indexes(spans(one)), 31) == spans(one)
 
 
 @given(INDEXES, st.integers(0, 40), st.integers(31, 35))

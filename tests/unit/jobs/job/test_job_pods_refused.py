@@ -1,7 +1,7 @@
 """Rejected pods of Jobs: their events and retries."""
 
 import make
-from batchyard.api.errors import Forbidden, NamespaceTerminating, RefusedForNow
+from batchyard.api.errors import Forbidden, NamespaceTerminating, TemporarilyForbidden
 from batchyard.api.meta import Obj
 from unit.client.job_pods_make import JobStage
 
@@ -28,7 +28,7 @@ def job_stage(admission: AdmissionStub, parallelism: int = 1) -> JobStage:
 
 
 def test_job_reports_each_created_pod_and_rejection_once() -> None:
-    stage = job_stage(AdmissionStub(RefusedForNow, allowed=2), parallelism=5)
+    stage = job_stage(AdmissionStub(TemporarilyForbidden, allowed=2), parallelism=5)
     reported = [(event.reason, event.message) for event in stage.events]
     assert [reason for reason, _ in reported[:3]] == ["SuccessfulCreate", "SuccessfulCreate", "FailedCreate"]
     assert reported[2][1] == "Error creating: no"
@@ -36,7 +36,7 @@ def test_job_reports_each_created_pod_and_rejection_once() -> None:
 
 
 def test_transient_rejection_is_retried_with_backoff() -> None:
-    admission = AdmissionStub(RefusedForNow)
+    admission = AdmissionStub(TemporarilyForbidden)
     stage = job_stage(admission)
     tries = []
     for second in range(9):
@@ -62,12 +62,12 @@ def test_terminating_namespace_reports_no_event() -> None:
 
 
 def test_large_job_creates_pods_in_batches() -> None:
-    stage = job_stage(AdmissionStub(RefusedForNow, allowed=1200), parallelism=1200)
+    stage = job_stage(AdmissionStub(TemporarilyForbidden, allowed=1200), parallelism=1200)
     assert (len(stage.pods()), stage.status["active"]) == (1200, 1200)
 
 
 def test_large_job_limits_attempts_while_pods_are_rejected() -> None:
-    admission = AdmissionStub(RefusedForNow)
+    admission = AdmissionStub(TemporarilyForbidden)
     stage = job_stage(admission, parallelism=2_000_000_000)
     assert admission.calls <= 500
     stage.run(100)

@@ -81,4 +81,4 @@ def test_condition_rule_respects_status() -> None:
 )
 def test_success_rule_checks_indexes_and_count(rule: Obj, succeeded: str, met: bool) -> None:
     spec = job_spec(indexed(completions=10, successPolicy={"rules": [{"succeededCount": 11}, rule]}))
-    assert matching_rule(spec, indexes.parsed(succeeded, 10)) == (1 if met else None)
+    assert matching_rule(spec, indexes.parse_indexes(succeeded, 10)) == (1 if met else None)

@@ -11,7 +11,7 @@ from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.integration import JobSetIntegration
-from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, stated
 
@@ -20,7 +20,7 @@ TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, 
 
 def jobset_stage(*objects: Obj) -> Stage:
     kueue = JobReconciler(JobIntegration()), JobReconciler(JobSetIntegration())
-    stage = Stage(*kueue, JobPodController(), JobSetController(), Kubelets(with_nodes=False))
+    stage = Stage(*kueue, JobPodController(), JobSetController(), SimulatedKubelets(with_nodes=False))
     stage.put(make.flavor(labels={"zone": "a"}), *objects)
     return stage
 

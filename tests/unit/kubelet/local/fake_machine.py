@@ -14,7 +14,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.interfaces.containers import RUN, SANDBOX
-from batchyard.kubelet.local.images import ImageRow
+from batchyard.kubelet.local.images import ImageMapping
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.run_requests import NodeSettings, RunRequests
 from batchyard.kubelet.local.volumes import VolumeFile
@@ -267,7 +267,7 @@ class LocalStage(Stage):
         return self.scripts.get(f"{container}/{attempt}") or self.scripts.get(container) or FOREVER
 
     def _run_platform(self) -> None:
-        settings = NodeSettings([ImageRow("python:*", machine=True)], engines=[self.engine] if self.engine else [])
+        settings = NodeSettings([ImageMapping("python:*", machine=True)], engines=[self.engine] if self.engine else [])
         kubelet = LocalKubelet("node", RunRequests("node", settings, lambda *_: "token"))
         self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
 

@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.local.node import GPU
-from batchyard.kubelet.local.run_requests import KubeletRejection, allocate, find_rejection
+from batchyard.kubelet.local.run_requests import KubeletRejection, allocate_or_reject, find_rejection
 from unit.kubelet.local.local_make import container, pod
 
 ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "pods": "3", "ephemeral-storage": "10Gi", GPU: "2"}
@@ -115,7 +115,7 @@ def test_rejection_status_has_reason_and_message() -> None:
 
 def test_pod_is_rejected_when_devices_are_unavailable() -> None:
     of = pod(container(resources={"limits": {GPU: "2"}}))
-    assert allocate(of, GPU, [0, 1], {}) == {"main": [0, 1]}
-    found = allocate(of, GPU, [0, 1], {"other": {"c": [1]}})
+    assert allocate_or_reject(of, GPU, [0, 1], {}) == {"main": [0, 1]}
+    found = allocate_or_reject(of, GPU, [0, 1], {"other": {"c": [1]}})
     short = f"requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"
     assert found == KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {short}, which is unexpected")

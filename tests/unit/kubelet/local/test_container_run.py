@@ -9,13 +9,13 @@ import yaml
 
 from batchyard.api.manifests import decode
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.images import ImageRow
+from batchyard.kubelet.local.images import ImageMapping
 from batchyard.kubelet.local.node import ContainerDevices
-from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSpec, NodeSettings, container_run
+from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSpec, NodeSettings, build_container_run
 from batchyard.kubelet.local.volumes import EmptyDirPlan, VolumeFile, VolumeFiles, VolumeSources, volume_plans
 from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
 
-SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500, host_network=True)
+SETTINGS = NodeSettings(images=[ImageMapping("python:*", environment="/venv")], pids=500, host_network=True)
 
 DEFAULTS: Mapping[str, Any] = {
     "workingDir": None,
@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 def run(only: Mapping[str, Any], given: ContainerInputs | None = None, **spec: Any) -> ContainerRunSpec:
     """The second attempt of a container."""
-    return container_run(pod(only, **spec), only, 1, given or ContainerInputs(), SETTINGS, NOTHING)
+    return build_container_run(pod(only, **spec), only, 1, given or ContainerInputs(), SETTINGS, NOTHING)
 
 
 def spec_of(only: Mapping[str, Any], given: ContainerInputs | None = None, **spec: Any) -> dict[str, Any]:
@@ -148,7 +148,9 @@ def test_objects_decoded_by_api_give_complete_run() -> None:
     objects = Objects(*configs)
     plans = volume_plans(of, VolumeSources(objects, lambda *_: ""))
     assert plans == {"files": VolumeFiles({"file": VolumeFile(b"text", 0o644), "word": VolumeFile(b"hidden", 0o644)})}
-    spec = container_run(of, of["spec"]["containers"][0], 0, ContainerInputs(volumes=plans), SETTINGS, objects).spec
+    spec = build_container_run(
+        of, of["spec"]["containers"][0], 0, ContainerInputs(volumes=plans), SETTINGS, objects
+    ).spec
     assert spec["argv"] == ["sh", "-c", "echo hidden"]
     assert spec["environment"] == {"HOSTNAME": "all", "WORD": "hidden", "CPUS": "2"}
     assert spec["probes"]["readiness"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}

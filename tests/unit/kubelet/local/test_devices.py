@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.kubelet.local.errors import InputError
-from batchyard.kubelet.local.node import GPU, ContainerDevices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.node import GPU, ContainerDevices, Gpu, allocate_devices, gpu_devices
 from unit.kubelet.local.local_make import container, pod
 
 SIDECAR = {"restartPolicy": "Always"}
@@ -22,7 +22,7 @@ def gpu_container(count: int, name: str = "main", **fields: Any) -> dict[str, An
 def allocation(
     *containers: Mapping[str, Any], first: Sequence[Any] = (), held: Mapping[str, Any] | None = None
 ) -> Mapping[str, Sequence[int]]:
-    return allocation_of(pod(*containers, initContainers=list(first)), GPU, [3, 2, 1, 0], held or {})
+    return allocate_devices(pod(*containers, initContainers=list(first)), GPU, [3, 2, 1, 0], held or {})
 
 
 def test_lowest_free_devices_are_allocated() -> None:
@@ -70,14 +70,14 @@ def test_devices_are_never_shared_between_pods_or_concurrent_containers(
     of = pod(*containers, initContainers=[gpu_container(count, f"i{n}") for n, count in enumerate(before)])
     held = {"other": {"c": sorted(allocated)}}
     try:
-        found = allocation_of(of, GPU, range(8), held)
+        found = allocate_devices(of, GPU, range(8), held)
     except InputError:
         assert max([sum(wanted), *before]) > 8 - len(allocated)
         return
     together = [number for name, numbers in found.items() if name.startswith("c") for number in numbers]
     assert len(together) == len(set(together)) == sum(wanted)
     assert not allocated & {number for numbers in found.values() for number in numbers}
-    assert allocation_of(of, GPU, range(8), {**held, "uid-pod": found}) == found
+    assert allocate_devices(of, GPU, range(8), {**held, "uid-pod": found}) == found
 
 
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA L4", 24 << 30, [f"/dev/nvidia{n}", "/dev/nvidiactl"]) for n in range(3)]

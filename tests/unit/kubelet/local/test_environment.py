@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.api_services import own_service
+from batchyard.apiserver.api_services import kubernetes_service_objects
 from batchyard.kubelet.local.environment import command_line, environment
 from batchyard.kubelet.local.errors import ContainerError
 from unit.kubelet.local.local_make import NOTHING, Objects, config_map, container, node, pod, secret, service
@@ -194,7 +194,7 @@ def test_kubernetes_service_is_set_without_service_links() -> None:
 
 
 def test_pod_on_host_network_uses_node_address_of_api_server() -> None:
-    service, endpoints, _ = own_service("127.0.0.1", 6443, is_secure=True, among_pods="10.77.0.1")
+    service, endpoints, _ = kubernetes_service_objects("127.0.0.1", 6443, is_secure=True, among_pods="10.77.0.1")
     only, objects = container(), Objects(service, endpoints)
     names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
     for addresses, found in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.kubelet.local.environment import expand, expand_path
+from batchyard.kubelet.local.environment import expand_path, expand_references
 
 VARIABLES: Mapping[str, str] = {"A": "one", "B": "$(A)", "EMPTY": ""}
 
@@ -29,7 +29,7 @@ VARIABLES: Mapping[str, str] = {"A": "one", "B": "$(A)", "EMPTY": ""}
     ],
 )
 def test_references_are_expanded(text: str, expanded: str) -> None:
-    assert expand(text, VARIABLES.get) == expanded
+    assert expand_references(text, VARIABLES.get) == expanded
 
 
 @given(st.text("$()AB x"))
@@ -40,13 +40,13 @@ def test_text_is_expanded_in_one_pass(text: str) -> None:
         asked.append(name)
         return "$(A)$(A)"
 
-    expand(text, endless)
+    expand_references(text, endless)
     assert len(asked) <= text.count("$(")
 
 
 @given(st.text("()AB x"), st.dictionaries(st.text("AB"), st.text("$(AB)")))
 def test_text_without_dollar_is_unchanged(text: str, variables: dict[str, str]) -> None:
-    assert expand(text, variables.get) == text
+    assert expand_references(text, variables.get) == text
 
 
 def test_path_expansion_requires_value_for_each_name() -> None:

@@ -10,8 +10,14 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.images import ImageRow, credentials, effective_policy, find_row, reference
-from batchyard.kubelet.local.run_requests import ContainerInputs, NodeSettings, ResolvedImage, container_run
+from batchyard.kubelet.local.images import (
+    ImageMapping,
+    credentials,
+    effective_policy,
+    find_image_mapping,
+    full_image_reference,
+)
+from batchyard.kubelet.local.run_requests import ContainerInputs, NodeSettings, ResolvedImage, build_container_run
 from unit.kubelet.local.fake_machine import LocalStage, Script, pod
 from unit.kubelet.local.local_make import Objects, container
 
@@ -139,8 +145,8 @@ def test_user_of_pod_overrides_image_user() -> None:
 def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
     own = container(image="busybox:1", **{"command": None, **stated})
-    given = ContainerInputs(resolved_image=ResolvedImage(ImageRow("*", engine="podman"), FOUND))
-    return container_run(pod(own), own, 0, given, NodeSettings(), Objects()).spec
+    given = ContainerInputs(resolved_image=ResolvedImage(ImageMapping("*", engine="podman"), FOUND))
+    return build_container_run(pod(own), own, 0, given, NodeSettings(), Objects()).spec
 
 
 @pytest.mark.parametrize(
@@ -154,23 +160,23 @@ def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_image_reference_is_completed(image: str, whole: str) -> None:
-    assert reference(image) == whole
+    assert full_image_reference(image) == whole
 
 
 def test_image_row_of_user_takes_precedence_over_engine() -> None:
-    rows = [ImageRow("own/*", engine="podman", image="other:1"), ImageRow("*", machine=True)]
-    assert find_row("own/a", rows, ["podman"]).image == "other:1"
-    assert find_row("busybox", rows, ["podman"]).machine
+    rows = [ImageMapping("own/*", engine="podman", image="other:1"), ImageMapping("*", machine=True)]
+    assert find_image_mapping("own/a", rows, ["podman"]).image == "other:1"
+    assert find_image_mapping("busybox", rows, ["podman"]).machine
     with pytest.raises(ContainerError, match="comes from podman, which is not usable on this node"):
-        find_row("own/a", rows)
+        find_image_mapping("own/a", rows)
 
 
 def test_pull_policy_applies_to_image_of_row() -> None:
-    own = ImageRow("app", engine="podman", image="localhost/app:1")
+    own = ImageMapping("app", engine="podman", image="localhost/app:1")
     asked = [effective_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
     assert asked == ["IfNotPresent", "IfNotPresent", "Never"]
     assert effective_policy("Always", own._replace(image="localhost/app")) == "Always"
-    assert effective_policy("Always", ImageRow("app", engine="podman")) == "Always"
+    assert effective_policy("Always", ImageMapping("app", engine="podman")) == "Always"
 
 
 def test_registry_credentials_are_read_from_pull_secrets() -> None:

@@ -3,36 +3,44 @@
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.images import ImageRow, backing_off, find_row, image_row, matches
+from batchyard.kubelet.local.images import (
+    ImageMapping,
+    find_image_mapping,
+    image_pull_back_off_error,
+    matches_image,
+    parse_image_mapping,
+)
 
 ROWS = [
-    ImageRow("python:3.*", environment="/venvs/python"),
-    ImageRow("registry.example.com/*", root="/images/ours"),
-    ImageRow("busybox", machine=True),
+    ImageMapping("python:3.*", environment="/venvs/python"),
+    ImageMapping("registry.example.com/*", root="/images/ours"),
+    ImageMapping("busybox", machine=True),
 ]
 
 
 def refused(image: str) -> ContainerError:
     with pytest.raises(ContainerError) as caught:
-        find_row(image, ROWS)
+        find_image_mapping(image, ROWS)
     return caught.value
 
 
 def test_image_row_is_read_from_cluster() -> None:
-    assert image_row({"match": "a", "root": "/r"}) == ImageRow("a", root="/r")
-    assert image_row({"match": "a", "machine": True, "root": ""}) == ImageRow("a", machine=True)
-    assert image_row({"match": "a", "environment": "/e", "workingDir": "/w"}) == ImageRow("a", "/e", working_dir="/w")
+    assert parse_image_mapping({"match": "a", "root": "/r"}) == ImageMapping("a", root="/r")
+    assert parse_image_mapping({"match": "a", "machine": True, "root": ""}) == ImageMapping("a", machine=True)
+    assert parse_image_mapping({"match": "a", "environment": "/e", "workingDir": "/w"}) == ImageMapping(
+        "a", "/e", working_dir="/w"
+    )
 
 
 def test_first_matching_row_provides_image() -> None:
-    assert find_row("python:3.11", ROWS).image_field("python:3.11") == {
+    assert find_image_mapping("python:3.11", ROWS).image_field("python:3.11") == {
         "name": "python:3.11",
         "environment": "/venvs/python",
     }
     name = "registry.example.com/team/train@sha256:" + "a" * 64
-    assert find_row(name, ROWS).image_field(name) == {"name": name, "root": "/images/ours"}
-    assert find_row("busybox", ROWS).image_field("busybox") == {"name": "busybox", "machine": True}
-    assert find_row("busybox", [ImageRow("*", root="/first"), *ROWS]).root == "/first"
+    assert find_image_mapping(name, ROWS).image_field(name) == {"name": name, "root": "/images/ours"}
+    assert find_image_mapping("busybox", ROWS).image_field("busybox") == {"name": "busybox", "machine": True}
+    assert find_image_mapping("busybox", [ImageMapping("*", root="/first"), *ROWS]).root == "/first"
 
 
 @pytest.mark.parametrize(
@@ -40,12 +48,12 @@ def test_first_matching_row_provides_image() -> None:
 )
 @pytest.mark.parametrize("pattern", ["busybox", "docker.io/library/busybox:latest", "busy*", "index.docker.io/busybox"])
 def test_matching_normalizes_image_names(image: str, pattern: str) -> None:
-    assert matches(image, pattern)
+    assert matches_image(image, pattern)
 
 
 @pytest.mark.parametrize("image", ["busybox:1.36", "quay.io/busybox", "library/busybox", "Busybox"])
 def test_different_images_do_not_match(image: str) -> None:
-    assert not matches(image, "busybox")
+    assert not matches_image(image, "busybox")
 
 
 def test_image_without_row_or_engine_is_not_pulled() -> None:
@@ -55,7 +63,7 @@ def test_image_without_row_or_engine_is_not_pulled() -> None:
         'no container engine can pull image "train:1":'
         " map it with --image 'train:1=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
     )
-    waiting = backing_off("train:1", error)
+    waiting = image_pull_back_off_error("train:1", error)
     assert waiting.reason == "ImagePullBackOff"
     assert waiting.message == f'Back-off pulling image "train:1": ErrImagePull: {error.message}'
 

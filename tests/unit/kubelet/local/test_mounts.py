@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.volumes import EmptyDirPlan, HostPathPlan, Mount, Plan, VolumeFiles, mounts_of
+from batchyard.kubelet.local.volumes import EmptyDirPlan, HostPathPlan, Mount, VolumeFiles, VolumePlan, mounts_of
 from unit.kubelet.local.local_make import container
 
-PLANS: Mapping[str, Plan] = {"cm": VolumeFiles({}), "data": EmptyDirPlan(), "disk": HostPathPlan("/srv/data")}
+PLANS: Mapping[str, VolumePlan] = {"cm": VolumeFiles({}), "data": EmptyDirPlan(), "disk": HostPathPlan("/srv/data")}
 
 NO_RECURSION = 'volume "data" requested recursive read-only mode, but it is not supported by the runtime'
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.kubelet.local.errors import quoted
+from batchyard.kubelet.local.errors import quote_like_go
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from batchyard.kubelet.local.errors import quoted
     ],
 )
 def test_unprintable_characters_are_escaped(text: str, reported: str) -> None:
-    assert quoted(text) == reported
+    assert quote_like_go(text) == reported

@@ -9,11 +9,11 @@ from batchyard.kubelet.local.errors import InputError, VolumeError
 from batchyard.kubelet.local.volumes import (
     EmptyDirPlan,
     HostPathPlan,
-    Plan,
     VolumeFile,
     VolumeFiles,
+    VolumePlan,
     VolumeSources,
-    lies_below,
+    is_within_any,
     memory_volumes,
     volume_plan,
     volume_plans,
@@ -30,7 +30,7 @@ def token(namespace: str, account: str, audience: str, seconds: int) -> str:
     return f"{namespace}/{account}/{audience}/{seconds}"
 
 
-def plan(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Plan:
+def plan(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> VolumePlan:
     """The plan of a volume of this type in a pod."""
     return volume_plan(of or pod(), {"name": "v", **volume}, VolumeSources(reader, token, ["/srv/data"]))
 
@@ -230,7 +230,7 @@ def test_volume_plans_are_keyed_by_name() -> None:
 
 
 def test_memory_volumes_are_listed_for_sandbox() -> None:
-    plans: dict[str, Plan] = {
+    plans: dict[str, VolumePlan] = {
         "a": EmptyDirPlan(),
         "b": EmptyDirPlan(True, 7),
         "c": VolumeFiles({}),
@@ -240,8 +240,8 @@ def test_memory_volumes_are_listed_for_sandbox() -> None:
 
 
 def test_lies_below_compares_whole_path_segments() -> None:
-    assert lies_below("/a", ["/a"])
-    assert lies_below("/a/b", ["/x", "/a/"])
-    assert lies_below("/a", ["/"])
-    assert not lies_below("/ab", ["/a"])
-    assert not lies_below("/a", [])
+    assert is_within_any("/a", ["/a"])
+    assert is_within_any("/a/b", ["/x", "/a/"])
+    assert is_within_any("/a", ["/"])
+    assert not is_within_any("/ab", ["/a"])
+    assert not is_within_any("/a", [])

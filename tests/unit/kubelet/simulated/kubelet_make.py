@@ -8,14 +8,14 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Delete
-from batchyard.kubelet.simulated.kubelet import ContainerDelays, Kubelets
+from batchyard.kubelet.simulated.kubelet import ContainerDelays, SimulatedKubelets
 from stage import Stage
 from unit.nodes.node_make import node
 
 
 def started(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
     """A stage with a ready node and these objects."""
-    stage = Stage(Kubelets(pace))
+    stage = Stage(SimulatedKubelets(pace))
     stage.put(node(), *objects)
     return stage
 

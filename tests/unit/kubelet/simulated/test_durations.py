@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of, sleeping_time
+from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of, sleep_time_of_command
 from stage import Stage
 from unit.nodes.node_make import owner, pod
 
@@ -14,7 +14,7 @@ UNKNOWN = [{"name": "c", "image": "pytorch"}]
 
 
 def script_time(script: str, shell: str = "sh", option: str = "-c") -> int | None:
-    return sleeping_time("busybox", (shell, option, script), ())
+    return sleep_time_of_command("busybox", (shell, option, script), ())
 
 
 def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
@@ -33,7 +33,7 @@ def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
         (("/bin/sleep",), ("100s",), 100 * SECOND),
         ((), ("sleep", "1m", "0.5"), MINUTE + SECOND // 2),
         (("sleep", "1h"), (), HOUR),
-        (("sleep", "infinity"), (), FOR_EVER),
+        (("sleep", "infinity"), (), UNLIMITED_RUNTIME),
         (("sleep", "$TIME"), (), None),
         (("sleep",), (), None),
         (("python3", "train.py"), (), None),
@@ -41,7 +41,7 @@ def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
     ],
 )
 def test_sleep_command_duration_is_parsed(command: tuple[str, ...], args: tuple[str, ...], time: int | None) -> None:
-    assert sleeping_time("busybox", command, args) == time
+    assert sleep_time_of_command("busybox", command, args) == time
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_sleep_command_duration_is_parsed(command: tuple[str, ...], args: tuple[
     ],
 )
 def test_sleep_image_duration_is_parsed(image: str, args: tuple[str, ...], time: int | None) -> None:
-    assert sleeping_time(image, (), args) == time
+    assert sleep_time_of_command(image, (), args) == time
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_script_of_any_shell_is_parsed(shell: str, option: str) -> None:
 
 @pytest.mark.parametrize("line", [("bash", "x.sh"), ("bash", "-e"), ("bash", "-c"), ("bash", "--rcfile", "sleep 5")])
 def test_shell_without_script_has_unknown_duration(line: tuple[str, ...]) -> None:
-    assert sleeping_time("busybox", line, ()) is None
+    assert sleep_time_of_command("busybox", line, ()) is None
 
 
 def test_runtime_annotation_of_pod_overrides_job_and_jobset() -> None:
@@ -130,7 +130,7 @@ def test_pod_without_known_duration_runs_for_one_minute() -> None:
 def test_pod_of_deleted_job_runs_until_stopped() -> None:
     """The runtime of the Job is gone with it, so the remaining runtime is unknown."""
     left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
-    assert plan_of(left, Stage().client) == RunPlan(FOR_EVER, 0)
+    assert plan_of(left, Stage().client) == RunPlan(UNLIMITED_RUNTIME, 0)
 
 
 RUNTIMES = {

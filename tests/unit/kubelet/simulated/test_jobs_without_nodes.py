@@ -8,12 +8,12 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.jobs.job.controller import JobPodController
-from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from stage import Stage, stated
 
 
 def played(*objects: Obj) -> Stage:
-    stage = Stage(JobPodController(), Kubelets(with_nodes=False))
+    stage = Stage(JobPodController(), SimulatedKubelets(with_nodes=False))
     stage.put(*objects)
     return stage
 

@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.kubelet.simulated.kubelet import ContainerDelays, Kubelets
+from batchyard.kubelet.simulated.kubelet import ContainerDelays, SimulatedKubelets
 from stage import Stage
 from unit.kubelet.simulated.kubelet_make import conditions, container, delete, is_gone, pass_time, slow, started, status
 from unit.nodes.node_make import node, pod
@@ -33,7 +33,7 @@ def test_unbound_pod_gets_no_status() -> None:
 
 
 def test_pod_waits_for_ready_node() -> None:
-    stage = Stage(Kubelets())
+    stage = Stage(SimulatedKubelets())
     stage.put(pod(), node(ready="False"))
     assert "status" not in stage.get(scheme.POD, "pod")
     stage.put(node())
@@ -187,7 +187,7 @@ def test_pod_deleted_in_backoff_fails_with_last_exit_code() -> None:
 
 
 def test_pod_deleted_before_node_is_ready_is_removed() -> None:
-    stage = Stage(Kubelets())
+    stage = Stage(SimulatedKubelets())
     stage.put(node(ready="False"), pod())
     delete(stage)
     assert is_gone(stage)
@@ -207,7 +207,7 @@ def test_pod_over_active_deadline_fails() -> None:
 def test_restart_of_kubelet_does_not_change_final_status() -> None:
     stage = started(fails(restartPolicy="OnFailure"), pace=slow(2))
     stage.run(25)
-    other = Stage(Kubelets(slow(2)))
+    other = Stage(SimulatedKubelets(slow(2)))
     pass_time(other, 25)
     other.put(stage.get(scheme.NODE, "node", ""), stage.get(scheme.POD, "pod"))
     stage.run(100)
@@ -216,7 +216,7 @@ def test_restart_of_kubelet_does_not_change_final_status() -> None:
 
 
 def test_pods_run_at_once_without_nodes() -> None:
-    stage = Stage(Kubelets(with_nodes=False))
+    stage = Stage(SimulatedKubelets(with_nodes=False))
     stage.put(pod(node=None), pod("gated", node=None, schedulingGates=[{"name": "g"}]))
     stage.run(10)
     assert status(stage)["phase"] == "Succeeded"
@@ -225,7 +225,7 @@ def test_pods_run_at_once_without_nodes() -> None:
 
 
 def test_deleted_pod_with_finalizer_fails_at_once_without_nodes() -> None:
-    stage = Stage(Kubelets(with_nodes=False))
+    stage = Stage(SimulatedKubelets(with_nodes=False))
     stage.put(with_metadata(pod(node=None), finalizers=["test/keep"]))
     delete(stage)
     assert status(stage)["phase"] == "Failed"

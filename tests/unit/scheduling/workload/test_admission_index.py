@@ -181,18 +181,21 @@ def test_concurrent_change_reverts_assumed_admission() -> None:
 
 def test_counts_follow_reservations() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3), holding("y", 1, admitted=False))
-    count, local = watcher.index.book.queue_tally.get("cq"), watcher.index.book.local_tally.get("team/cq")
+    count, local = (
+        watcher.index.workload_cache.cluster_queue_counters.get("cq"),
+        watcher.index.workload_cache.local_queue_counters.get("team/cq"),
+    )
     assert (count.reserving, count.admitted, local.reserving, local.admitted) == (2, 1, 2, 1)
     watcher.put(workload("x", 3))
     assert (
-        watcher.index.book.queue_tally.get("cq").reserving,
-        watcher.index.book.local_tally.get("team/cq").admitted,
+        watcher.index.workload_cache.cluster_queue_counters.get("cq").reserving,
+        watcher.index.workload_cache.local_queue_counters.get("team/cq").admitted,
     ) == (1, 0)
 
 
 def test_deleted_queue_resets_counts() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     watcher.delete(scheme.CLUSTER_QUEUE, "cq")
-    assert watcher.index.book.queue_tally.get("cq").reserving == 0
-    assert watcher.index.book.local_tally.get("team/cq").reserving == 0
+    assert watcher.index.workload_cache.cluster_queue_counters.get("cq").reserving == 0
+    assert watcher.index.workload_cache.local_queue_counters.get("team/cq").reserving == 0
     assert watcher.heads() == []

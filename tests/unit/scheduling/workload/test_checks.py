@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import ClusterQueueView, cluster_queue_view
-from batchyard.base.instant import backoff
+from batchyard.base.instant import exponential_backoff
 from batchyard.scheduling.workload import lifecycle
 from yard import Yard, group, head, queue
 
@@ -109,5 +109,5 @@ def test_workload_with_failed_check_is_not_admitted(state: str) -> None:
 
 
 def test_backoff_doubles_up_to_maximum() -> None:
-    assert [backoff(60, 1800, n) for n in (1, 2, 3, 5, 6, 1000)] == [60, 120, 240, 960, 1800, 1800]
-    assert backoff(60, 30, 1) == 30
+    assert [exponential_backoff(60, 1800, n) for n in (1, 2, 3, 5, 6, 1000)] == [60, 120, 240, 960, 1800, 1800]
+    assert exponential_backoff(60, 30, 1) == 30

@@ -9,7 +9,7 @@ from batchyard.apiserver.request import ApiRequest, DeferredResponse, Response, 
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal_file import JournalError
@@ -44,7 +44,9 @@ def test_deferred_response_before_journal_commit_is_sent_after_commit() -> None:
 
     async def talk() -> None:
         kernel = LiveKernel(asyncio.get_running_loop(), 0)
-        answers = RequestDispatcher(late, kernel, cast("GroupCommit", commit), lambda: 7, RequestMetrics(ticks))
+        answers = RequestDispatcher(
+            late, kernel, cast("GroupCommit", commit), lambda: 7, RequestMetrics(monotonic_seconds)
+        )
         answers.ask(ApiRequest("GET", "/version", {}, {}, b"", OWNER), answered.append)
         while not late.listeners:
             with suppress(TimeoutError):

@@ -103,10 +103,10 @@ def test_transport_returns_response_with_server_time_and_retry_after() -> None:
 
 def test_transport_retries_busy_server_until_deadline() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
-        answer = await wire.ask_patiently(HttpRequest("GET", "/soon"))
+        answer = await wire.ask_with_retries(HttpRequest("GET", "/soon"))
         assert (answer.code, answer.body) == (200, b"GET ")
         assert len(server.tokens) == 3
-        assert (await wire.ask_patiently(HttpRequest("GET", "/busy", within=2 * SECOND))).code == 429
+        assert (await wire.ask_with_retries(HttpRequest("GET", "/busy", within=2 * SECOND))).code == 429
         assert len(server.tokens) == 4
 
     run(act)
@@ -144,7 +144,7 @@ def test_stream_delivers_complete_lines_as_they_arrive() -> None:
 def test_stream_to_the_end_delivers_final_partial_line() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         reported: list[Sequence[bytes]] = []
-        await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), reported.append, to_the_end=True)
+        await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), reported.append, deliver_incomplete_line=True)
         assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}', b'{"c"']
         assert server.accepted[-1] == "*/*"
 

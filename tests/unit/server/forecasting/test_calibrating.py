@@ -10,8 +10,8 @@ import make
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.request import DeferredResponse, Response
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.server.forecasting.service import EVERY, IN_USE, CalibrationLoop
-from batchyard.server.http.flow_control import too_many
+from batchyard.server.forecasting.service import CALIBRATION_INTERVAL, CALIBRATION_USE_PERIOD, CalibrationLoop
+from batchyard.server.http.flow_control import too_many_requests
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, ForecastRecord
 
 FORECAST = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
@@ -50,17 +50,17 @@ def path(tmp_path: Path) -> Path:
 
 def test_calibration_asks_no_forecast_before_first_use(path: Path) -> None:
     scene = Scene(path)
-    scene.look(EVERY)
+    scene.look(CALIBRATION_INTERVAL)
     assert (scene.asked, path.exists()) == (0, False)
 
 
 def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None:
     scene = Scene(path)
     scene.calibrating.record_use()
-    for minute in range(2 * EVERY // MINUTE):
+    for minute in range(2 * CALIBRATION_INTERVAL // MINUTE):
         scene.look(minute * MINUTE)
     assert scene.asked == 2
-    scene.look(IN_USE + MINUTE)
+    scene.look(CALIBRATION_USE_PERIOD + MINUTE)
     assert scene.asked == 2
 
 
@@ -82,12 +82,12 @@ def test_calibration_retries_later_when_server_is_busy(path: Path) -> None:
     scene.calibrating.record_use()
     assert not scene.look(0).pending
     scene.answer = lambda: DeferredResponse(lambda reported: reported(Response(503, b"")))
-    assert not scene.look(EVERY).pending
+    assert not scene.look(CALIBRATION_INTERVAL).pending
     assert scene.asked == 2
 
 
 def refuse() -> DeferredResponse:
-    raise too_many()
+    raise too_many_requests()
 
 
 def test_unreadable_calibration_file_yields_empty_calibration(path: Path) -> None:

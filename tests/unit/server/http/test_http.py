@@ -19,12 +19,12 @@ from batchyard.apiserver.request import ANONYMOUS, ApiRequest, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http import protocol
-from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections, server_context
+from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections, server_tls_context
 from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.http.flow_control import ResponseTurns
-from batchyard.server.http.parser import BODY_MAX, RequestParser
+from batchyard.server.http.parser import BODY_SIZE_MAX, RequestParser
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.credentials import CertificateAuthority
 from batchyard.server.platform.group_commit import GroupCommit
@@ -56,7 +56,11 @@ async def connected(
     store, journal = Store(), RevisionJournal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
     answers = RequestDispatcher(
-        server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision, RequestMetrics(ticks)
+        server,
+        kernel,
+        GroupCommit(store, journal, loop, kernel.stop),
+        lambda: store.revision,
+        RequestMetrics(monotonic_seconds),
     )
     connections = Connections()
     listening = await loop.create_server(
@@ -171,7 +175,7 @@ def test_anonymous_request_is_rejected_before_body(tmp_path: Path) -> None:
 
 
 def test_oversized_body_is_rejected_with_413(tmp_path: Path) -> None:
-    length = BODY_MAX + 1
+    length = BODY_SIZE_MAX + 1
     answer = exchange(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
     assert (codes(answer), body_of(answer)["reason"]) == ([413], "RequestEntityTooLarge")
 
@@ -384,12 +388,12 @@ def test_client_that_stops_reading_is_disconnected(tmp_path: Path, monkeypatch: 
 
 
 def test_connections_of_one_client_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_OF_ONE_MAX", 0)
+    monkeypatch.setattr("batchyard.server.http.connections.CLIENT_CONNECTIONS_MAX", 0)
     assert codes(exchange(tmp_path)) == [503]
 
 
 def test_total_size_of_bodies_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.server.http.connections.BODIES_MAX", 20)
+    monkeypatch.setattr("batchyard.server.http.connections.BODY_BYTES_MAX", 20)
     answer = exchange(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
 
@@ -423,7 +427,7 @@ class Greeter(asyncio.Protocol):
 def tls_of(folder: Path) -> ssl.SSLContext:
     signed = CertificateAuthority(folder, 0).server(["127.0.0.1"])
     (folder / "server.pem").write_bytes(signed.certificate + signed.key)
-    return server_context(str(folder / "server.pem"), str(folder / "ca.crt"))
+    return server_tls_context(str(folder / "server.pem"), str(folder / "ca.crt"))
 
 
 def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +435,7 @@ def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, m
     authority = CertificateAuthority(tmp_path, 0)
     signed = authority.server(["127.0.0.1"])
     (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
-    context = server_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
+    context = server_tls_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
 
     async def talk() -> None:
         listener = socket.create_server(("127.0.0.1", 0))

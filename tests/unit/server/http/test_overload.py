@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchyard.apiserver.request import MASTERS, StatusError, UserInfo
-from batchyard.server.http.flow_control import ALL_MAX, USER_MAX, WATCHES_MAX, ConcurrencyLimiter
+from batchyard.apiserver.request import MASTERS_GROUP, StatusError, UserInfo
+from batchyard.server.http.flow_control import REQUESTS_MAX, USER_REQUESTS_MAX, USER_WATCHES_MAX, ConcurrencyLimiter
 
 ANNA = UserInfo("anna", ())
 BOB = UserInfo("bob", ())
@@ -11,7 +11,7 @@ BOB = UserInfo("bob", ())
 
 def test_limiter_rejects_excess_requests_of_user_with_retry_after() -> None:
     load = ConcurrencyLimiter()
-    for _ in range(USER_MAX):
+    for _ in range(USER_REQUESTS_MAX):
         load.enter(ANNA)
     with pytest.raises(StatusError) as refused:
         load.enter(ANNA)
@@ -24,16 +24,16 @@ def test_limiter_rejects_excess_requests_of_user_with_retry_after() -> None:
 
 def test_limiter_bounds_total_requests_except_admins() -> None:
     load = ConcurrencyLimiter()
-    for number in range(ALL_MAX):
+    for number in range(REQUESTS_MAX):
         load.enter(UserInfo(f"user-{number}", ()))
     with pytest.raises(StatusError):
         load.enter(UserInfo("another", ()))
-    load.enter(UserInfo("admin", (MASTERS,)))
+    load.enter(UserInfo("admin", (MASTERS_GROUP,)))
 
 
 def test_limiter_bounds_watches_of_one_user() -> None:
     load = ConcurrencyLimiter()
-    for _ in range(WATCHES_MAX):
+    for _ in range(USER_WATCHES_MAX):
         load.begin_watch(ANNA)
     with pytest.raises(StatusError):
         load.enter(ANNA, is_watch=True)

@@ -17,7 +17,7 @@ class LargeResponse:
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.is_over = False
-        self.on_news: Callable[[], None] = lambda: None
+        self.on_new_data: Callable[[], None] = lambda: None
         self._parts = parts
 
     def take(self) -> Sequence[Any]:

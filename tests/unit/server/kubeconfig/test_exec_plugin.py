@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.server.kubeconfig.loading import credentials_from
+from batchyard.server.kubeconfig.loading import run_credential_plugin
 
 VERSION = "client.authentication.k8s.io/v1"
 
@@ -27,7 +27,7 @@ def plugin(folder: Path, script: str, **options: Any) -> dict[str, Any]:
 
 
 def run_plugin(found: dict[str, Any], cluster: Mapping[str, Any] | None = None) -> Mapping[str, str]:
-    return asyncio.run(asyncio.wait_for(credentials_from(found, cluster or {}), 10))
+    return asyncio.run(asyncio.wait_for(run_credential_plugin(found, cluster or {}), 10))
 
 
 def test_exec_plugin_returns_token_or_certificate(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_missing_exec_plugin_is_reported_with_install_hint() -> None:
 def test_abandoned_exec_plugin_process_is_terminated(tmp_path: Path) -> None:
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(credentials_from(plugin(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'), {}), 1)
+            await asyncio.wait_for(run_credential_plugin(plugin(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'), {}), 1)
 
     asyncio.run(give_up())
     assert not Path("/proc", (tmp_path / "plugin.pid").read_text().strip()).exists()

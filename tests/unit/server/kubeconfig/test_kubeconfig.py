@@ -11,7 +11,7 @@ import yaml
 
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError, KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
-from batchyard.server.platform.credentials import ADMIN, CertificateAuthority, kubeconfig
+from batchyard.server.platform.credentials import ADMIN_USER, CertificateAuthority, kubeconfig_text
 
 PLUGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "'$SAID'"}}'
@@ -72,11 +72,11 @@ def test_named_context_is_selected(tmp_path: Path) -> None:
 
 def test_embedded_certificates_are_loaded(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
-    text = kubeconfig(
+    text = kubeconfig_text(
         "https://localhost:1",
         authority.certificate_file.read_bytes(),
-        ADMIN,
-        authority.client(ADMIN, ["system:masters"]),
+        ADMIN_USER,
+        authority.client(ADMIN_USER, ["system:masters"]),
     )
     (tmp_path / "config").write_text(text)
     found = access(KubeconfigSource(str(tmp_path / "config")))
@@ -159,7 +159,7 @@ def test_relative_paths_resolve_against_their_kubeconfig(tmp_path: Path) -> None
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./bin/plugin"}
     assert access(write_kubeconfig(tmp_path, {"exec": exec_})).authorization == "Bearer near"
     authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
-    signed = authority.client(ADMIN, ["system:masters"])
+    signed = authority.client(ADMIN_USER, ["system:masters"])
     (tmp_path / "users").mkdir()
     (tmp_path / "users/cert.pem").write_bytes(signed.certificate)
     (tmp_path / "users/key.pem").write_bytes(signed.key)

@@ -31,7 +31,7 @@ class Reader:
         self.most = 0
         self._loop = loop
         self.log = LocalLog(path, loop, lambda: self.is_over, {}, cast("NodeTimes", Times()))
-        self.log.on_news = self._read
+        self.log.on_new_data = self._read
         self.lines: list[str] = []
         if skipping_to is not None:
             self.log.skip_to_last(skipping_to)

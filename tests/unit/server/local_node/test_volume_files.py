@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import make
 from batchyard.kubelet.local.errors import ContainerError, VolumeError
 from batchyard.kubelet.local.volumes import EmptyDirPlan, HostPathPlan, Mount, VolumeFile, VolumeFiles
-from batchyard.server.local_node.runtime import DATA, make_volume, mount_source, write_files
+from batchyard.server.local_node.runtime import DATA_LINK, make_volume, mount_source, write_files
 
 Contents = Mapping[str, bytes]
 BEFORE: Contents = {"a": b"1", "dir/b": b"2", "dir/deep/c": b"3", "gone": b"4"}
@@ -66,7 +66,7 @@ def test_files_are_written_with_their_modes_regardless_of_umask(tmp_path: Path) 
 def test_volume_names_link_through_data_symlink(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
     names = {path.name: str(path.readlink()) for path in tmp_path.iterdir() if path.is_symlink()}
-    stamped = names.pop(DATA)
+    stamped = names.pop(DATA_LINK)
     assert names == {name: f"..data/{name}" for name in ("a", "dir", "gone")}
     assert stamped.startswith("..2026_01_01_00_00_00.")
 
@@ -81,9 +81,9 @@ def test_next_plan_replaces_folder_content(tmp_path: Path) -> None:
 
 def test_unchanged_plan_writes_nothing(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
-    current = (tmp_path / DATA).readlink()
+    current = (tmp_path / DATA_LINK).readlink()
     assert not write_files(tmp_path, plan(BEFORE), make.at(1))
-    assert (tmp_path / DATA).readlink() == current
+    assert (tmp_path / DATA_LINK).readlink() == current
 
 
 def test_empty_plan_removes_all_files(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def _counted(step: Callable[..., Any], left: list[int], look: Callable[[], None]
 
 def read_data(folder: Path) -> dict[str, bytes]:
     """Return the files that a program sees that opens `..data` once and reads all below it."""
-    if not (folder / DATA).exists():
+    if not (folder / DATA_LINK).exists():
         return {}
-    current = (folder / DATA).resolve()
+    current = (folder / DATA_LINK).resolve()
     return {str(path.relative_to(current)): path.read_bytes() for path in current.rglob("*") if path.is_file()}
 
 
@@ -165,7 +165,7 @@ def test_reader_sees_one_complete_plan_after_interrupted_write(
         write_files(folder, plan(third), make.at(2))
         assert read(folder) == third
         hidden = [path.name for path in folder.iterdir() if path.name.startswith("..")]
-        assert sorted(hidden) == sorted([DATA, str((folder / DATA).readlink())])
+        assert sorted(hidden) == sorted([DATA_LINK, str((folder / DATA_LINK).readlink())])
 
 
 def test_write_can_be_interrupted_between_steps(tmp_path: Path) -> None:

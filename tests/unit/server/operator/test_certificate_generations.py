@@ -8,8 +8,8 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.server.operator.webhooks import (
     CertificateGenerations,
     CertificateTerms,
-    generations_of,
     next_generations,
+    parse_generations,
 )
 
 TERMS = CertificateTerms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
@@ -21,7 +21,7 @@ def rotate(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Inst
     held = CertificateGenerations()
     for second in range(seconds):
         now = START + second * SECOND
-        held = generations_of(next_generations(held, now, terms).data())
+        held = parse_generations(next_generations(held, now, terms).data())
         yield now, held
 
 
@@ -63,6 +63,6 @@ def test_changed_name_or_unreadable_data_renews_certificate_at_once() -> None:
     moved = next_generations(held, now, CertificateTerms(("hooks.other.svc",), TERMS.lifetime))
     assert moved.served != held.served
     assert moved.authorities.endswith(held.authorities)
-    spoiled = generations_of({**held.data(), "tls.crt": "bm8="})
+    spoiled = parse_generations({**held.data(), "tls.crt": "bm8="})
     mended = next_generations(spoiled, now, TERMS)
     assert is_trusted(mended, mended.authorities, now)

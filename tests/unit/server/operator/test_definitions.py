@@ -6,7 +6,7 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.server.operator.definitions import install
+from batchyard.server.operator.definitions import install_definitions
 
 KINDS = (scheme.JOB, scheme.WORKLOAD, scheme.JOB_SET, scheme.LEASE)
 ESTABLISHED = {"status": {"conditions": [{"type": "Established", "status": "True"}]}}
@@ -30,15 +30,15 @@ class Server:
 
 def test_only_missing_definitions_are_installed() -> None:
     server = Server()
-    reported = asyncio.run(install(server, KINDS))
+    reported = asyncio.run(install_definitions(server, KINDS))
     assert server.sent == ["jobsets.jobset.x-k8s.io"]
     assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io installed, version v1alpha2"]
 
 
 def test_rejected_installation_is_reported() -> None:
-    reported = asyncio.run(install(Server(403), KINDS))
+    reported = asyncio.run(install_definitions(Server(403), KINDS))
     assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io could not be installed: no rights"]
 
 
 def test_conflicting_installation_counts_as_installed() -> None:
-    assert asyncio.run(install(Server(409), KINDS)) != []
+    assert asyncio.run(install_definitions(Server(409), KINDS)) != []

@@ -11,7 +11,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
-from batchyard.cli.cluster_access import KINDS
+from batchyard.cli.cluster_access import SNAPSHOT_KINDS
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.server.operator import snapshot
 from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster
@@ -51,7 +51,7 @@ def serve_objects(objects: Sequence[Obj]) -> RecordingApi:
     return RecordingApi(api)
 
 
-def read(asked: RecordingApi, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], SnapshotResult]:
+def read(asked: RecordingApi, kinds: Sequence[str] = SNAPSHOT_KINDS) -> tuple[list[Obj], SnapshotResult]:
     objects: list[Obj] = []
     reading = asyncio.run(read_cluster(asked, kinds, lambda _, found: objects.extend(found)))
     return objects, reading

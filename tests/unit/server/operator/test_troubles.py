@@ -2,7 +2,7 @@
 
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
-from batchyard.client.informer import Cache, Informer
+from batchyard.client.informer import Informer, ObjectCache
 from batchyard.client.transport import HttpAnswer
 from batchyard.server.operator.definitions import WatchErrorLog
 
@@ -13,7 +13,7 @@ class TwoInformers:
     """Informers of two kinds, and the reports about them."""
 
     def __init__(self) -> None:
-        cache = Cache()
+        cache = ObjectCache()
         self.jobs = Informer(kind_info(scheme.JOB), cache, 0)
         self.templates = Informer(kind_info(scheme.POD_TEMPLATE), cache, 0)
         self._troubles = WatchErrorLog("look at the terms")

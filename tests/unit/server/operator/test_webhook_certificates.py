@@ -6,7 +6,7 @@ from typing import Any
 
 from batchyard.base.instant import HOUR
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.server.operator.webhooks import CertificateKeeper, CertificateTargets, CertificateTerms, with_authorities
+from batchyard.server.operator.webhooks import CertificateKeeper, CertificateTargets, CertificateTerms, with_ca_bundle
 
 KEPT = CertificateTargets(
     "system", "certificates", "hooks", ("kinds",), CertificateTerms(["hooks.system.svc"], 24 * HOUR)
@@ -53,10 +53,8 @@ def test_authorities_of_another_service_are_kept() -> None:
     converted = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
     hooks = {"webhooks": [{"clientConfig": THEIRS}, {"clientConfig": {"url": "https://elsewhere"}}]}
     for obj in (converted, hooks):
-        assert with_authorities(obj, "b3Vycw==", OURS["service"]) == obj
-    ours = with_authorities(
-        {"webhooks": [{"clientConfig": OURS}]}, "b3Vycw==", {"namespace": "system", "name": "hooks"}
-    )
+        assert with_ca_bundle(obj, "b3Vycw==", OURS["service"]) == obj
+    ours = with_ca_bundle({"webhooks": [{"clientConfig": OURS}]}, "b3Vycw==", {"namespace": "system", "name": "hooks"})
     assert ours["webhooks"] == [{"clientConfig": {**OURS, "caBundle": "b3Vycw=="}}]
 
 

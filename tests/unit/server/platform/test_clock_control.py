@@ -8,13 +8,13 @@ import pytest
 from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.base.instant import HOUR
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.platform.platform import PATH, ClockControl
+from batchyard.server.platform.platform import CLOCK_PATH, ClockControl
 
 START = 1_767_225_600_000_000
 
 
 def put(control: ClockControl, body: bytes) -> object:
-    return control.put(ApiRequest("PUT", PATH, body=body)).body
+    return control.put(ApiRequest("PUT", CLOCK_PATH, body=body)).body
 
 
 async def control_of_a_clock() -> tuple[ClockControl, LiveKernel]:

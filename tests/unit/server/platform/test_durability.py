@@ -14,7 +14,7 @@ from batchyard.server.platform import group_commit
 from batchyard.server.platform.group_commit import HISTORY_BYTES, GroupCommit
 from batchyard.store.journal import RevisionJournal, SyncMode
 from batchyard.store.journal_file import JournalError, read_journal
-from batchyard.store.memory import Expired, Store
+from batchyard.store.memory import ExpiredRevision, Store
 
 
 async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
@@ -37,7 +37,7 @@ def test_history_is_shorter_for_large_objects(tmp_path: Path) -> None:
     store, floor = asyncio.run(stored(tmp_path, size, 50))
     assert floor == 21
     assert [change.revision for change in store.changes_since(floor)] == list(range(floor + 1, 51))
-    with pytest.raises(Expired):
+    with pytest.raises(ExpiredRevision):
         store.changes_since(floor - 1)
 
 
@@ -128,7 +128,7 @@ async def behind(folder: Path) -> tuple[bool, bool]:
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
-    for number in range(group_commit.BEHIND_MAX):
+    for number in range(group_commit.UNDURABLE_CHANGES_MAX):
         store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": str(number)})
     assert not commit.is_behind()
     store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": ""})

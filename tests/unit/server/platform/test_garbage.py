@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from batchyard.server.platform import serve
-from batchyard.server.platform.serve import rarely_collected
+from batchyard.server.platform.serve import rare_garbage_collections
 
 
 class Node:
@@ -19,7 +19,7 @@ class Node:
 
 def test_automatic_garbage_collection_is_disabled_and_restored() -> None:
     async def run() -> None:
-        with rarely_collected(asyncio.get_running_loop()):
+        with rare_garbage_collections(asyncio.get_running_loop()):
             assert not gc.isenabled()
 
     asyncio.run(run())
@@ -32,7 +32,7 @@ def test_reference_cycles_are_collected_eventually(monkeypatch: pytest.MonkeyPat
 
     async def run() -> None:
         gone = asyncio.Event()
-        with rarely_collected(asyncio.get_running_loop()):
+        with rare_garbage_collections(asyncio.get_running_loop()):
             for _ in range(2):  # and again
                 gone.clear()
                 weakref.finalize(Node(), gone.set)

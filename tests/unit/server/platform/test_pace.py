@@ -6,8 +6,8 @@ from threading import Event
 import pytest
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.metrics.registry import number
-from batchyard.server.clocks.wall import ticks
+from batchyard.metrics.registry import format_value
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.platform import decision_throttle
 from batchyard.server.platform.decision_throttle import DecisionThrottle, cpu_demand
 
@@ -60,7 +60,7 @@ def test_decision_is_followed_by_bounded_pause(machine: Machine, took: int, shar
     reported = "".join(machine.pace.texts())
     assert "\nbatchyard_turns_total 2\n" in reported
     for part, milliseconds in {"work": 2 * took, "rest": rest}.items():
-        assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {number(milliseconds / 1000)}\n' in reported
+        assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {format_value(milliseconds / 1000)}\n' in reported
 
 
 def test_long_pause_ends_when_thread_is_idle(machine: Machine) -> None:
@@ -84,8 +84,8 @@ def test_first_decision_runs_without_delay() -> None:
 
 
 def test_wanted_cpu_grows_with_computation_and_not_with_sleep() -> None:
-    before, began = cpu_demand(), ticks()
-    while ticks() - began < 0.05:
+    before, began = cpu_demand(), monotonic_seconds()
+    while monotonic_seconds() - began < 0.05:
         pass
     after = cpu_demand()
     assert after - before >= 0.04

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wsproto.frame_protocol import FrameProtocol
 
 from batchyard.apiserver.request import ExecResponse, PortForwardResponse, ProtocolUpgrade, UpgradeResponse
-from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status_of
+from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, session_status
 from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
 from batchyard.server.streaming.framing import (
     SpdyData,
@@ -30,7 +30,7 @@ from batchyard.server.streaming.framing import (
     handshake_accept_key,
 )
 from batchyard.server.streaming.pod_streams import ExecSpdy, ExecWebSocket, TerminalSizeParser
-from batchyard.server.streaming.portforward import TOO_MANY, PortForwardSpdy, PortForwardWebSocket
+from batchyard.server.streaming.portforward import TOO_MANY_CONNECTIONS, PortForwardSpdy, PortForwardWebSocket
 
 
 class Wire:
@@ -65,8 +65,8 @@ class Wire:
 class Session:
     """A process or a port that records its input."""
 
-    def __init__(self, talker: SessionClient) -> None:
-        self.talker = talker
+    def __init__(self, session_client: SessionClient) -> None:
+        self.session_client = session_client
         self.reported: list[Any] = []
         self.is_open = True
 
@@ -92,17 +92,22 @@ class Opening:
     def __init__(self) -> None:
         self.sessions: list[Session] = []
 
-    def open(self, talker: SessionClient) -> Session:
-        self.sessions.append(Session(talker))
+    def open(self, session_client: SessionClient) -> Session:
+        self.sessions.append(Session(session_client))
         return self.sessions[-1]
 
     def command(self, to: str = WEBSOCKET, protocol: str = "v5.channel.k8s.io") -> ExecResponse:
         streams = Streams(stdin=True, stdout=True, stderr=True)
-        return ExecResponse(ProtocolUpgrade(to, protocol), streams, self.open, lambda ending: status_of(["x"], ending))
+        return ExecResponse(
+            ProtocolUpgrade(to, protocol), streams, self.open, lambda ending: session_status(["x"], ending)
+        )
 
     def ports(self, to: str, *ports: int) -> PortForwardResponse:
         return PortForwardResponse(
-            ProtocolUpgrade(to, ""), ports, lambda _port, talker: self.open(talker), lambda _, end: end.failure
+            ProtocolUpgrade(to, ""),
+            ports,
+            lambda _port, session_client: self.open(session_client),
+            lambda _, end: end.failure,
         )
 
 
@@ -144,7 +149,7 @@ def test_v4_channel_protocol_has_no_end_of_input() -> None:
 def test_end_of_command_sends_status_and_closes_connection() -> None:
     opening, wire = Opening(), Wire()
     ExecWebSocket(WebSocket(wire), opening.command())
-    opening.sessions[0].talker.ended(SessionEnd(3))
+    opening.sessions[0].session_client.ended(SessionEnd(3))
     client = FrameProtocol(client=True, extensions=[])
     client.receive_bytes(wire.sent)
     _, status, _ = client.received_frames()
@@ -161,7 +166,7 @@ def test_back_pressure_works_in_both_directions() -> None:
     ExecWebSocket(socket, opening.command())
     socket.set_writable(is_writable=False)
     assert opening.sessions[0].reported == [False]
-    opening.sessions[0].talker.wants_more(wants=False)
+    opening.sessions[0].session_client.wants_more(wants=False)
     assert not wire.listens
 
 
@@ -297,8 +302,8 @@ def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
     for number in range(3):
         ports.feed_bytes(client.pair(number))
     assert len(opening.sessions) == 2
-    assert encode_data(9, TOO_MANY.encode()) in wire.sent
-    opening.sessions[0].talker.ended(SessionEnd())
+    assert encode_data(9, TOO_MANY_CONNECTIONS.encode()) in wire.sent
+    opening.sessions[0].session_client.ended(SessionEnd())
     ports.feed_bytes(client.pair(3))
     assert len(opening.sessions) == 3
     ports.connection_closed()
@@ -310,9 +315,9 @@ def test_port_forward_above_limit_is_rejected_over_websocket() -> None:
     wire.room = 1
     PortForwardWebSocket(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
     assert len(opening.sessions) == 1
-    assert TOO_MANY.encode() in wire.sent
+    assert TOO_MANY_CONNECTIONS.encode() in wire.sent
     assert not wire.is_closed
-    opening.sessions[0].talker.ended(SessionEnd())
+    opening.sessions[0].session_client.ended(SessionEnd())
     assert wire.is_closed
     assert wire.room == 1
 

@@ -14,7 +14,12 @@ import pytest
 from batchyard.server.http import connections as bounds
 from batchyard.server.http.connections import Connections
 from batchyard.server.local_node.sessions import HostConnection
-from batchyard.server.streaming.upgraded_connection import PART, UNTAKEN_MAX, WAITING_MAX, UpgradedConnection
+from batchyard.server.streaming.upgraded_connection import (
+    CHUNK_SIZE,
+    UNPROCESSED_BYTES_MAX,
+    UNREAD_BYTES_MAX,
+    UpgradedConnection,
+)
 
 
 class Transport:
@@ -83,7 +88,7 @@ def run_action(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Call
 
 
 def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
-    sent = bytes(range(256)) * (2 * WAITING_MAX // 256)
+    sent = bytes(range(256)) * (2 * UNPROCESSED_BYTES_MAX // 256)
 
     def act(
         connection: UpgradedConnection, transport: Transport, speaker: Speaker, turns: deque[Callable[[], None]]
@@ -91,7 +96,7 @@ def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
         connection.data_received(sent)
         assert (speaker.parts, len(turns), transport.reads) == ([], 1, False)
         turns.popleft()()
-        assert speaker.parts == [sent[:PART]]
+        assert speaker.parts == [sent[:CHUNK_SIZE]]
         connection.listen(listens=False)
         turns.popleft()()
         assert len(speaker.parts) == 1
@@ -108,10 +113,10 @@ def test_client_that_reads_nothing_is_disconnected() -> None:
     def act(
         connection: UpgradedConnection, transport: Transport, _speaker: Speaker, _turns: deque[Callable[[], None]]
     ) -> None:
-        for _ in range(2 * UNTAKEN_MAX // 1024):
+        for _ in range(2 * UNREAD_BYTES_MAX // 1024):
             connection.send(b"x" * 1024)
         assert transport.is_aborted
-        assert transport.untaken <= UNTAKEN_MAX + 1024
+        assert transport.untaken <= UNREAD_BYTES_MAX + 1024
 
     run_action(act)
 

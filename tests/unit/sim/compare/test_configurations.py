@@ -16,13 +16,13 @@ from batchyard.sim.compare.comparison import (
     repeat_figure,
 )
 from batchyard.sim.compare.figures import jain_index
-from batchyard.sim.compare.inputs import Variant, read_pair
+from batchyard.sim.compare.inputs import ComparedConfiguration, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs
 from batchyard.sim.compare.sections import Figure, Unit, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.time_series import Curve
-from batchyard.sim.traces import load_of
+from batchyard.sim.traces import parse_load
 from unit.sim.forks_make import queue, workload
 
 Obj = dict[str, Any]
@@ -31,7 +31,9 @@ LOAD = [workload("one", 30), workload("two", 30), workload("three", 30)]
 
 def compared(a: Sequence[Obj], b: Sequence[Obj], load: Sequence[Obj] = (), seeds: int = 1) -> ConfigurationComparison:
     return compare_configurations(
-        ("a", "b"), read_pair(Variant("a", a), Variant("b", b), load), ComparisonSettings(seeds=seeds)
+        ("a", "b"),
+        read_pair(ComparedConfiguration("a", a), ComparedConfiguration("b", b), load),
+        ComparisonSettings(seeds=seeds),
     )
 
 
@@ -132,7 +134,9 @@ def test_different_horizons_are_rejected() -> None:
     ends = {**settings, "spec": {"horizon": "1m"}}
     with pytest.raises(InvalidScenario, match="both scenarios end at different times; give --until"):
         compared([*queue(1), ends], queue(1), LOAD)
-    pair = read_pair(Variant("a", [*queue(1), ends]), Variant("b", queue(1)), LOAD, 10 * SECOND)
+    pair = read_pair(
+        ComparedConfiguration("a", [*queue(1), ends]), ComparedConfiguration("b", queue(1)), LOAD, 10 * SECOND
+    )
     assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).lasts == 10
 
 
@@ -144,7 +148,8 @@ def test_seeds_without_randomness_give_same_figures() -> None:
 
 def test_configuration_names_are_escaped_in_page() -> None:
     found = compare_configurations(
-        ("<a>", "<script>"), read_pair(Variant("<a>", queue(1)), Variant("b", queue(2)), LOAD)
+        ("<a>", "<script>"),
+        read_pair(ComparedConfiguration("<a>", queue(1)), ComparedConfiguration("b", queue(2)), LOAD),
     )
     assert "<script>" not in page(found)
     assert "&lt;script&gt;" in page(found)
@@ -175,13 +180,15 @@ def test_trace_pods_queue_by_quality_of_service(tmp_path: Path) -> None:
     sides = []
     for cpus in (1, 2):
         *others, local = queue(cpus)
-        sides.append(Variant(str(cpus), [*others, {**local, "metadata": {"name": "ls", "namespace": "trace"}}]))
-    pair = read_pair(sides[0], sides[1], as_jobs(traced(tmp_path), load_of("1"), sides))
+        sides.append(
+            ComparedConfiguration(str(cpus), [*others, {**local, "metadata": {"name": "ls", "namespace": "trace"}}])
+        )
+    pair = read_pair(sides[0], sides[1], as_jobs(traced(tmp_path), parse_load("1"), sides))
     a, _ = figures(compare_configurations(("a", "b"), pair))
     assert (a["workloads"], a["finished"], a["meanWait"], a["makespan"]) == (1, 1, 0, 14)
 
 
 def test_trace_requires_local_queue_in_both_configurations(tmp_path: Path) -> None:
-    sides = [Variant("a", queue(1)), Variant("b", queue(1))]
+    sides = [ComparedConfiguration("a", queue(1)), ComparedConfiguration("b", queue(1))]
     with pytest.raises(InvalidScenario, match="the configurations have no LocalQueue trace/default"):
-        as_jobs(traced(tmp_path), load_of("1"), sides)
+        as_jobs(traced(tmp_path), parse_load("1"), sides)

@@ -19,12 +19,12 @@ from batchyard.sim.forecasting.calibration import (
     ForecastRecord,
     StartOutcome,
     Waits,
-    moved_by,
+    add_forecasts,
+    apply_outcomes,
+    correct_waits,
     outcome_of,
-    remembering,
-    settled,
     sort_waits,
-    tracks_of,
+    tracker_names_for,
 )
 
 SORTS = ("history, many forks", "history, an hour")
@@ -56,9 +56,9 @@ def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[
     starts = [number * every + round(wait * SECOND) for number, (_, wait) in enumerate(forecasts)]
     for number, (raw, wait) in enumerate(forecasts):
         now = number * every
-        calibration = settled(calibration, now, lambda s, now=now: outcome_at(starts[int(s.uid)], now))  # type: ignore[misc]
-        found = moved_by(calibration, SORTS, raw)
-        calibration = remembering(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
+        calibration = apply_outcomes(calibration, now, lambda s, now=now: outcome_at(starts[int(s.uid)], now))  # type: ignore[misc]
+        found = correct_waits(calibration, SORTS, raw)
+        calibration = add_forecasts(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
         reported.append((sort_waits(found), wait))
     return reported
 
@@ -99,7 +99,7 @@ def test_exact_forecasts_stay_exact() -> None:
 
 
 def single_record(reported: Waits, at: Instant = 0) -> Calibration:
-    return remembering(Calibration(), [ForecastRecord("team/w", "uid", at, SORTS, reported[9], reported)])
+    return add_forecasts(Calibration(), [ForecastRecord("team/w", "uid", at, SORTS, reported[9], reported)])
 
 
 def shifts(calibration: Calibration) -> list[float]:
@@ -107,61 +107,61 @@ def shifts(calibration: Calibration) -> list[float]:
 
 
 def test_empty_calibration_corrects_nothing() -> None:
-    assert moved_by(Calibration(), SORTS, spread(600, 1)) == spread(600, 1)
+    assert correct_waits(Calibration(), SORTS, spread(600, 1)) == spread(600, 1)
 
 
 def test_calibration_does_not_use_future_start() -> None:
     started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started=HOUR)  # noqa: E731 - as it is passed
     before = single_record(spread(6000, 0.1))
-    assert settled(before, MINUTE, started).pending == before.pending
-    assert shifts(settled(before, MINUTE, started)) == [0.0] * len(LEVELS)
+    assert apply_outcomes(before, MINUTE, started).pending == before.pending
+    assert shifts(apply_outcomes(before, MINUTE, started)) == [0.0] * len(LEVELS)
 
 
 def test_early_quantile_is_corrected_once_its_time_has_passed() -> None:
-    waiting = settled(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+    waiting = apply_outcomes(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
     assert waiting.pending[0].late == 2**9 - 1
     assert shifts(waiting)[8] > 0 > shifts(waiting)[10]
-    assert shifts(settled(waiting, 9 * MINUTE, lambda _: WAITS)) == shifts(waiting)
+    assert shifts(apply_outcomes(waiting, 9 * MINUTE, lambda _: WAITS)) == shifts(waiting)
 
 
 def test_level_shifts_opposite_level_by_less() -> None:
-    late = shifts(settled(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
+    late = shifts(apply_outcomes(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
-    found = settled(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    found = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
     assert shifts(found)[1] < 0 < shifts(found)[17]
 
 
 def test_deleted_and_long_pending_workloads_are_forgotten() -> None:
-    assert not settled(single_record(spread(600, 1)), MINUTE, lambda _: StartOutcome(is_gone=True)).pending
-    assert not settled(single_record(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
+    assert not apply_outcomes(single_record(spread(600, 1)), MINUTE, lambda _: StartOutcome(is_gone=True)).pending
+    assert not apply_outcomes(single_record(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
 
 
 def test_number_of_pending_records_is_bounded() -> None:
     sample = ForecastRecord("team/w", "uid", 0, SORTS, None, spread(600, 1))
-    assert len(remembering(Calibration(), [sample] * (PENDING_MAX + 5)).pending) == PENDING_MAX
+    assert len(add_forecasts(Calibration(), [sample] * (PENDING_MAX + 5)).pending) == PENDING_MAX
 
 
 def test_forecast_without_forks_is_not_corrected() -> None:
-    assert tracks_of("manifest", spread(600, 1), 1) == ()
-    assert not remembering(Calibration(), [ForecastRecord("team/w", "uid", 0, (), None, spread(600, 1))]).pending
+    assert tracker_names_for("manifest", spread(600, 1), 1) == ()
+    assert not add_forecasts(Calibration(), [ForecastRecord("team/w", "uid", 0, (), None, spread(600, 1))]).pending
 
 
 def test_few_forks_and_horizons_are_corrected_separately() -> None:
-    assert tracks_of("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
-    assert tracks_of("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
+    assert tracker_names_for("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
+    assert tracker_names_for("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
 
 
 def test_corrected_waits_are_sorted_and_unreached_levels_stay_none() -> None:
-    known = settled(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
-    found = sort_waits(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
+    known = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    found = sort_waits(correct_waits(known, SORTS, (*spread(600, 0.001)[:-1], None)))
     known_waits = [wait for wait in found if wait is not None]
     assert (known_waits, found[-1]) == (sorted(known_waits), None)
 
 
 def test_calibration_round_trips_through_json() -> None:
-    known = settled(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+    known = apply_outcomes(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
     again = msgspec.json.decode(msgspec.json.encode(known), type=Calibration)
-    assert moved_by(again, SORTS, spread(99, 1)) == moved_by(known, SORTS, spread(99, 1))
+    assert correct_waits(again, SORTS, spread(99, 1)) == correct_waits(known, SORTS, spread(99, 1))
     assert again.pending[0].moved == known.pending[0].moved
 
 

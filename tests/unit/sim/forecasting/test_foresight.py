@@ -5,7 +5,7 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj, key_of
-from batchyard.sim.forecast import warnings_of
+from batchyard.sim.forecast import dry_run_warnings
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, workload
 
@@ -13,7 +13,7 @@ THERE = [*queue(2), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2
 
 
 def warnings(found: State, changed: Obj, *, sees: bool = True) -> list[str]:
-    return warnings_of(found, changed, lambda _: sees)
+    return dry_run_warnings(found, changed, lambda _: sees)
 
 
 def test_quota_increase_warns_of_workloads_admitted_at_once() -> None:
@@ -46,7 +46,7 @@ def test_label_change_gives_no_warning() -> None:
 def test_stopped_local_queue_warns_of_workloads_not_admitted() -> None:
     waiting = state(THERE, 10)
     freed = {key: obj for key, obj in waiting.objects.items() if key.name != "a"}
-    assert warnings_of(replace(waiting, objects=freed), _local("Hold"), lambda _: True) == [
+    assert dry_run_warnings(replace(waiting, objects=freed), _local("Hold"), lambda _: True) == [
         "team/c would be admitted at once without the change, and not with it"
     ]
 
@@ -61,8 +61,8 @@ def test_quota_above_node_capacity_is_reported() -> None:
     }
     found = state(queue(2), 10)
     there = replace(found, revision=99, objects={**found.objects, key_of(node): node})
-    assert warnings_of(there, queue(3)[1], lambda _: True) == []
-    (reported,) = warnings_of(there, queue(4)[1], lambda _: True)
+    assert dry_run_warnings(there, queue(3)[1], lambda _: True) == []
+    (reported,) = dry_run_warnings(there, queue(4)[1], lambda _: True)
     assert reported == "quota for cpu in flavor f would be 4 in all; the existing nodes have 3"
 
 

@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, with_metadata, with_path, with_status
 from batchyard.api.well_known import SUBMIT_AT, WORKLOAD
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Create, EventType, UpdateStatus, WatchEvent
-from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach
+from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach_invariants
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 
@@ -56,7 +56,7 @@ def running(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
     """A world to which these objects came one after the other, and its inspection."""
     steps = [with_metadata(obj, annotations={SUBMIT_AT: f"{number}ms"}) for number, obj in enumerate(objects)]
     world = World(scenario_of([*platform(), *steps]))
-    inspection = attach(world)
+    inspection = attach_invariants(world)
     world.run_until(5 * SECOND)
     assert inspection.violations == []
     return world, inspection

@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.base.instant import MINUTE
 from batchyard.interfaces.client import Create, Update, UpdateStatus
-from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach
+from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach_invariants
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
@@ -53,7 +53,7 @@ def world() -> World:
 def watched(world: World) -> InvariantChecker:
     """Attaches the invariants and stops the platform."""
     world.platform.runner.stop()
-    return attach(
+    return attach_invariants(
         world, [law for law in INVARIANTS if law.name not in {"watch_has_no_gap", "assumed_equals_confirmed"}]
     )
 
