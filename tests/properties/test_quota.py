@@ -27,10 +27,10 @@ from batchyard.scheduling.quota import (
     request_to_parent,
 )
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.sim.invariants.ledger import FlavorResourcePair, QuotaDefinition
+from batchyard.sim.invariants.object_states import QuotaDefinition, QuotaKey
 from properties.worlds import examples
 
-PAIRS: list[FlavorResourcePair] = [("f0", "cpu"), ("f1", "cpu")]
+PAIRS: list[QuotaKey] = [("f0", "cpu"), ("f1", "cpu")]
 AMOUNT = st.integers(0, 8)
 LIMIT = st.none() | AMOUNT
 MORE = settings(max_examples=3 * examples())
@@ -42,7 +42,7 @@ class Forest(NamedTuple):
     snapshot: Snapshot
     defined: QuotaDefinition
 
-    def use(self, queue: str, amounts: dict[FlavorResourcePair, int], key: str = "w") -> None:
+    def use(self, queue: str, amounts: dict[QuotaKey, int], key: str = "w") -> None:
         """Add usage to a ClusterQueue, in both."""
         for pair, amount in amounts.items():
             change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
@@ -110,7 +110,7 @@ def test_quota_values_match_definition(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(-4, 9))
-def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
+def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: QuotaKey, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
         usage = ((forest.snapshot.id_of(*pair), amount),)
@@ -139,9 +139,7 @@ def test_unused_tree_has_potential_available(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
-def test_added_usage_reduces_available_quota_by_same_amount(
-    forest: Forest, pair: FlavorResourcePair, amount: int
-) -> None:
+def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair: QuotaKey, amount: int) -> None:
     fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
     for queue in forest.snapshot.queues.values():
         before = {name: available(node, fr) for name, node in nodes.items()}
@@ -155,7 +153,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
+def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.used(name, pair), defined.subtree(name, pair)
@@ -181,7 +179,7 @@ def test_requests_fit_together_when_each_request_fits(forest: Forest, amounts: t
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: FlavorResourcePair, amount: int) -> None:
+def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, queue in forest.snapshot.queues.items():
         path = defined.path(f"queue/{name}")
@@ -198,7 +196,7 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: FlavorRe
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=4))
 def test_cached_available_quota_is_correct_after_each_change(
-    forest: Forest, changes: list[tuple[int, FlavorResourcePair, int, bool]]
+    forest: Forest, changes: list[tuple[int, QuotaKey, int, bool]]
 ) -> None:
     snapshot, queues = forest.snapshot, list(forest.snapshot.queues.values())
     fill_in(forest)
@@ -243,9 +241,7 @@ def height(defined: QuotaDefinition, node: str) -> int:
 
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=6))
-def test_what_if_changes_are_undone_exactly(
-    forest: Forest, tries: list[tuple[int, FlavorResourcePair, int, bool]]
-) -> None:
+def test_what_if_changes_are_undone_exactly(forest: Forest, tries: list[tuple[int, QuotaKey, int, bool]]) -> None:
     snapshot = forest.snapshot
     queues = list(snapshot.queues.values())
     before = figures(forest)

@@ -31,7 +31,7 @@ from batchyard.api.meta import Key, Obj, annotation, controlling_jobs, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, checkpoint_interval, kept_work, pod_view, running_since
 from batchyard.base.instant import HOUR, Duration, Instant
-from batchyard.cloud.catalog.prices import Rate, instance_rate, node_rate
+from batchyard.cloud.catalog.pool_properties import Rate, instance_rate, node_rate
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
 #: Running time that is older than this, before the open period, is not settled.

@@ -19,7 +19,7 @@ from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, kinds_of
 from batchyard.base import fnv1a_64
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
-from batchyard.cloud.catalog.prices import chips_in
+from batchyard.cloud.catalog.pool_properties import chips_in
 from batchyard.cloud.cluster_objects import (
     SPOT_TAINT,
     NodeRequirements,

@@ -14,7 +14,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, pars
 from batchyard.cloud.catalog.instances import name_prefix
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
+from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
 from batchyard.placement.node_filters import AutoscalingProfile
 
 # --- settings ---

@@ -31,7 +31,7 @@ from batchyard.cloud.catalog.instances import (
     phase_of,
 )
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.catalog.prices import (
+from batchyard.cloud.catalog.pool_properties import (
     has_its_accelerator,
     hosts_of_slice,
     is_autoscaled,

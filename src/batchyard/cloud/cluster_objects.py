@@ -12,7 +12,7 @@ from batchyard.api.views.node import Taint, Toleration
 from batchyard.api.views.pods import PodView
 from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.prices import chips_in, has_its_accelerator, hosts_of_slice, zones_of
+from batchyard.cloud.catalog.pool_properties import chips_in, has_its_accelerator, hosts_of_slice, zones_of
 from batchyard.interfaces.client import Reader
 
 # --- node requirements ---

@@ -38,7 +38,7 @@ from batchyard.cloud.catalog.instances import (
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, set_ready
-from batchyard.cloud.catalog.prices import machine_of, step_duration
+from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write

@@ -24,7 +24,7 @@ from batchyard.cloud.catalog.instances import (
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
+from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 
 # --- pool members ---

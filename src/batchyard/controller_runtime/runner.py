@@ -179,15 +179,13 @@ class ControllerQueue:
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
-        early_requeues = [
-            (k, w) for k, w in self.delayed_requeues.items() if k not in self.failures and k not in self.states
-        ]
-        early_requeues.sort(key=lambda item: item[1].at)
-        for key, delayed_requeue in early_requeues:
+        early = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
+        early.sort(key=lambda item: item[1].at)
+        for key, requeue in early:
             del self.delayed_requeues[key]
-            self.early_due_times[key] = delayed_requeue.at
+            self.early_due_times[key] = requeue.at
             self.add(key)
-        return [delayed_requeue.ticket for _, delayed_requeue in early_requeues]
+        return [requeue.ticket for _, requeue in early]
 
 
 RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
@@ -218,9 +216,8 @@ class WorkQueue:
         for queue in self.queues:
             waiting = [key for key, state in queue.states.items() if state is _WAITING]
             queued = [key for owner, key in queue.rank_queue if owner is queue]
-            invariant(
-                sorted(waiting) == sorted(queued), "a key is in its rank's queue if and only if its state is WAITING"
-            )
+            rule = "a key is in its rank's queue if and only if its state is WAITING"
+            invariant(sorted(waiting) == sorted(queued), rule)
 
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]

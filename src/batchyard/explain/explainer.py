@@ -26,7 +26,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import WRITE_REFUSED, PreemptionReason, parse_preemptor_uid
 from batchyard.scheduling.preemption.alternatives import protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
-from batchyard.scheduling.quota import available, dominant_share
+from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
@@ -186,7 +186,7 @@ class QueueExplainer:
         part["line"] = nonempty_fields(
             of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        share = dominant_share(queue.node, self._index.snapshot.names)
+        share = weighted_share(queue.node, self._index.snapshot.names)
         part["facts"] = nonempty_fields(
             waiting=f"{len(waiting)} Workloads",
             holding=f"{holder_count} Workloads",

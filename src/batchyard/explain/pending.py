@@ -51,7 +51,7 @@ from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption import alternatives
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
-from batchyard.scheduling.quota import QuotaNode, dominant_share
+from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
@@ -485,7 +485,7 @@ class PendingExplainer:
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = dominant_share(each.node, self._index.snapshot.names)
+            share = weighted_share(each.node, self._index.snapshot.names)
             values = {"weight": share.weight, "share": share.rounded, "resource": share.resource}
             parts.append(nonempty_fields(clusterQueue=each.name, **values))
         return parts

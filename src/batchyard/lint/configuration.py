@@ -29,7 +29,7 @@ from batchyard.api.views.workload import (
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
 from batchyard.cloud.catalog.instances import find_reservation
-from batchyard.cloud.catalog.prices import zones_of
+from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label
 from batchyard.lint.workloads import LintedPodSet, LintedWork, assign_flavors
 from batchyard.placement.node_filters import selects, tolerates

@@ -9,7 +9,7 @@ from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.views.node import Taint, pods_running_at_once
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
-from batchyard.cloud.catalog.prices import chips_in
+from batchyard.cloud.catalog.pool_properties import chips_in
 from batchyard.lint.capacity import quota_declarations_of
 from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity

@@ -17,7 +17,7 @@ from batchyard.metrics.registry import Labels, gauge_text_chunks
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.queue_manager import PendingQueue
-from batchyard.scheduling.quota import QuotaNode, dominant_share
+from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 QueueSamples: TypeAlias = Iterator[tuple[Labels, float]]
@@ -288,7 +288,7 @@ class QueueMetrics:
             )
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = dominant_share(node, self._index.snapshot.names).weighted
+        share = weighted_share(node, self._index.snapshot.names).weighted
         return math.nan if math.isinf(share) else share
 
 

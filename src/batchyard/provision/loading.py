@@ -231,21 +231,21 @@ def _create_people(row: Part) -> People:
     return People(row.get("users") or (), row.get("groups") or ())
 
 
-def _queue_of_class(path: str, team: Part, team_queue: Part, class_row: Part) -> Queue:
+def _queue_of_class(path: str, team: Part, queue_row: Part, class_row: Part) -> Queue:
     """Return a team's queue of a queue class; fields of the team override fields of the class."""
-    name, namespace = f"{team['name']}-{team_queue['class']}", team.get("namespace", team["name"])
+    name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
     row = {
         **class_row,
-        **team_queue,
-        "flavors": _merge_quotas(class_row.get("flavors") or (), team_queue.get("flavors") or ()),
+        **queue_row,
+        "flavors": _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ()),
     }
     return Queue(
         path=path,
-        name=team_queue.get("clusterQueue", f"cq-{name}"),
-        of_class=team_queue["class"],
+        name=queue_row.get("clusterQueue", f"cq-{name}"),
+        of_class=queue_row["class"],
         cohort=row.get("cohortName") or team.get("cohortName") or "",
         flavors=_quotas(row["flavors"]),
-        local_queues=[LocalQueue(namespace, team_queue.get("localQueue", f"lq-{name}"))],
+        local_queues=[LocalQueue(namespace, queue_row.get("localQueue", f"lq-{name}"))],
         namespace_selector={"matchLabels": {_NAMESPACE_NAME: namespace}},
         admission_checks=row.get("admissionChecks") or (),
         spec=_queue_spec(row),
@@ -392,7 +392,7 @@ class PlatformFault(NamedTuple):
         return f"{self.source}:{self.line}: {self.error}" if self.line else f"{self.source}: {self.error}"
 
 
-class InvalidPlatformError(Exception):  # noqa: N818 - named like the API's Invalid
+class InvalidPlatformError(Exception):
     """Raised if a file is not a valid platform; `faults` lists all errors."""
 
     def __init__(self, faults: Sequence[PlatformFault]) -> None:

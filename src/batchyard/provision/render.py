@@ -14,7 +14,7 @@ import yaml
 
 from batchyard.api import well_known
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.prices import machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of
 from batchyard.package_data import read_folder
 from batchyard.provision import engine
 from batchyard.provision.engine import NAMESPACES, kustomization, operator_configuration

@@ -11,7 +11,7 @@ from batchyard.api import meta, well_known
 from batchyard.api.errors import FieldError
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.prices import hourly_price, machine_of, pool_price, zones_of
+from batchyard.cloud.catalog.pool_properties import hourly_price, machine_of, pool_price, zones_of
 from batchyard.provision.engine import settings_of
 from batchyard.provision.manifests.stack import stack_requests
 from batchyard.provision.model import Part, PlatformEngine, PlatformFlavor, PlatformModel

@@ -197,15 +197,10 @@ class BlockedCycle:
         return [entry for entry in refreshed if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
+        queues = self._cache.queue_manager
         local_queue = self._cache.workload_cache.local_queues.get(view.queue)
-        pending_queue = (
-            None if local_queue is None else self._cache.queue_manager.pending.get(local_queue.cluster_queue)
-        )
-        if (
-            pending_queue is None
-            or pending_queue.get(view.key) is None
-            or is_held_back(view, self._cache.queue_manager.now)
-        ):
+        pending_queue = None if local_queue is None else queues.pending.get(local_queue.cluster_queue)
+        if pending_queue is None or pending_queue.get(view.key) is None or is_held_back(view, queues.now):
             return None
         return pending_queue.head_of(view.key)
 
@@ -217,10 +212,8 @@ class BlockedCycle:
             return None
         if isinstance(entry, Admit):
             return entry._replace(head=entry.head._replace(workload=view), queue=queue)
-        pending_entry, targets = (
-            self._cache.queue_manager.pending[name].get(view.key),
-            self._refresh_targets(entry.targets),
-        )
+        pending_entry = self._cache.queue_manager.pending[name].get(view.key)
+        targets = self._refresh_targets(entry.targets)
         if pending_entry is None or not targets:
             return None
         return entry._replace(head=entry.head._replace(workload=pending_entry.view), queue=queue, targets=targets)

@@ -44,8 +44,8 @@ from batchyard.scheduling.quota import (
     Share,
     Usage,
     compare_shares,
-    dominant_share,
     has_room,
+    weighted_share,
 )
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -123,7 +123,7 @@ class _Tournament(Generic[EntryT]):
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
-            return tuple(dominant_share(node, snapshot.names) for node in entry.queue.node.path)
+            return tuple(weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: QuotaNode) -> None:
         """Discard the cached shares of entries whose path shares a node below the root with the winner."""

@@ -15,7 +15,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
-from batchyard.scheduling.quota import QuotaNode, dominant_share
+from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
@@ -192,7 +192,7 @@ class QueueStatusController:
     def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": dominant_share(node, self._index.snapshot.names).rounded}
+            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
         """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""

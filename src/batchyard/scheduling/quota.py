@@ -321,7 +321,7 @@ def compare_shares(a: Share, b: Share) -> int:
     return (a_value > b_value) - (a_value < b_value)
 
 
-def dominant_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
+def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     """Return the dominant resource share of a node; `names` holds the flavor and resource of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())

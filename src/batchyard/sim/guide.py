@@ -22,7 +22,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, is_true, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.cloud.catalog.prices import in_typical_times
+from batchyard.cloud.catalog.pool_properties import in_typical_times
 from batchyard.kubelet.simulated.durations import named_runtime
 from batchyard.package_data import find_folder
 from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources

@@ -291,9 +291,7 @@ def make_scenario(
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
             if settings is not None:
-                faults.append(
-                    manifest.fault(FieldError("", "there is already a document of kind Scenario", "keep one of them"))
-                )
+                faults.append(manifest.fault(_duplicate_error("Scenario")))
             settings = manifest
             config = {"name": obj["metadata"].get("name") or "", **_scenario_settings(manifest, faults)}
             continue
@@ -305,9 +303,7 @@ def make_scenario(
                 applied.setdefault(at, []).extend(initial_objects(obj))
                 continue
             if cluster is not None:
-                faults.append(
-                    manifest.fault(FieldError("", "there is already a document of kind Cluster", "keep one of them"))
-                )
+                faults.append(manifest.fault(_duplicate_error("Cluster")))
             cluster = obj
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
@@ -324,14 +320,9 @@ def make_scenario(
     for at, names in _removed_pools(cluster, applied):
         deleted.setdefault(at, []).extend(names)
     if settings is not None:
-        clusters = (
-            [manifest.obj for manifest in later_clusters]
-            if cluster is None
-            else [cluster, *[m.obj for m in later_clusters]]
-        )
-        faults += map(
-            settings.fault, missing_targets(config["faults"], PossibleFaultTargets(clusters, "Node" in counts))
-        )
+        clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
+        possible_targets = PossibleFaultTargets(clusters, "Node" in counts)
+        faults += map(settings.fault, missing_targets(config["faults"], possible_targets))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
@@ -339,6 +330,11 @@ def make_scenario(
     times = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
     steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_not_namespace), deleted.get(at, ())) for at in times]
     return Scenario(steps, counts=counts, cluster=cluster, **config)
+
+
+def _duplicate_error(kind: str) -> FieldError:
+    """Return the error of a second document of a kind that a scenario has once."""
+    return FieldError("", f"there is already a document of kind {kind}", "keep one of them")
 
 
 def _is_not_namespace(obj: Obj) -> bool:

@@ -13,7 +13,7 @@ from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.client.local import LocalClient
-from batchyard.cloud.catalog.prices import node_rate
+from batchyard.cloud.catalog.pool_properties import node_rate
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.store.memory import Store

@@ -249,13 +249,9 @@ def test_page_token_allows_dashboard_reads_until_expiry() -> None:
     ):
         assert page_access.user(method, path) is None
     for name in ("why", "eta"):
-        for path in (
-            f"/api/v1/namespaces/team/secrets/{name}",
-            f"/api/v1/namespaces/{name}",
-            f"{why}/{name}",
-            f"/{name}",
-        ):
-            assert page_access.user("GET", path) is None, "what is called as the part is not the part"
+        secret = f"/api/v1/namespaces/team/secrets/{name}"
+        for path in (secret, f"/api/v1/namespaces/{name}", f"{why}/{name}", f"/{name}"):
+            assert page_access.user("GET", path) is None, "a path that only ends like a subresource is not one"
     assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview", upgrade="websocket") is None
     page_access.now += HOUR

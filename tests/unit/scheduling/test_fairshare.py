@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import INT64_MAX
-from batchyard.scheduling.quota import LOWEST_SHARE, Share, compare_shares, dominant_share
+from batchyard.scheduling.quota import LOWEST_SHARE, Share, compare_shares, weighted_share
 from yard import Yard, cohort, group, queue, quota
 
 
 def share(yard: Yard, name: str) -> Share:
-    return dominant_share(yard.node(name), yard.snapshot.names)
+    return weighted_share(yard.node(name), yard.snapshot.names)
 
 
 def lending(**fields: Any) -> Yard:

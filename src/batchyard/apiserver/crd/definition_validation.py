@@ -176,7 +176,8 @@ def rule_warnings(schema: Schema, path: str) -> Iterator[str]:
     """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
     for i, rule in enumerate(schema.get(VALIDATION_RULES) or ()):
         if unsupported_functions := check_rule(rule)[1]:
-            yield f"{path}.{VALIDATION_RULES}[{i}]: the rule is not checked: unsupported functions: {unsupported_functions}"
+            rule_path = f"{path}.{VALIDATION_RULES}[{i}]"
+            yield f"{rule_path}: the rule is not checked: unsupported functions: {unsupported_functions}"
     for name, field_schema in properties(schema).items():
         yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
     for keyword, inner_schema in (

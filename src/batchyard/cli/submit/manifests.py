@@ -306,8 +306,8 @@ def _too_large_message(folder: Path, size: int, limit: int, size_kind: str, entr
     largest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
     largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest)
     message = (
-        f"{folder}: {format_megabytes(size)}{size_kind}, more than the limit of {format_megabytes(limit)}; the largest files:"
-        f" {largest_names}"
+        f"{folder}: {format_megabytes(size)}{size_kind}, more than the limit of {format_megabytes(limit)}; "
+        f"the largest files: {largest_names}"
     )
     return f"{message}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
 

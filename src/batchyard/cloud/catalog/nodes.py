@@ -13,7 +13,7 @@ from batchyard.api.times import format_time
 from batchyard.base import fnv1a_64, uid_for
 from batchyard.base.instant import SECOND, Instant, parse_duration
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, NodeSystem, catalog_of
-from batchyard.cloud.catalog.prices import machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of
 
 # --- allocatable ---
 #

@@ -1,8 +1,8 @@
 """Run times, exit codes and checkpoints of simulated pods, and the run times of bare Workloads.
 
 The first source that gives a run time applies: the annotation of the pod, its Job or its JobSet; the sleep time of its
-first container; the run times of the Cluster (batchyard.cloud.catalog.prices); one minute. If its Job was deleted, the
-pod runs until it is deleted.
+first container; the run times of the Cluster (batchyard.cloud.catalog.pool_properties); one minute. If its Job was
+deleted, the pod runs until it is deleted.
 
 Three kinds of containers have a sleep time: the command `sleep`; a script with `sleep` commands outside of loops and
 conditions, which are added; an image that only sleeps, with the duration as argument.

@@ -28,7 +28,7 @@ from batchyard.base import draw_triangular
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.prices import POD_START, step_duration
+from batchyard.cloud.catalog.pool_properties import POD_START, step_duration
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.kubelet.simulated.durations import (

@@ -6,7 +6,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.prices import zones_of
+from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.provision.model import (
     AdmissionCheck,
     Cohort,

@@ -13,7 +13,7 @@ from batchyard.api.times import format_time, is_time, reservation_window
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.nodes import PODS
-from batchyard.cloud.catalog.prices import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.provision.model import Part
 
 # --- hcl ---

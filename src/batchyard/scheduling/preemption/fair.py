@@ -16,7 +16,7 @@ from typing import Final
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
-from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, dominant_share, is_borrowing_with
+from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, is_borrowing_with, weighted_share
 
 
 class FairSharingStrategy(StrEnum):
@@ -162,7 +162,7 @@ class _TargetOrder:
 
     def share(self, node: QuotaNode) -> Share:
         """Return the current dominant resource share of a node."""
-        return dominant_share(node, self._request.snapshot.names)
+        return weighted_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
         """Report whether a queue has candidates that were not returned yet."""

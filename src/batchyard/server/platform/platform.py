@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from batchyard.admission_chain import AdmissionChain
@@ -320,30 +321,18 @@ class EmbeddedPlatform:
         tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
+        self._metrics.server_metrics.also.append(self._ledger.texts)
         self._decisions = DecisionLog(
             EventRecorder(self._client, socket.gethostname()), self._ledger.add_entry, self._ledger.last
         )
-        self._spans = _span_export(options.traces_to, loop) if options.traces_to else None
-        if self._spans is not None:
-            self._client.subscribe(WorkloadTracer(self._kernel.now, self._spans.emit).observe)
-            self._metrics.server_metrics.also.append(self._spans.texts)
-        self._local = (
-            None
-            if local_settings is None
-            else LocalNodeParts(local_settings, options.folder, self._kernel, self._client, token)
-        )
+        self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
+        self._local = None
+        if local_settings is not None:
+            self._local = LocalNodeParts(local_settings, options.folder, self._kernel, self._client, token)
         self._runtime = options.runtime
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
-        self._forecast_engine = None
-        if forecast_functions is not None:
-            self._forecast_engine = ForecastEngine(
-                forecast_functions, self._store, self._kernel.clock, loop, options.folder / FORECASTS_FILE
-            )
-        self._metrics.server_metrics.also += [
-            self._ledger.texts,
-            *([] if self._forecast_engine is None else [self._forecast_engine.texts]),
-        ]
+        self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         self._server, security = self._create_server(
             built_in, tokens, _combine_auditors(self._metrics.requests.note, audit)
         )
@@ -352,6 +341,23 @@ class EmbeddedPlatform:
         self._serve_page(security, timers, speed)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
+
+    def _export_spans(self, receiver: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+        """Send the spans of Workloads to a receiver, and report the export's metrics."""
+        spans = _span_export(receiver, loop)
+        self._client.subscribe(WorkloadTracer(self._kernel.now, spans.emit).observe)
+        self._metrics.server_metrics.also.append(spans.texts)
+        return spans
+
+    def _create_forecast_engine(
+        self, functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
+    ) -> ForecastEngine | None:
+        """Create the engine that forecasts start times, and report its metrics; None without forecast functions."""
+        if functions is None:
+            return None
+        engine = ForecastEngine(functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
+        self._metrics.server_metrics.also.append(engine.texts)
+        return engine
 
     def _create_server(
         self, built_in: Sequence[Resource], tokens: TokenIssuer, audit: Auditor

@@ -24,7 +24,7 @@ from batchyard.base import draw_integer
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.catalog.prices import step_duration
+from batchyard.cloud.catalog.pool_properties import step_duration
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
 from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable

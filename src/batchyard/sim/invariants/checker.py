@@ -12,7 +12,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
 from batchyard.base.instant import HOUR, Instant
-from batchyard.cloud.catalog.prices import pool_price
+from batchyard.cloud.catalog.pool_properties import pool_price
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.placement.hotswap import HOTSWAP
 from batchyard.scheduling.messages import PreemptionReason, parse_preemptor_uid
@@ -26,8 +26,8 @@ from batchyard.sim.invariants.cluster import (
     SlicesAreWhole,
 )
 from batchyard.sim.invariants.invariant import Invariant, InvariantViolation, WorldView
-from batchyard.sim.invariants.ledger import is_preempted_by
 from batchyard.sim.invariants.liveness import NothingHangs, NothingIsOrphaned, NothingIsStuck
+from batchyard.sim.invariants.object_states import is_preempted_by
 from batchyard.sim.invariants.quota import (
     AdmittedHasAssignment,
     AssumedEqualsConfirmed,

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_leaving, phase_of, since
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.prices import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import Duration, duration_seconds
 from batchyard.interfaces.client import WatchEvent
-from batchyard.sim.invariants.ledger import ObjectStates
+from batchyard.sim.invariants.object_states import ObjectStates
 from batchyard.sim.world import World
 
 # --- object history ---

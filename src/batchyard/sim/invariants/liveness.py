@@ -15,7 +15,7 @@ from batchyard.api.views.workload import ClusterQueueView, ResourceGroup, Worklo
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parse_indexes
 from batchyard.scheduling.cluster_queue import flavor_mismatch
@@ -25,7 +25,7 @@ from batchyard.sim.invariants.cluster import (
     sum_requests,
 )
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.ledger import FlavorResourcePair
+from batchyard.sim.invariants.object_states import QuotaKey
 
 _ENDS = ("Complete", "Completed", "Failed")
 
@@ -261,7 +261,7 @@ class NothingIsStuck(Invariant):
                 return True
         return False
 
-    def _is_free(self, queue: ClusterQueueView, pair: FlavorResourcePair, amount: int) -> bool:
+    def _is_free(self, queue: ClusterQueueView, pair: QuotaKey, amount: int) -> bool:
         return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", pair))
 
     def _root(self, queue: str) -> str:

@@ -14,8 +14,8 @@ from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.ledger import (
-    FlavorResourcePair,
+from batchyard.sim.invariants.object_states import (
+    QuotaKey,
     changes_quota,
     held_amounts_of,
     is_preempted_by,
@@ -39,7 +39,7 @@ class QuotaNeverOversubscribed(Invariant):
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
         self._preempted: list[WorkloadView] = []
-        self._known_deficits: dict[tuple[str, FlavorResourcePair], int] = {}
+        self._known_deficits: dict[tuple[str, QuotaKey], int] = {}
         self._changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
@@ -73,7 +73,7 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: FlavorResourcePair) -> int:
+    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: QuotaKey) -> int:
         """Return the free quota of a node if some Workloads held none."""
         quota = self.states.quota
         removed = {}
@@ -86,7 +86,7 @@ class QuotaNeverOversubscribed(Invariant):
             holders_of_queue[key] = amounts
         return available
 
-    def _deficits(self) -> Iterator[tuple[tuple[str, FlavorResourcePair], int]]:
+    def _deficits(self) -> Iterator[tuple[tuple[str, QuotaKey], int]]:
         quota = self.states.quota
         for root in [node for node in quota.nodes.values() if not node.parent]:
             for pair in quota.pairs(root.name):
@@ -95,7 +95,7 @@ class QuotaNeverOversubscribed(Invariant):
                     if available < 0:
                         yield (node, pair), -available
 
-    def _holder_keys(self, node: str, pair: FlavorResourcePair) -> list[str]:
+    def _holder_keys(self, node: str, pair: QuotaKey) -> list[str]:
         holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.below(node))
         return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
 

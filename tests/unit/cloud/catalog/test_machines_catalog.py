@@ -4,7 +4,13 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.cloud.catalog.machine_types import builtin_catalog, catalog_of
-from batchyard.cloud.catalog.prices import hourly_price, in_typical_times, pool_price, repair_time, step_duration
+from batchyard.cloud.catalog.pool_properties import (
+    hourly_price,
+    in_typical_times,
+    pool_price,
+    repair_time,
+    step_duration,
+)
 from unit.cloud.catalog.cloud_make import cluster, node_pool
 
 SLOW = {"min": "1m", "typical": "2m", "max": "3m"}

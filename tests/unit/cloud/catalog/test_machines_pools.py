@@ -6,7 +6,7 @@ from batchyard.api.well_known import INSTANCE_FINALIZER, NODE_POOL
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.cloud.catalog.instances import in_phase, name_prefix, new_instance, phase_of, since
 from batchyard.cloud.catalog.machine_types import builtin_catalog
-from batchyard.cloud.catalog.prices import (
+from batchyard.cloud.catalog.pool_properties import (
     chips_in,
     has_its_accelerator,
     hosts_of_slice,

@@ -44,9 +44,8 @@ def test_deferred_response_before_journal_commit_is_sent_after_commit() -> None:
 
     async def talk() -> None:
         kernel = LiveKernel(asyncio.get_running_loop(), 0)
-        answers = RequestDispatcher(
-            late, kernel, cast("GroupCommit", commit), lambda: 7, RequestMetrics(monotonic_seconds)
-        )
+        metrics = RequestMetrics(monotonic_seconds)
+        answers = RequestDispatcher(late, kernel, cast("GroupCommit", commit), lambda: 7, metrics)
         answers.ask(ApiRequest("GET", "/version", {}, {}, b"", OWNER), answered.append)
         while not late.listeners:
             with suppress(TimeoutError):

@@ -35,8 +35,8 @@ from batchyard.interfaces.client import EventType, WatchEvent
 
 
 #: A flavor and a resource.
-FlavorResourcePair: TypeAlias = tuple[str, str]
-Amounts: TypeAlias = Mapping[FlavorResourcePair, int]
+QuotaKey: TypeAlias = tuple[str, str]
+Amounts: TypeAlias = Mapping[QuotaKey, int]
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class QuotaDefinitionNode:
     name: str
     parent: str = ""
     children: list[str] = field(default_factory=list)
-    quotas: dict[FlavorResourcePair, FlavorResourceQuota] = field(default_factory=dict)
+    quotas: dict[QuotaKey, FlavorResourceQuota] = field(default_factory=dict)
 
 
 class QuotaDefinition:
@@ -55,7 +55,7 @@ class QuotaDefinition:
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
         self.nodes: dict[str, QuotaDefinitionNode] = {}
         self.holders: dict[str, dict[str, Amounts]] = {}
-        self._subtrees: dict[tuple[str, FlavorResourcePair], int] = {}
+        self._subtrees: dict[tuple[str, QuotaKey], int] = {}
         self._parents = {view.name: view.parent for view in cohorts}
         for view in cohorts:
             self._add(f"cohort/{view.name}", view.parent, view.groups)
@@ -82,10 +82,10 @@ class QuotaDefinition:
             cohort = self._parents.get(cohort, "")
         return bool(cohort)
 
-    def pairs(self, node: str) -> list[FlavorResourcePair]:
+    def pairs(self, node: str) -> list[QuotaKey]:
         """Return the flavors and resources that have quota or usage in the cohort tree of a node."""
         root = self.path(node)[0]
-        pairs: dict[FlavorResourcePair, None] = {}
+        pairs: dict[QuotaKey, None] = {}
         for name in self.below(root):
             pairs.update(dict.fromkeys(self.nodes[name].quotas))
             for amounts in self.holders.get(name, {}).values():
@@ -103,7 +103,7 @@ class QuotaDefinition:
         for child in self.nodes[node].children:
             yield from self.below(child)
 
-    def subtree(self, node: str, pair: FlavorResourcePair) -> int:
+    def subtree(self, node: str, pair: QuotaKey) -> int:
         """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
         known = self._subtrees.get((node, pair))
         if known is not None:
@@ -113,20 +113,20 @@ class QuotaDefinition:
         own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
         return own
 
-    def local(self, node: str, pair: FlavorResourcePair) -> int:
+    def local(self, node: str, pair: QuotaKey) -> int:
         """Return the guaranteed quota of a node: the part that its lending limit never lends."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree(node, pair) - quota.lending_limit)
 
-    def used(self, node: str, pair: FlavorResourcePair) -> int:
+    def used(self, node: str, pair: QuotaKey) -> int:
         """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
         own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return own_usage + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
 
-    def available(self, node: str, pair: FlavorResourcePair) -> int:
+    def available(self, node: str, pair: QuotaKey) -> int:
         """Return the amount that a node can still use; negative if quota was reduced below the usage."""
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
@@ -138,7 +138,7 @@ class QuotaDefinition:
             from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local))
         return max(0, local - used) + from_parent
 
-    def potential(self, node: str, pair: FlavorResourcePair) -> int:
+    def potential(self, node: str, pair: QuotaKey) -> int:
         """Return the amount that a node could use if no Workload in the tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
@@ -148,7 +148,7 @@ class QuotaDefinition:
             maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
         return maximum
 
-    def is_borrowing(self, node: str, pair: FlavorResourcePair) -> bool:
+    def is_borrowing(self, node: str, pair: QuotaKey) -> bool:
         """Report whether a node uses more than its subtree quota."""
         return self.used(node, pair) > self.subtree(node, pair)
 
@@ -228,7 +228,7 @@ def holds_quota(view: WorkloadView) -> bool:
 
 def held_amounts_of(view: WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
-    total: dict[FlavorResourcePair, int] = {}
+    total: dict[QuotaKey, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
             pair = holding.flavors[resource], resource
