@@ -30,7 +30,7 @@ DYNAMIC = {
     ("batchyard.api.validation.cluster", "pattern"): "compiled for its error alone",
     ("batchyard.autoscaler.node_groups", "pattern"): "from a Cluster, which only the owner writes",
     ("batchyard.api.schema.scalars", SCHEMA_PATTERN): "the patterns of the field tables, tested below",
-    ("batchyard.apiserver.built_in", "fits"): "the elements of the layouts, tested below",
+    ("batchyard.apiserver.built_in", "pattern"): "the elements of the layouts, tested below",
     (
         "batchyard.provision.steps.model",
         "self.destroys_where",
@@ -68,8 +68,8 @@ def patterns() -> Iterator[Pattern]:
         rules._PATH,
     ):
         yield Pattern("batchyard.api.validation.rules", rules._compile_pattern(pattern), ("fullmatch",))
-    for _, fits in (*built_in._SECOND_LAYOUT, *built_in._MICRO_LAYOUT):
-        yield Pattern("batchyard.apiserver.built_in", re.compile(fits, re.ASCII), ("match",))
+    for _, pattern in (*built_in._SECOND_LAYOUT, *built_in._MICRO_LAYOUT):
+        yield Pattern("batchyard.apiserver.built_in", re.compile(pattern, re.ASCII), ("match",))
     for pattern in sorted(set(_schema_patterns())):
         yield Pattern(f"the field tables: {pattern}", scalars._compile_pattern(pattern), ("search",))
 

@@ -60,7 +60,7 @@ def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) ->
         assert (code, answer["reason"]) == (500, "InternalError")
         assert running.process.wait(20) == 1
         assert running.process.stderr is not None
-        assert "make room and start again" in running.process.stderr.read()
+        assert "free disk space and start again" in running.process.stderr.read()
     assert mount("-o", f"remount,{GENEROUS}", str(disk))
     with Running(disk / "data", PLAIN) as again:
         assert kept(again.url) == answered

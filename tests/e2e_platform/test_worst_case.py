@@ -93,4 +93,4 @@ def test_guard_answers_for_blocked_platform_and_stops_it(tmp_path: Path) -> None
         assert platform.process.wait(10) == -signal.SIGKILL
         reported = platform.reported.read()
     assert "the event loop is blocked for" in reported
-    assert "killing it, all acknowledged writes are kept" in reported
+    assert "all acknowledged writes are in the journal" in reported
