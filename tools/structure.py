@@ -32,7 +32,7 @@ LIMITS: Final[Mapping[str, float]] = {
     "largest folder": 25,
     "small modules imported once": 1,
     "duplicated class names": 2,
-    "import share, percent": 5.7,
+    "import share, percent": 5.0,
     "import circles": 0,
     "odd words of sources per 1,000": 1.0,
     "odd words of documents per 1,000": 1.0,

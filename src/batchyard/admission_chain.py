@@ -8,19 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from batchyard.admission_plugins.built_in import (
-    activated_namespace,
-    admit_pod,
-    check_default,
-    check_deletion,
-    check_labels,
-    check_namespace,
-    check_pod,
-    check_pod_change,
-    check_queue_kept,
-    default_class,
-    queue_job,
-)
+from batchyard.admission_plugins import built_in
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
@@ -54,7 +42,7 @@ class AdmissionChain:
 
     def rules(self) -> AdmissionHooks:
         """Return the admission hooks for created, updated and deleted objects."""
-        return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: check_deletion}, self._check_hooks())
+        return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
         mutate_by_kind: Mapping[str, PrepareHook] = {
@@ -81,12 +69,12 @@ class AdmissionChain:
         return checks
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
-        check_pod_change(new, old, reader.get)
+        built_in.check_pod_change(new, old, reader.get)
         self._quotas.check_changed(new, old, reader)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
-        check_namespace(obj, reader.get)
+        built_in.check_namespace(obj, reader.get)
         mutated = obj if mutate is None else mutate(obj, reader)
         self._quotas.check_new(mutated, reader)
         return mutated
@@ -102,42 +90,44 @@ class AdmissionChain:
             volume_name = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
             mutated = with_service_account(mutated, reader.get, volume_name)
         priority_classes = reader.list(scheme.PRIORITY_CLASS)
-        mutated = with_work_finalizer(admit_pod(mutated, reader.get, default_class(priority_classes)), reader)
+        mutated = with_work_finalizer(
+            built_in.admit_pod(mutated, reader.get, built_in.default_class(priority_classes)), reader
+        )
         mutated = admit_queued_pod(mutate_pod(mutated, reader)) if self._with_nodes else with_priority(mutated)
         if limit_ranges:
             check_limits(mutated, limit_ranges)
         if self._with_nodes:
             validate_pod(mutated, reader)
-        check_pod(mutated, reader.get)
+        built_in.check_pod(mutated, reader.get)
         return mutated
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return queue_job(_drop_status(job_set), reader.get, self._managed_namespaces)
+        return built_in.queue_job(_drop_status(job_set), reader.get, self._managed_namespaces)
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
-    check_default(priority_class, default_class(reader.list(scheme.PRIORITY_CLASS)))
+    built_in.check_default(priority_class, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
     return priority_class
 
 
 def _prepare_namespace(namespace: Obj, _reader: Reader) -> Obj:
-    check_labels(namespace)
-    return activated_namespace(namespace)
+    built_in.check_labels(namespace)
+    return built_in.activated_namespace(namespace)
 
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
-    check_labels(new, old)
+    built_in.check_labels(new, old)
 
 
 def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
-    check_queue_kept(new, old, reader.get)
+    built_in.check_queue_kept(new, old, reader.get)
 
 
 def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
-    check_default(new, default_class(reader.list(scheme.PRIORITY_CLASS)))
+    built_in.check_default(new, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
 
 
 def _drop_status(obj: Obj) -> Obj:

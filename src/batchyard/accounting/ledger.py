@@ -14,18 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from batchyard.accounting import records
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE_MACHINE, AccountKey, CostAccount
-from batchyard.accounting.records import (
-    PodOwner,
-    bound_at,
-    ended_at,
-    is_paid,
-    limit_named_workloads,
-    owner_of,
-    paid_from,
-    paid_until,
-    ready_since,
-)
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controlling_jobs, label
 from batchyard.api.views.node import NodeView, node_view
@@ -75,7 +65,7 @@ class _Machine:
 class _Occupant:
     """A pod on a billed machine, with its share of the machine and its charges."""
 
-    owner: PodOwner
+    owner: records.PodOwner
     machine: _Machine
     machine_parts: int
     bound: Instant
@@ -166,7 +156,7 @@ class CostLedger:
 
     def limit_workload_names(self) -> None:
         """Merge accounts so that they name at most as many Workloads as a CostRecord may name."""
-        self.spent = limit_named_workloads(self.spent)
+        self.spent = records.limit_named_workloads(self.spent)
 
     def running(self) -> dict[AccountKey, CostAccount]:
         """Return the time charged in the open period to pods that still occupy a machine."""
@@ -201,9 +191,9 @@ class CostLedger:
                 usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.spent)
         return usage
 
-    def rates(self) -> Mapping[PodOwner, tuple[int, int]]:
+    def rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
         """Return the hourly rates of running pods by owner: (millionths of a dollar, thousandths of accelerators)."""
-        rates: dict[PodOwner, tuple[int, int]] = {}
+        rates: dict[records.PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
             dollars, accelerators = rates.get(pod.owner, (0, 0))
             dollars += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
@@ -213,11 +203,11 @@ class CostLedger:
 
     def _on_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
-        if event.type is EventType.DELETED or not is_paid(event.obj):
-            self._remove_machine(name, self._limit_to_open_period(paid_until(event.obj), now), now)
+        if event.type is EventType.DELETED or not records.is_paid(event.obj):
+            self._remove_machine(name, self._limit_to_open_period(records.paid_until(event.obj), now), now)
         elif name not in self._machines:
             rate = instance_rate(event.obj, self._reader.get, self._cluster())
-            at = self._limit_to_open_period(paid_from(event.obj), now)
+            at = self._limit_to_open_period(records.paid_from(event.obj), now)
             self._machines[name] = _Machine(rate, at, at)
 
     def _on_node(self, event: WatchEvent, now: Instant) -> None:
@@ -232,7 +222,9 @@ class CostLedger:
         node = None if is_gone else node_view(event.obj)
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
         is_readiness_changed = node is not None and node.ready != was_ready
-        readiness_changed_at = self._limit_to_open_period(ready_since(event.obj), now) if is_readiness_changed else now
+        readiness_changed_at = (
+            self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
+        )
         self._charge_unused(machine, max(machine.opened, readiness_changed_at))
         if old_accelerators and (node is None or node.allocatable.get(machine.rate.device, 0) != old_accelerators):
             for pod in machine.pods.values():
@@ -250,7 +242,7 @@ class CostLedger:
         if not has_ended:
             pod.note_run(running_since(event.obj), now)
             return
-        at = self._limit_to_open_period(ended_at(event.obj), now)
+        at = self._limit_to_open_period(records.ended_at(event.obj), now)
         pod.note_run(None, at)
         self._end_pod(view.uid, at, succeeded=view.phase == "Succeeded")
 
@@ -302,7 +294,7 @@ class CostLedger:
 
     def _add_pod(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
         machine = self._machines[view.node_name]
-        recorded = bound_at(pod)
+        recorded = records.bound_at(pod)
         at = max(machine.opened, self._limit_to_open_period(recorded, now))
         bound = at if recorded is None else min(at, recorded)
         self._charge_unused(machine, at)
@@ -313,13 +305,13 @@ class CostLedger:
         machine.pods[view.uid] = self._pods[view.uid] = occupant
         return occupant
 
-    def _owner(self, pod: Obj, machine: _Machine) -> PodOwner:
+    def _owner(self, pod: Obj, machine: _Machine) -> records.PodOwner:
         namespace = pod["metadata"].get("namespace", "")
         if not self._detail.by_workload:
-            return PodOwner(namespace)
+            return records.PodOwner(namespace)
         name = annotation(pod, well_known.WORKLOAD)
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name)) if name else None
-        return owner_of(pod, workload, machine.rate.device)
+        return records.owner_of(pod, workload, machine.rate.device)
 
     def _end_pod(self, uid: str, at: Instant, *, succeeded: bool) -> None:
         pod = self._pods.pop(uid)

@@ -7,30 +7,9 @@ before webhooks. Sources: plugin/pkg/admission/{priority,defaulttolerationsecond
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
+from batchyard.api import meta, pod_security, scheme, well_known
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import Forbidden, InvalidObject, NamespaceTerminating, NotFound, TemporarilyForbidden
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    Selector,
-    controller_of,
-    controlling_job_key,
-    find_managed_ancestor,
-    label,
-    with_finalizer,
-    with_metadata,
-    with_path,
-    with_status,
-)
-from batchyard.api.pod_security import (
-    PREFIX,
-    LevelVersion,
-    PodSecurityPolicy,
-    evaluate_pod,
-    label_faults,
-    namespace_policy,
-)
 from batchyard.api.scheme import find_kind
 from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.validation.rules import is_extended
@@ -38,7 +17,7 @@ from batchyard.api.views.node import NAME_LABEL, namespace_labels
 from batchyard.interfaces.client import ObjectReader
 
 
-def forbidden(obj: Obj, *, is_named: bool = True) -> str:
+def forbidden(obj: meta.Obj, *, is_named: bool = True) -> str:
     """Return the prefix of all admission errors of an object: `pods "a" is forbidden`.
 
     `is_named` selects `name` instead of `generateName`: validating plugins run after the name is generated, mutating
@@ -54,7 +33,7 @@ def forbidden(obj: Obj, *, is_named: bool = True) -> str:
 
 
 #: A function that returns an object by key, or None.
-Find: TypeAlias = Callable[[Key], Obj | None]
+Find: TypeAlias = Callable[[meta.Key], meta.Obj | None]
 Toleration: TypeAlias = Mapping[str, Any]
 
 #: The default time in seconds that a pod stays on a lost node.
@@ -68,7 +47,7 @@ _DEFAULT_TOLERATIONS: Final[Mapping[str, Toleration]] = {
 _DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
-def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
+def admit_pod(pod: meta.Obj, find: Find, default: meta.Obj | None) -> dict[str, Any]:
     """Return a new Pod with defaults and the changes of all plugins; raise Forbidden if a plugin rejects it.
 
     `default` is the global default PriorityClass.
@@ -78,7 +57,7 @@ def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
     return admitted if isinstance(admitted, dict) else dict(admitted)
 
 
-def default_class(classes: Iterable[Obj]) -> Obj | None:
+def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
     """Return the PriorityClass with globalDefault, the one with the lowest value if there are several, or None."""
     defaults = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
     return min(
@@ -86,7 +65,7 @@ def default_class(classes: Iterable[Obj]) -> Obj | None:
     )
 
 
-def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
+def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
     """Return the Pod with the priority and preemption policy of its PriorityClass or of the default class."""
     spec = pod["spec"]
     name, value, policy = _class_of(pod, find, default)
@@ -100,14 +79,14 @@ def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
     return {**pod, "spec": {**spec, **fields}}
 
 
-def default_toleration_seconds(pod: Obj) -> Obj:
+def default_toleration_seconds(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with tolerations for not-ready and unreachable nodes, unless it has its own."""
     tolerations = pod["spec"].get("tolerations") or ()
     missing = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
     return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in missing])
 
 
-def extended_resource_toleration(pod: Obj) -> Obj:
+def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with tolerations for taints named after the extended resources that it requests."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
@@ -118,10 +97,10 @@ def extended_resource_toleration(pod: Obj) -> Obj:
     return _add_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
-def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]:
+def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str, int, str]:
     """Return the name, value and preemption policy of a Pod's class; the name is '' without a class."""
     name = pod["spec"].get("priorityClassName") or ""
-    priority_class = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default
+    priority_class = find(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else default
     if priority_class is not None:
         return (
             priority_class["metadata"]["name"],
@@ -135,7 +114,7 @@ def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]
     return name, SYSTEM_CLASSES[name], _DEFAULT_PREEMPTION_POLICY
 
 
-def _mismatch_error(pod: Obj, field_text: str, given_value: object, computed: object) -> Forbidden:
+def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed: object) -> Forbidden:
     """Return the error of a Pod whose priority or policy differs from its class."""
     return Forbidden(
         f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
@@ -148,7 +127,7 @@ def _covers_key(toleration: Toleration, key: str) -> bool:
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
-def _add_tolerations(pod: Obj, added: Sequence[Toleration]) -> Obj:
+def _add_tolerations(pod: meta.Obj, added: Sequence[Toleration]) -> meta.Obj:
     """Return the Pod with more tolerations; each replaces a toleration that differs only in its seconds."""
     if not added:
         return pod
@@ -175,7 +154,7 @@ def _identity(toleration: Toleration) -> tuple[str, ...]:
 # Source: Kubernetes's plugin/pkg/admission/priority.
 
 
-def check_default(priority_class: Obj, default: Obj | None) -> None:
+def check_default(priority_class: meta.Obj, default: meta.Obj | None) -> None:
     """Raise Forbidden if a PriorityClass sets globalDefault although another class is the default."""
     if not priority_class.get("globalDefault") or default is None:
         return
@@ -219,31 +198,31 @@ class Review(NamedTuple):
 
 
 _NO_REVIEW: Final = Review()
-_PRIVILEGED_REVIEW: Final = Review((), {f"{PREFIX}enforce-policy": str(LevelVersion())})
+_PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.PREFIX}enforce-policy": str(pod_security.LevelVersion())})
 
 
-def check_pod(pod: Obj, find: Find) -> None:
+def check_pod(pod: meta.Obj, find: Find) -> None:
     """Raise Forbidden if a new pod violates the policy that its namespace enforces."""
-    policy = namespace_policy(_labels_of(pod, find))
-    violations = evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
+    policy = pod_security.namespace_policy(_labels_of(pod, find))
+    violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
     if violations.found:
         raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
 
 
-def check_pod_change(new: Obj, old: Obj, find: Find) -> None:
+def check_pod_change(new: meta.Obj, old: meta.Obj, find: Find) -> None:
     """Raise Forbidden if a pod whose containers changed violates the policy of its namespace."""
     if _is_significant(new, old):
         check_pod(new, find)
 
 
-def check_labels(namespace: Obj, old: Obj | None = None) -> None:
+def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
     """Raise InvalidObject if policy labels of a Namespace are invalid and were valid or different before."""
-    faults = label_faults(namespace["metadata"].get("labels") or {})
-    if faults and (old is None or faults != label_faults(old["metadata"].get("labels") or {})):
+    faults = pod_security.label_faults(namespace["metadata"].get("labels") or {})
+    if faults and (old is None or faults != pod_security.label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)
 
 
-def review(kind: str, new: Obj, old: Obj | None, objects: ObjectReader) -> Review:
+def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> Review:
     """Return the Pod Security warnings and audit annotations for a new or changed object."""
     if kind == scheme.NAMESPACE:
         return _NO_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
@@ -252,17 +231,17 @@ def review(kind: str, new: Obj, old: Obj | None, objects: ObjectReader) -> Revie
     if kind not in _TEMPLATES:
         return _NO_REVIEW
     labels = _labels_of(new, objects.get)
-    policy, faults = namespace_policy(labels), label_faults(labels)
+    policy, faults = pod_security.namespace_policy(labels), pod_security.label_faults(labels)
     template = _template(new, _TEMPLATES[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not faults):
         return _NO_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
 
 
-def _pod_review(pod: Obj, old: Obj | None, find: Find) -> Review:
+def _pod_review(pod: meta.Obj, old: meta.Obj | None, find: Find) -> Review:
     labels = _labels_of(pod, find)
-    policy = namespace_policy(labels)
-    if policy.is_privileged and not label_faults(labels):
+    policy = pod_security.namespace_policy(labels)
+    if policy.is_privileged and not pod_security.label_faults(labels):
         return _PRIVILEGED_REVIEW
     if old is not None and not _is_significant(pod, old):
         return _NO_REVIEW
@@ -270,27 +249,29 @@ def _pod_review(pod: Obj, old: Obj | None, find: Find) -> Review:
 
 
 def _evaluate_modes(
-    pod_or_template: Obj, policy: PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
+    pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
 ) -> Review:
     """Evaluate a pod or pod template against each mode of the policy."""
     annotations: dict[str, str] = {}
-    if faults := label_faults(labels):
+    if faults := pod_security.label_faults(labels):
         listed = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
         annotations["error"] = f"Failed to parse policy: {listed}"
     metadata, spec = pod_or_template.get("metadata") or {}, pod_or_template.get("spec") or {}
-    enforced, audited, warned = (evaluate_pod(mode, metadata, spec) for mode in policy)
+    enforced, audited, warned = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)
     if is_enforced:
         annotations["enforce-policy"] = str(policy.enforce)
     if audited.found:
         annotations["audit-violations"] = f"would violate {audited}"
     is_denied = is_enforced and enforced.found
     warnings = (f"would violate {warned}",) if warned.found and not is_denied else ()
-    return Review(warnings, {PREFIX + name: text for name, text in annotations.items()})
+    return Review(warnings, {pod_security.PREFIX + name: text for name, text in annotations.items()})
 
 
-def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str, ...]:
+def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
     """Return warnings about existing pods that violate a stricter policy of their Namespace."""
-    new_level, old_level = (namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old))
+    new_level, old_level = (
+        pod_security.namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old)
+    )
     is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
     if is_relaxed or not new_level.strictness:
         return ()
@@ -298,7 +279,7 @@ def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str,
     pods = _order_pods(objects.list(scheme.POD, name))
     by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
-        violations = evaluate_pod(new_level, pod["metadata"], pod["spec"])
+        violations = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
         if violations.found:
             by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
     warnings = []
@@ -310,13 +291,13 @@ def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str,
     return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in by_reasons.items()))
 
 
-def _order_pods(pods: Sequence[Obj]) -> list[Obj]:
+def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
     """Order pods so that the first pod of each controller and pods without controller come first."""
-    first_pods: list[Obj] = []
-    other_pods: list[Obj] = []
+    first_pods: list[meta.Obj] = []
+    other_pods: list[meta.Obj] = []
     seen_owners: set[str] = set()
     for pod in pods:
-        owner = controller_of(pod)
+        owner = meta.controller_of(pod)
         uid = "" if owner is None else owner["uid"]
         (other_pods if uid in seen_owners else first_pods).append(pod)
         if uid:
@@ -330,26 +311,26 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
     return f"{min(names)}{others_text}: {reasons}"
 
 
-def _is_significant(new: Obj, old: Obj) -> bool:
+def _is_significant(new: meta.Obj, old: meta.Obj) -> bool:
     """Report whether a pod update changed containers or images."""
     fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_images(new, field) != _images(old, field) for field in fields)
 
 
-def _images(pod: Obj, field: str) -> list[tuple[str, str]]:
+def _images(pod: meta.Obj, field: str) -> list[tuple[str, str]]:
     return [(container["name"], container.get("image", "")) for container in pod["spec"].get(field) or ()]
 
 
-def _template(obj: Obj, path: Sequence[str]) -> Any:
+def _template(obj: meta.Obj, path: Sequence[str]) -> Any:
     value: Any = obj
     for step in path:
         value = (value or {}).get(step)
     return value
 
 
-def _labels_of(obj: Obj, find: Find) -> Mapping[str, str]:
+def _labels_of(obj: meta.Obj, find: Find) -> Mapping[str, str]:
     """Return the labels of an object's Namespace."""
-    namespace = find(Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
+    namespace = find(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
 
@@ -365,52 +346,54 @@ _DEFAULT: Final = "default"
 _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
-def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> bool:
+def is_managed_namespace(name: str, managed: meta.Selector | None, find: Find) -> bool:
     """Report whether `managedJobsNamespaceSelector` selects a Namespace; False if it does not exist."""
     if managed is None:
         return True
-    namespace = find(Key(scheme.NAMESPACE, "", name))
+    namespace = find(meta.Key(scheme.NAMESPACE, "", name))
     return namespace is not None and managed.matches(namespace_labels(namespace))
 
 
-def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
+def queue_job(job: meta.Obj, find: Find, managed: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
     A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
     does not get the default queue.
     """
-    if controlling_job_key(job) is not None:
+    if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
     namespace = job["metadata"].get("namespace", "")
-    queued = _set_default_label(job, well_known.QUEUE_NAME, Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
+    queued = _set_default_label(job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
     if queued is not job and not is_managed_namespace(namespace, managed, find):
         queued = job
     return _suspend_queued(
-        _set_default_label(queued, well_known.PRIORITY_CLASS, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find)
+        _set_default_label(
+            queued, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find
+        )
     )
 
 
-def _has_managed_ancestor(job: Obj, find: Find) -> bool:
+def _has_managed_ancestor(job: meta.Obj, find: Find) -> bool:
     """Report whether an ancestor job is managed by a queue; raise Forbidden if an ancestor is missing."""
-    ancestors = find_managed_ancestor(job, find)
+    ancestors = meta.find_managed_ancestor(job, find)
     if ancestors.missing is not None:
         message = f'{ancestors.missing.kind} "{ancestors.missing.name}" not found'
         raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {message}')
     return ancestors.managed is not None
 
 
-def _suspend_queued(job: Obj) -> Obj:
+def _suspend_queued(job: meta.Obj) -> meta.Obj:
     """Return the job, suspended if it has a queue."""
-    if not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
+    if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
-    return with_path(job, ("spec", "suspend"), True)
+    return meta.with_path(job, ("spec", "suspend"), True)
 
 
-def _set_default_label(job: Obj, name: str, default: Key, find: Find) -> Obj:
+def _set_default_label(job: meta.Obj, name: str, default: meta.Key, find: Find) -> meta.Obj:
     """Return the job with a label set to the name of the default object, if that exists and the label is missing."""
-    if label(job, name) or find(default) is None:
+    if meta.label(job, name) or find(default) is None:
         return job
-    return with_path(job, ("metadata", "labels", name), default.name)
+    return meta.with_path(job, ("metadata", "labels", name), default.name)
 
 
 # --- default queues ---
@@ -423,12 +406,12 @@ def _set_default_label(job: Obj, name: str, default: Key, find: Find) -> Obj:
 _DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
-def check_queue_kept(new: Obj, old: Obj, find: Find) -> None:
+def check_queue_kept(new: meta.Obj, old: meta.Obj, find: Find) -> None:
     """Raise Forbidden if the queue label is removed in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
-    if label(new, name) or not label(old, name):
+    if meta.label(new, name) or not meta.label(old, name):
         return
-    if find(Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
+    if find(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, why = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
         webhook = _DEFAULT_QUEUES_WEBHOOKS[new["kind"]]
         raise Forbidden(f'admission webhook "{webhook}" denied the request: {path}: Invalid value: "": {why}')
@@ -449,34 +432,34 @@ FINALIZER: Final = "kubernetes"
 _UNDELETABLE: Final = SYSTEM_NAMESPACES[:-1]
 
 
-def new_namespace(name: str) -> Obj:
+def new_namespace(name: str) -> meta.Obj:
     """Return a new Namespace object with its name label."""
     return with_name_label({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def activated_namespace(namespace: Obj) -> Obj:
+def activated_namespace(namespace: meta.Obj) -> meta.Obj:
     """Return a new Namespace with its label, its finalizer and the phase Active."""
-    return with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
+    return meta.with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
 
 
-def with_namespace_finalizer(namespace: Obj) -> Obj:
+def with_namespace_finalizer(namespace: meta.Obj) -> meta.Obj:
     """Return the Namespace with its name label and finalizer; the same object if it has both."""
-    return with_finalizer(with_name_label(namespace), FINALIZER)
+    return meta.with_finalizer(with_name_label(namespace), FINALIZER)
 
 
-def with_name_label(namespace: Obj) -> Obj:
+def with_name_label(namespace: meta.Obj) -> meta.Obj:
     """Return the Namespace with its name as a label; unchanged if it has no name yet."""
     metadata = namespace["metadata"]
     name, labels = metadata.get("name"), metadata.get("labels") or {}
     if not name or labels.get(NAME_LABEL) == name:
         return namespace
-    return with_metadata(namespace, labels={**labels, NAME_LABEL: name})
+    return meta.with_metadata(namespace, labels={**labels, NAME_LABEL: name})
 
 
-def check_namespace(obj: Obj, find: Find) -> None:
+def check_namespace(obj: meta.Obj, find: Find) -> None:
     """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if it is being deleted."""
     name = obj["metadata"].get("namespace", "")
-    namespace = find(Key(scheme.NAMESPACE, "", name))
+    namespace = find(meta.Key(scheme.NAMESPACE, "", name))
     if namespace is None:
         raise NotFound(f'namespaces "{name}" not found')
     if "deletionTimestamp" in namespace["metadata"]:
@@ -484,7 +467,7 @@ def check_namespace(obj: Obj, find: Find) -> None:
         raise NamespaceTerminating(f"{forbidden(obj)}: {why}")
 
 
-def check_deletion(namespace: Obj) -> None:
+def check_deletion(namespace: meta.Obj) -> None:
     """Raise Forbidden if the Namespace must not be deleted."""
     if namespace["metadata"]["name"] in _UNDELETABLE:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")

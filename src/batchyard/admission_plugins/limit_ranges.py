@@ -8,16 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import forbidden
+from batchyard.api import meta
 from batchyard.api.errors import TemporarilyForbidden
-from batchyard.api.meta import (
-    NANO,
-    Obj,
-    canonical_quantity,
-    format_quantity,
-    parse_quantity,
-    quantity_format,
-    with_metadata,
-)
 from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
@@ -51,25 +43,25 @@ class _RequestedResources(NamedTuple):
         return self._shown(name, self.limits[name])
 
     def _shown(self, name: str, nano: int) -> str:
-        return format_quantity(nano, quantity_format(self.texts.get(name, "")))
+        return meta.format_quantity(nano, meta.quantity_format(self.texts.get(name, "")))
 
 
 _Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
 
 
-def limits_of(limit_range: Obj) -> Sequence[Mapping[str, Any]]:
+def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
     """Return the limits of a LimitRange; empty without a spec, which Kubernetes accepts."""
     return (limit_range.get("spec") or {}).get("limits") or ()
 
 
-def with_limit_defaults(pod: Obj, ranges: Sequence[Obj]) -> Obj:
+def with_limit_defaults(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> meta.Obj:
     """Return the Pod with the default requests and limits of the LimitRanges."""
     for limit_range in ranges:
         pod = _apply_defaults(pod, limit_range)
     return pod
 
 
-def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
+def check_limits(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> None:
     """Raise RefusedForNow if a Pod violates a LimitRange."""
     for limit_range in ranges:
         messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
@@ -78,7 +70,7 @@ def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
             raise TemporarilyForbidden(f"{forbidden(pod)}: {message}")
 
 
-def _apply_defaults(pod: Obj, limit_range: Obj) -> Obj:
+def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
     """Apply the defaults of one LimitRange to a Pod, and record them in an annotation."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
@@ -97,7 +89,7 @@ def _apply_defaults(pod: Obj, limit_range: Obj) -> Obj:
         return pod
     annotations = pod["metadata"].get("annotations") or {}
     new_annotations = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(descriptions)}"}
-    return with_metadata({**pod, "spec": spec}, annotations=new_annotations)
+    return meta.with_metadata({**pod, "spec": spec}, annotations=new_annotations)
 
 
 def _describe_defaults(
@@ -150,7 +142,8 @@ def _violations(limit: Mapping[str, Any], requested: _RequestedResources) -> Ite
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
             message = rule(
-                _LimitConstraint(limit["type"], name, parse_quantity(value), canonical_quantity(value)), requested
+                _LimitConstraint(limit["type"], name, meta.parse_quantity(value), meta.canonical_quantity(value)),
+                requested,
             )
             if message is not None:
                 yield message
@@ -186,7 +179,7 @@ def _check_ratio(bound: _LimitConstraint, requested: _RequestedResources) -> str
         return f"{start}, but no request is specified or request is 0"
     if not limit:
         return f"{start}, but no limit is specified or limit is 0"
-    if limit * NANO > bound.nano * request:
+    if limit * meta.NANO > bound.nano * request:
         return f"{start}, but provided ratio is {limit / request:f}"
     return None
 

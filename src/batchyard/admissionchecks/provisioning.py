@@ -25,26 +25,9 @@ from batchyard.admissionchecks.requests import (
     template_name,
     with_request_owner,
 )
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    find_condition,
-    group_kind,
-    is_true,
-    key_of,
-    truncate_message,
-    with_condition,
-    with_path,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
-from batchyard.autoscaler.provisioning_request_pods import (
-    ACCEPTED,
-    BOOKING_EXPIRED,
-    CAPACITY_REVOKED,
-    FAILED,
-    PROVISIONED,
-)
+from batchyard.autoscaler import provisioning_request_pods
 from batchyard.base.instant import SECOND, Instant, exponential_backoff
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
@@ -80,7 +63,7 @@ class CheckUsers:
     """Index of Workloads by the admission checks in their status."""
 
     def __init__(self) -> None:
-        self._workloads: dict[str, dict[Key, None]] = {}
+        self._workloads: dict[str, dict[meta.Key, None]] = {}
 
     def note(self, event: WatchEvent) -> bool:
         """Update the index from a watch event of a Workload; return whether it has or had checks."""
@@ -94,29 +77,29 @@ class CheckUsers:
             self._workloads.setdefault(name, {})[event.key] = None
         return True
 
-    def of(self, check: str) -> Iterable[Key]:
+    def of(self, check: str) -> Iterable[meta.Key]:
         """Return the keys of the Workloads that have an admission check."""
         return list(self._workloads.get(check, ()))
 
 
-def owners_of(obj: Obj) -> list[Key]:
+def owners_of(obj: meta.Obj) -> list[meta.Key]:
     """Return the keys of the Workloads that own an object."""
     namespace = obj["metadata"].get("namespace", "")
     owners = obj["metadata"].get("ownerReferences") or ()
-    return [Key(scheme.WORKLOAD, namespace, owner["name"]) for owner in owners if owner["kind"] == "Workload"]
+    return [meta.Key(scheme.WORKLOAD, namespace, owner["name"]) for owner in owners if owner["kind"] == "Workload"]
 
 
-def _current_object(event: WatchEvent) -> Obj | None:
+def _current_object(event: WatchEvent) -> meta.Obj | None:
     return None if event.type is EventType.DELETED else event.obj
 
 
-def _config_name_of(check: Obj | None) -> str:
+def _config_name_of(check: meta.Obj | None) -> str:
     """Return the name of the config that an AdmissionCheck references; '' if it references none."""
     name = "" if check is None else config_name(check)
     return "" if isinstance(name, InvalidConfig) else name
 
 
-def _check_names(workload: Obj | None) -> Sequence[str]:
+def _check_names(workload: meta.Obj | None) -> Sequence[str]:
     checks = () if workload is None else checks_of(workload)
     return [check["name"] for check in checks] if checks else ()
 
@@ -138,24 +121,24 @@ class ProvisioningChecks:
     def __init__(self) -> None:
         self._users = ConfigUsers()
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a changed AdmissionCheck, or of all checks that reference a changed config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
-            return [Key(scheme.ADMISSION_CHECK, "", name) for name in self._users.of(event.key.name)]
+            return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._users.of(event.key.name)]
         self._users.note(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the Active condition of an AdmissionCheck; the message changes only together with the status."""
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
         config = find_config(check, reader)
         active = not isinstance(config, InvalidConfig)
-        old = find_condition(check, "Active")
+        old = meta.find_condition(check, "Active")
         if old is not None and (old["status"] == "True") == active:
             return ReconcileResult()
-        conditions = with_condition(
+        conditions = meta.with_condition(
             (check.get("status") or {}).get("conditions") or [],
             type="Active",
             status=active,
@@ -164,7 +147,7 @@ class ProvisioningChecks:
             now=now,
             generation=check["metadata"].get("generation"),
         )
-        return ReconcileResult([UpdateStatus(with_path(check, ("status", "conditions"), conditions))])
+        return ReconcileResult([UpdateStatus(meta.with_path(check, ("status", "conditions"), conditions))])
 
 
 # --- check states ---
@@ -197,11 +180,11 @@ class CheckCase(NamedTuple):
     #: The groups of pod sets that need capacity.
     groups: Sequence[TemplateGroup]
     #: The request of the latest attempt, and the number of that attempt.
-    request: Obj | None
+    request: meta.Obj | None
     attempt: int
 
 
-def updated_check(case: CheckCase, workload: Obj) -> Check:
+def updated_check(case: CheckCase, workload: meta.Obj) -> Check:
     """Return the admission check in the state that follows from its request; the same object if unchanged."""
     check = case.check
     if case.config is None:
@@ -217,32 +200,48 @@ def updated_check(case: CheckCase, workload: Obj) -> Check:
     return _check_from_request(case, case.request, case.config, workload)
 
 
-def has_failed(request: Obj, workload: Obj) -> bool:
+def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
     """Report whether a ProvisioningRequest failed, or its booking expired before the Workload was admitted."""
-    return is_true(request, FAILED) or (is_true(request, BOOKING_EXPIRED) and not lifecycle.is_admitted(workload))
+    return meta.is_true(request, provisioning_request_pods.FAILED) or (
+        meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED) and not lifecycle.is_admitted(workload)
+    )
 
 
-def _check_from_request(case: CheckCase, request: Obj, config: ProvisioningConfig, workload: Obj) -> Check:
+def _check_from_request(case: CheckCase, request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> Check:
     check = case.check
-    if is_true(request, FAILED):
-        return _retry_or_reject(case, config, "Retrying after failure", _condition_message(request, FAILED))
-    if is_true(request, CAPACITY_REVOKED):
+    if meta.is_true(request, provisioning_request_pods.FAILED):
+        return _retry_or_reject(
+            case, config, "Retrying after failure", _condition_message(request, provisioning_request_pods.FAILED)
+        )
+    if meta.is_true(request, provisioning_request_pods.CAPACITY_REVOKED):
         if not lifecycle.is_active(workload):
             return check
-        return {**check, "state": REJECTED, "message": _condition_message(request, CAPACITY_REVOKED)}
-    if is_true(request, BOOKING_EXPIRED):
+        return {
+            **check,
+            "state": REJECTED,
+            "message": _condition_message(request, provisioning_request_pods.CAPACITY_REVOKED),
+        }
+    if meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED):
         if lifecycle.is_admitted(workload):
             return check
         return _retry_or_reject(
-            case, config, "Retrying after booking expired", _condition_message(request, BOOKING_EXPIRED)
+            case,
+            config,
+            "Retrying after booking expired",
+            _condition_message(request, provisioning_request_pods.BOOKING_EXPIRED),
         )
-    if is_true(request, PROVISIONED):
+    if meta.is_true(request, provisioning_request_pods.PROVISIONED):
         if check["state"] == READY:
             return check
         updates = _pod_set_updates(case, request, config)
-        return {**check, "state": READY, "message": _condition_message(request, PROVISIONED), "podSetUpdates": updates}
-    if is_true(request, ACCEPTED):
-        condition = find_condition(request, PROVISIONED)
+        return {
+            **check,
+            "state": READY,
+            "message": _condition_message(request, provisioning_request_pods.PROVISIONED),
+            "podSetUpdates": updates,
+        }
+    if meta.is_true(request, provisioning_request_pods.ACCEPTED):
+        condition = meta.find_condition(request, provisioning_request_pods.PROVISIONED)
         return check if condition is None else {**check, "state": PENDING, "message": condition.get("message", "")}
     return {**check, "state": PENDING, "message": ""}
 
@@ -259,7 +258,7 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, mess
     return {**updated, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
 
 
-def _pod_set_updates(case: CheckCase, request: Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
+def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
     """Return the pod set updates of a check, which make the pods consume the provisioned capacity."""
     name = request["metadata"]["name"]
     templates = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
@@ -285,8 +284,8 @@ def _without_pod_set_updates(check: Check) -> Check:
     return {field: value for field, value in check.items() if field != "podSetUpdates"}
 
 
-def _condition_message(request: Obj, kind: str) -> str:
-    condition = find_condition(request, kind)
+def _condition_message(request: meta.Obj, kind: str) -> str:
+    condition = meta.find_condition(request, kind)
     return "" if condition is None else str(condition.get("message", ""))
 
 
@@ -306,7 +305,7 @@ class ProvisioningController:
         self._checks = ConfigUsers()
         self._workloads = CheckUsers()
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of the Workloads that a changed Workload, request, check or config affects."""
         match event.key.kind:
             case scheme.WORKLOAD:
@@ -320,7 +319,7 @@ class ProvisioningController:
             case _:
                 return [key for check in self._checks.of(event.key.name) for key in self._workloads.of(check)]
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update a Workload's checks from their requests, then delete unneeded or create missing requests."""
         workload = reader.get(key)
         if workload is None:
@@ -330,7 +329,7 @@ class ProvisioningController:
             return ReconcileResult(_delete_writes([obj for obj in owned if _is_created_here(obj)]))
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
-        requests = [obj for obj in owned if group_kind(obj) == scheme.PROVISIONING_REQUEST]
+        requests = [obj for obj in owned if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
         cases = _check_cases(workload, requests, reader)
         outcome = _update_checks(workload, cases, now)
         used = [case.request["metadata"]["name"] for case in cases if case.request is not None]
@@ -342,22 +341,22 @@ class ProvisioningController:
         return outcome
 
 
-def _is_created_here(obj: Obj) -> bool:
+def _is_created_here(obj: meta.Obj) -> bool:
     """Report whether an object is a ProvisioningRequest, or a pod template that this controller created."""
-    kind, labels = group_kind(obj), obj["metadata"].get("labels") or {}
+    kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
 
-def _delete_writes(objects: Sequence[Obj]) -> list[Write]:
+def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
     present = [obj for obj in objects if "deletionTimestamp" not in obj["metadata"]]
-    return [Delete(key_of(obj), uid=obj["metadata"]["uid"]) for obj in present]
+    return [Delete(meta.key_of(obj), uid=obj["metadata"]["uid"]) for obj in present]
 
 
-def _check_cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[CheckCase]:
+def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
     """Return the admission checks of a Workload that this controller answers, with config and latest request."""
     cases = []
     for check in lifecycle.checks_of(workload):
-        obj = reader.get(Key(scheme.ADMISSION_CHECK, "", check["name"]))
+        obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
         if obj is None or obj["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             continue
         config_or_error = find_config(obj, reader)
@@ -369,10 +368,10 @@ def _check_cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list
 
 
 def _latest_request(
-    requests: Sequence[Obj], workload: Obj, check: str, config: ProvisioningConfig | None
-) -> tuple[Obj | None, int]:
+    requests: Sequence[meta.Obj], workload: meta.Obj, check: str, config: ProvisioningConfig | None
+) -> tuple[meta.Obj | None, int]:
     """Return the request of the latest attempt that matches the config, and that attempt's number (0 if none)."""
-    latest: Obj | None = None
+    latest: meta.Obj | None = None
     last = 0
     for request in requests:
         attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check)
@@ -381,7 +380,7 @@ def _latest_request(
     return latest, last
 
 
-def _update_checks(workload: Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
+def _update_checks(workload: meta.Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
     """Return the status write and Events for the changed admission checks of a Workload."""
     outcome, updated = ReconcileResult(), workload
     for case in cases:
@@ -390,7 +389,7 @@ def _update_checks(workload: Obj, cases: Sequence[CheckCase], now: Instant) -> R
         if new["state"] != old["state"]:
             message = f"Admission check {new['name']} updated state from {old['state']} to {new['state']}"
             message += f" with message: {new['message']}" if new["message"] else ""
-            outcome.events.append(EventRecord(key_of(workload), "Normal", "AdmissionCheckUpdated", message))
+            outcome.events.append(EventRecord(meta.key_of(workload), "Normal", "AdmissionCheckUpdated", message))
     if updated is not workload:
         outcome.writes.append(UpdateStatus(updated))
     return outcome
@@ -399,7 +398,7 @@ def _update_checks(workload: Obj, cases: Sequence[CheckCase], now: Instant) -> R
 class _RequestCreator:
     """Creates the ProvisioningRequests and pod templates of a Workload in one reconcile."""
 
-    def __init__(self, workload: Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def __init__(self, workload: meta.Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         self._workload = workload
         self._reader = reader
         self._current_object = now
@@ -428,7 +427,7 @@ class _RequestCreator:
         name = request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
         writes: list[Write] = []
         for group in case.groups:
-            key = Key(
+            key = meta.Key(
                 scheme.POD_TEMPLATE, self._workload["metadata"].get("namespace", ""), template_name(name, group.name)
             )
             try:
@@ -444,7 +443,7 @@ class _RequestCreator:
         message = f'Created ProvisioningRequest: "{name}"'
         self._outcome.events.append(self._event("Normal", "ProvisioningRequestCreated", message))
 
-    def _template_writes(self, key: Key, group: TemplateGroup) -> list[Write] | None:
+    def _template_writes(self, key: meta.Key, group: TemplateGroup) -> list[Write] | None:
         """Return the writes that create or replace a pod template; None while an assigned flavor is missing."""
         injection = flavor_injection(group.assignment, group.pod_set, self._flavor)
         if injection is None:
@@ -458,23 +457,23 @@ class _RequestCreator:
             return []
         return [Delete(key), Create(template)]
 
-    def _flavor(self, name: str) -> Obj | None:
-        return self._reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
+    def _flavor(self, name: str) -> meta.Obj | None:
+        return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _report_failure(self, case: CheckCase, message: str) -> None:
         """Set the check's message to the reason why no request can be created, with an Event if it changed."""
         updated = lifecycle.with_check(
-            self._workload, {**case.check, "message": truncate_message(message)}, self._current_object
+            self._workload, {**case.check, "message": meta.truncate_message(message)}, self._current_object
         )
         if updated is not self._workload:
             self._outcome.writes.append(UpdateStatus(updated))
             self._outcome.events.append(self._event("Warning", "FailedCreate", message))
 
-    def _transfer_templates(self, request: Obj) -> None:
+    def _transfer_templates(self, request: meta.Obj) -> None:
         """Transfer the ownership of a request's pod templates from the Workload to the request."""
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
-            template = self._reader.get(Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))
+            template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))
             if (
                 template is not None
                 and (transferred := with_request_owner(template, self._workload, request)) is not template
@@ -482,4 +481,4 @@ class _RequestCreator:
                 self._outcome.writes.append(Update(transferred))
 
     def _event(self, kind: str, reason: str, message: str) -> EventRecord:
-        return EventRecord(key_of(self._workload), kind, reason, message)
+        return EventRecord(meta.key_of(self._workload), kind, reason, message)

@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    canonical_quantity,
-    controller_of,
-    controller_reference,
-    with_metadata,
-    with_path,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
 from batchyard.base.instant import SECOND, Duration
 from batchyard.interfaces.client import Reader
@@ -55,18 +46,18 @@ class InvalidConfig(NamedTuple):
     message: str
 
 
-def find_config(check: Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
+def find_config(check: meta.Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
     """Return the config that an AdmissionCheck references, or why it cannot be used."""
     name = config_name(check)
     if isinstance(name, InvalidConfig):
         return name
-    config_object = reader.get(Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
+    config_object = reader.get(meta.Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
     if config_object is None:
         return InvalidConfig(f'{scheme.PROVISIONING_REQUEST_CONFIG} "{name}" not found')
     return _parse_config(config_object["spec"])
 
 
-def config_name(check: Obj) -> str | InvalidConfig:
+def config_name(check: meta.Obj) -> str | InvalidConfig:
     """Return the name of the config that an AdmissionCheck references, or why the reference is invalid."""
     reference = check["spec"].get("parameters")
     if reference is None:
@@ -120,7 +111,7 @@ class TemplateGroup:
         return str(self.pod_set["name"])
 
 
-def groups_needing_capacity(workload: Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
+def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
     """Return the groups of a Workload's pod sets that need capacity, merged by the config's merge policy."""
     groups: list[TemplateGroup] = []
     for pod_set, assignment in _admitted_pod_sets(workload):
@@ -136,7 +127,7 @@ def groups_needing_capacity(workload: Obj, config: ProvisioningConfig) -> list[T
     return groups
 
 
-def _admitted_pod_sets(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
+def _admitted_pod_sets(workload: meta.Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
     """Yield the admitted pod sets of a Workload with their assignments."""
     assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
@@ -177,7 +168,7 @@ def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
 
 def _canonical_requests(container: Mapping[str, Any]) -> dict[str, str]:
     requests = (container.get("resources") or _NOTHING).get("requests") or _NOTHING
-    return {name: canonical_quantity(amount) for name, amount in requests.items()}
+    return {name: meta.canonical_quantity(amount) for name, amount in requests.items()}
 
 
 def _pod_spec(pod_set: PodSet) -> Mapping[str, Any]:
@@ -225,7 +216,7 @@ _LABELS: Final = {well_known.MANAGED: "true"}
 
 
 def provisioning_request(
-    workload: Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
+    workload: meta.Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
 ) -> dict[str, Any]:
     """Return the ProvisioningRequest object for these groups of a Workload's pod sets."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
@@ -241,12 +232,12 @@ def provisioning_request(
     }
 
 
-def pod_template(workload: Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
+def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
     """Return the PodTemplate object of a group with its flavors applied; raise InvalidPodSetInfo on a conflict."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
-            template = with_path(
+            template = meta.with_path(
                 template, ("spec", kind), [_with_default_requests(container) for container in containers]
             )
     return {
@@ -257,7 +248,7 @@ def pod_template(workload: Obj, name: str, group: TemplateGroup, injection: PodS
     }
 
 
-def matches_config(request: Obj, config: ProvisioningConfig, workload: Obj) -> bool:
+def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
     """Report whether a ProvisioningRequest matches the config, except for parameters that the Workload overrides."""
     spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
@@ -267,32 +258,32 @@ def matches_config(request: Obj, config: ProvisioningConfig, workload: Obj) -> b
     return has_same_parameters and bool(spec["provisioningClassName"] == config.class_name)
 
 
-def is_controlled_by(obj: Obj, owner: Obj) -> bool:
+def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
     """Report whether the controller reference of an object points to this owner."""
-    reference = controller_of(obj)
+    reference = meta.controller_of(obj)
     return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
 
 
-def with_request_owner(template: Obj, workload: Obj, request: Obj) -> Obj:
+def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj) -> meta.Obj:
     """Return a pod template with the request as owner instead of the Workload; unchanged without that owner."""
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]
     other_owners = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
-    return with_metadata(template, ownerReferences=[*other_owners, controller_reference(request)])
+    return meta.with_metadata(template, ownerReferences=[*other_owners, meta.controller_reference(request)])
 
 
-def _owned_metadata(workload: Obj, name: str) -> dict[str, Any]:
+def _owned_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
     return {
         "name": name,
         "namespace": namespace,
         "labels": _LABELS,
-        "ownerReferences": [controller_reference(workload)],
+        "ownerReferences": [meta.controller_reference(workload)],
     }
 
 
-def _annotated_parameters(workload: Obj) -> dict[str, str]:
+def _annotated_parameters(workload: meta.Obj) -> dict[str, str]:
     """Return the provisioning parameters in a Workload's annotations, which override those of the config."""
     annotations = workload["metadata"].get("annotations") or {}
     prefix = well_known.PROVISIONING_PREFIX

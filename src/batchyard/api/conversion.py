@@ -11,19 +11,7 @@ from functools import cache
 from operator import is_
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import scheme
-from batchyard.api.kueue_conversion import (
-    ADMISSION_CHECK_PARTS,
-    CLUSTER_QUEUE_PARTS,
-    COHORT_PARTS,
-    LOCAL_QUEUE_PARTS,
-    MULTI_KUEUE_CLUSTER_PARTS,
-    MULTI_KUEUE_CONFIG_PARTS,
-    WORKLOAD_PARTS,
-    ConversionPart,
-    convert_parts,
-    reverse_part,
-)
+from batchyard.api import kueue_conversion, scheme
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scope, load_scope_for_kind
 from batchyard.api.times import format_time, parse_time
@@ -72,16 +60,16 @@ NEW_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta2-only"
 #: API versions whose fields equal those of the storage version, each with that storage version.
 _EQUAL_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
-_PARTS: Final[Mapping[str, Sequence[ConversionPart]]] = {
-    scheme.CLUSTER_QUEUE: CLUSTER_QUEUE_PARTS,
-    scheme.COHORT: COHORT_PARTS,
-    scheme.LOCAL_QUEUE: LOCAL_QUEUE_PARTS,
-    scheme.WORKLOAD: WORKLOAD_PARTS,
-    scheme.ADMISSION_CHECK: ADMISSION_CHECK_PARTS,
-    scheme.MULTI_KUEUE_CONFIG: MULTI_KUEUE_CONFIG_PARTS,
-    scheme.MULTI_KUEUE_CLUSTER: MULTI_KUEUE_CLUSTER_PARTS,
+_PARTS: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
+    scheme.CLUSTER_QUEUE: kueue_conversion.CLUSTER_QUEUE_PARTS,
+    scheme.COHORT: kueue_conversion.COHORT_PARTS,
+    scheme.LOCAL_QUEUE: kueue_conversion.LOCAL_QUEUE_PARTS,
+    scheme.WORKLOAD: kueue_conversion.WORKLOAD_PARTS,
+    scheme.ADMISSION_CHECK: kueue_conversion.ADMISSION_CHECK_PARTS,
+    scheme.MULTI_KUEUE_CONFIG: kueue_conversion.MULTI_KUEUE_CONFIG_PARTS,
+    scheme.MULTI_KUEUE_CLUSTER: kueue_conversion.MULTI_KUEUE_CLUSTER_PARTS,
 }
-_REVERSED_PARTS: Final = {kind: tuple(map(reverse_part, parts)) for kind, parts in _PARTS.items()}
+_REVERSED_PARTS: Final = {kind: tuple(map(kueue_conversion.reverse_part, parts)) for kind, parts in _PARTS.items()}
 
 
 def to_storage(obj: Obj) -> dict[str, Any]:
@@ -93,7 +81,7 @@ def to_storage(obj: Obj) -> dict[str, Any]:
         return convert_configuration_to_storage(obj)
     if version != OLD_API_VERSION:
         return obj if isinstance(obj, dict) else dict(obj)
-    converted_obj = convert_parts(
+    converted_obj = kueue_conversion.convert_parts(
         obj, _PARTS.get(group_kind(obj), ()), restored_from=NEW_ONLY_ANNOTATION, saved_to=OLD_ONLY_ANNOTATION
     )
     return {**converted_obj, "apiVersion": STORAGE_API_VERSION}
@@ -107,7 +95,7 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
         return {**obj, "apiVersion": api_version}
     if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
-    converted_obj = convert_parts(
+    converted_obj = kueue_conversion.convert_parts(
         obj, _REVERSED_PARTS.get(group_kind(obj), ()), restored_from=OLD_ONLY_ANNOTATION, saved_to=NEW_ONLY_ANNOTATION
     )
     return {**converted_obj, "apiVersion": OLD_API_VERSION}

@@ -12,15 +12,8 @@ import msgspec
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scope, load_scope_for_kind
+from batchyard.apiserver import request
 from batchyard.apiserver.json_patch import apply_json_patch
-from batchyard.apiserver.request import (
-    APPLY_PATCH,
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_MERGE_PATCH,
-    StatusError,
-    bad_request,
-)
 
 # --- merge schema ---
 #
@@ -221,7 +214,7 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
             return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
         case "delete":
             return {}
-    raise bad_request(f"unknown patch type: {patch[_DIRECTIVE]} in map: {dict(patch)}")
+    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE]} in map: {dict(patch)}")
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,16 +222,16 @@ def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
     retained = patch[_RETAIN_KEYS]
     changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
     if not isinstance(retained, list):
-        raise bad_request("invalid patch format of retainKeys")
+        raise request.bad_request("invalid patch format of retainKeys")
     names = frozenset(name for name in retained if isinstance(name, str))
     if not names.issuperset(changed_fields):
-        raise bad_request("invalid patch format of retainKeys")
+        raise request.bad_request("invalid patch format of retainKeys")
     return {name: child for name, child in value.items() if name in names}
 
 
 def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None:
     if not isinstance(removed_values, list):
-        raise bad_request("invalid patch format of primitive list")
+        raise request.bad_request("invalid patch format of primitive list")
     if isinstance(result.get(name), list):
         encoded_values = frozenset(map(_encode, removed_values))
         result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
@@ -258,13 +251,13 @@ def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, o
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*items, *patch)):
-        raise StatusError(422, "Invalid", "lists of lists are not supported")
+        raise request.StatusError(422, "Invalid", "lists of lists are not supported")
     if order is not None:
         _check_order(order, patch, key)
     if key:
         patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item)
     elif any(isinstance(item, Mapping) for item in patch):
-        raise bad_request("cannot merge lists without merge key")
+        raise request.bad_request("cannot merge lists without merge key")
     else:
         patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
     return _order_items(merged_items, patch_items if order is None else order, items, key)
@@ -291,12 +284,12 @@ def _merge_items(
 
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
-        raise bad_request(f"an item of a list with a merge key is not an object: {item}")
+        raise request.bad_request(f"an item of a list with a merge key is not an object: {item}")
     directive = item.get(_DIRECTIVE)
     if directive == "merge":
-        raise bad_request("merging lists cannot yet be specified in the patch")
+        raise request.bad_request("merging lists cannot yet be specified in the patch")
     if directive not in (None, "replace", "delete"):
-        raise bad_request(f"unknown patch type: {directive} in map: {dict(item)}")
+        raise request.bad_request(f"unknown patch type: {directive} in map: {dict(item)}")
     return directive
 
 
@@ -305,19 +298,19 @@ def _key_of(item: Any, key: str) -> Any:
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
-        raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+        raise request.bad_request(f"map: {item} does not contain declared merge key: {key}")
     return item[key]
 
 
 def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
     """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
     if not isinstance(order, list):
-        raise bad_request("invalid patch format of setElementOrder list")
+        raise request.bad_request("invalid patch format of setElementOrder list")
     ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
     if patch and order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
         message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{order}\n"
-        raise bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
+        raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
 
 def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
@@ -374,20 +367,25 @@ def apply_merge_patch(value: Any, patch: Any) -> Any:
 
 def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
     """Apply a patch of any media type to an object. Raises StatusError if it cannot be applied."""
-    if content_type == JSON_PATCH:
+    if content_type == request.JSON_PATCH:
         return apply_json_patch(obj, patch)
     if not isinstance(patch, Mapping):
-        raise bad_request("a merge patch must be an object")
+        raise request.bad_request("a merge patch must be an object")
     return (
         apply_merge_patch(obj, patch)
-        if content_type == MERGE_PATCH
+        if content_type == request.MERGE_PATCH
         else apply_strategic_merge_patch(obj, patch, merge_schema)
     )
 
 
 def patch_media_types(*, strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    return [JSON_PATCH, MERGE_PATCH, *([STRATEGIC_MERGE_PATCH] if strategic else []), APPLY_PATCH]
+    return [
+        request.JSON_PATCH,
+        request.MERGE_PATCH,
+        *([request.STRATEGIC_MERGE_PATCH] if strategic else []),
+        request.APPLY_PATCH,
+    ]
 
 
 def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
@@ -395,4 +393,6 @@ def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
     accepted = patch_media_types(strategic=strategic)
     if content_type not in accepted:
         message = f"accepted media types include: {', '.join(accepted)}"
-        raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}")
+        raise request.StatusError(
+            415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}"
+        )

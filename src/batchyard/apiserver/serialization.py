@@ -13,19 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from batchyard.api import yaml_documents
 from batchyard.api.conversion import cut_metadata_times_to_seconds
 from batchyard.api.errors import InvalidObject
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.printing import Column
-from batchyard.api.yaml_documents import (
-    FAULTS_MAX,
-    NESTING_MAX,
-    VALUES_MAX,
-    nesting_depth,
-    read_documents,
-    remove_json_strings,
-)
 from batchyard.apiserver.patch import MergeSchema
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decode_protobuf_object
 from batchyard.apiserver.request import (
@@ -92,7 +85,12 @@ def read_json(body: bytes) -> RequestBody:
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return RequestBody(value)
     return RequestBody(
-        value, tuple(islice(_duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), ""), FAULTS_MAX))
+        value,
+        tuple(
+            islice(
+                _duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), ""), yaml_documents.FAULTS_MAX
+            )
+        ),
     )
 
 
@@ -101,7 +99,9 @@ def read_yaml(body: bytes) -> RequestBody:
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
-        documents = list(islice(read_documents(body.decode(), VALUES_MAX), _DOCUMENTS_MAX))
+        documents = list(
+            islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX)
+        )
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
     if len(documents) != 1:
@@ -134,19 +134,21 @@ def check_size(body: bytes) -> None:
     that bound is too high, characters inside strings are excluded.
     """
     openings = body.count(b"[") + body.count(b"{")
-    if openings <= NESTING_MAX and openings + body.count(b",") <= VALUES_MAX:
+    if openings <= yaml_documents.NESTING_MAX and openings + body.count(b",") <= yaml_documents.VALUES_MAX:
         return
-    if body.count(b'"') - body.count(b'\\"') > 4 * VALUES_MAX:
+    if body.count(b'"') - body.count(b'\\"') > 4 * yaml_documents.VALUES_MAX:
         raise _too_many_values()
-    unquoted = remove_json_strings(body)
-    if unquoted.count(b"[") + unquoted.count(b"{") + unquoted.count(b",") > VALUES_MAX:
+    unquoted = yaml_documents.remove_json_strings(body)
+    if unquoted.count(b"[") + unquoted.count(b"{") + unquoted.count(b",") > yaml_documents.VALUES_MAX:
         raise _too_many_values()
-    if nesting_depth(unquoted) > NESTING_MAX:
-        raise bad_request(f"the request body is nested more than {NESTING_MAX} levels deep")
+    if yaml_documents.nesting_depth(unquoted) > yaml_documents.NESTING_MAX:
+        raise bad_request(f"the request body is nested more than {yaml_documents.NESTING_MAX} levels deep")
 
 
 def _too_many_values() -> StatusError:
-    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {VALUES_MAX} values")
+    return StatusError(
+        413, "RequestEntityTooLarge", f"Request entity too large: limit is {yaml_documents.VALUES_MAX} values"
+    )
 
 
 def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def _prune_mapping(
     for name, child in value.items():
         if not merge_schema.allows_field(name):
             is_unchanged = False
-            if len(faults) < FAULTS_MAX:
+            if len(faults) < yaml_documents.FAULTS_MAX:
                 faults.append(f'unknown field "{path}{name}"')
             continue
         pruned_fields[name] = _prune_value(child, merge_schema.field_schema(name), f"{path}{name}.", faults)

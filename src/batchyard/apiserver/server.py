@@ -10,15 +10,8 @@ from batchyard.api.times import format_micro_time
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
+from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
-from batchyard.apiserver.handlers.write import (
-    INLINE_BODY_MAX,
-    PREPARE_ATTEMPTS_MAX,
-    WriteExecutor,
-    WriteHandler,
-    decode_prepared_write,
-    encode_prepared_write,
-)
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.request import (
     NO_SUCH_PATH,
@@ -134,7 +127,7 @@ class ApiServer:
         access: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
-        self._write_handler = WriteHandler(objects, now)
+        self._write_handler = write.WriteHandler(objects, now)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = access
@@ -144,7 +137,7 @@ class ApiServer:
         self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._forecast_dry_run: DryRunForecast | None = None
-        self._write_executor: WriteExecutor | None = None
+        self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
     def add_document(self, path: str, document: Callable[[], Any]) -> None:
@@ -163,7 +156,7 @@ class ApiServer:
         """Set the function that adds predicted effects to the responses to dry runs of queue objects."""
         self._forecast_dry_run = forecast_dry_run
 
-    def set_write_executor(self, executor: WriteExecutor) -> None:
+    def set_write_executor(self, executor: write.WriteExecutor) -> None:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
@@ -247,19 +240,22 @@ class ApiServer:
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
-        if len(request.body) > INLINE_BODY_MAX:
+        if len(request.body) > write.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
 
     def _prepare_with_executor(
-        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: WriteExecutor
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
         """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
-        user, work = request.user, partial(encode_prepared_write, partial(self._write_handler.prepare, request, path))
+        user, work = (
+            request.user,
+            partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path)),
+        )
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                answer = self._store_prepared(encoded_write, path, is_last=attempt == PREPARE_ATTEMPTS_MAX)
+                answer = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if answer is None:
                     executor.ask(user, work, partial(finish, respond, attempt + 1))
                 else:
@@ -278,7 +274,7 @@ class ApiServer:
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
     ) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = decode_prepared_write(encoded_write)
+        prepared = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared, path):
             answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
             assert isinstance(answer, Response), "the response to a write must be a Response"
@@ -316,8 +312,8 @@ class ApiServer:
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     """Raise StatusError for a large body on a path that does not store an object."""
     is_object = path is not None and path.answer is None and request.method != "DELETE"
-    if len(request.body) > INLINE_BODY_MAX and not is_object:
-        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {INLINE_BODY_MAX}")
+    if len(request.body) > write.INLINE_BODY_MAX and not is_object:
+        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {write.INLINE_BODY_MAX}")
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:

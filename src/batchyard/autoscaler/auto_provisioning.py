@@ -18,15 +18,9 @@ from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, kinds_of
 from batchyard.base import fnv1a_64
+from batchyard.cloud import cluster_objects
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.pool_properties import chips_in
-from batchyard.cloud.cluster_objects import (
-    SPOT_TAINT,
-    NodeRequirements,
-    UnsatisfiableRequirements,
-    node_requirements_of,
-    run_duration_fault,
-)
 
 #: Maximum size of an auto-provisioned pool in a zone.
 SIZE_MAX: Final = 1000
@@ -55,10 +49,10 @@ class NodeAutoProvisioner:
 
     def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best new pool for each distinct set of node requirements among the pods."""
-        pods_by_requirements: dict[NodeRequirements, list[PodView]] = {}
+        pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
             requirements = self.requirements(pod)
-            if isinstance(requirements, NodeRequirements):
+            if isinstance(requirements, cluster_objects.NodeRequirements):
                 pods_by_requirements.setdefault(requirements, []).append(pod)
         best_options = []
         for requirements, matching_pods in pods_by_requirements.items():
@@ -76,7 +70,7 @@ class NodeAutoProvisioner:
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
         """Return why no new pool helps a pod: an invalid requirement, or each reason with its number of groups."""
         requirements = self.requirements(pod)
-        if isinstance(requirements, UnsatisfiableRequirements):
+        if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements.why
         reasons = [
             reason
@@ -86,22 +80,26 @@ class NodeAutoProvisioner:
         ]
         return format_reasons(reasons) or "no node pool can be made for it"
 
-    def requirements(self, pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
+    def requirements(
+        self, pod: PodView
+    ) -> cluster_objects.NodeRequirements | cluster_objects.UnsatisfiableRequirements:
         """Return the node requirements of a pod, or why no new pool can satisfy them."""
-        requirements = node_requirements_of(pod)
-        if isinstance(requirements, UnsatisfiableRequirements):
+        requirements = cluster_objects.node_requirements_of(pod)
+        if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements
         if self._provisioning:
             requirements = requirements._replace(provisioning=self._provisioning)
         if requirements.resource and not self._accelerators(requirements):
             kind = requirements.resource.rpartition("/")[2].upper()
-            return UnsatisfiableRequirements(f'{kind} type "{requirements.accelerator}" doesn\'t have a limit defined')
+            return cluster_objects.UnsatisfiableRequirements(
+                f'{kind} type "{requirements.accelerator}" doesn\'t have a limit defined'
+            )
         if requirements.reservation and not self._find_reservations(requirements):
-            return UnsatisfiableRequirements(f'reservation "{requirements.reservation}" not found')
-        fault = run_duration_fault(requirements.max_run_seconds, requirements.provisioning)
-        return UnsatisfiableRequirements(fault) if fault else requirements
+            return cluster_objects.UnsatisfiableRequirements(f'reservation "{requirements.reservation}" not found')
+        fault = cluster_objects.run_duration_fault(requirements.max_run_seconds, requirements.provisioning)
+        return cluster_objects.UnsatisfiableRequirements(fault) if fault else requirements
 
-    def _accelerators(self, requirements: NodeRequirements) -> list[str]:
+    def _accelerators(self, requirements: cluster_objects.NodeRequirements) -> list[str]:
         """Return the accelerator types that the requirements and the cluster limits allow."""
         if requirements.accelerator:
             return [requirements.accelerator] if requirements.accelerator in self._limited_resources else []
@@ -109,20 +107,26 @@ class NodeAutoProvisioner:
 
     # --- candidates ---
 
-    def _candidates(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _candidates(
+        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
+    ) -> Iterator[Sequence[NodeGroup]]:
         """Yield the groups of each possible pool that can grow."""
         for groups in self._pools(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _pools(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _pools(
+        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
+    ) -> Iterator[Sequence[NodeGroup]]:
         """Yield the groups of each possible pool, including spot pools if the pods tolerate spot."""
         yield from self._pools_of(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
             yield from self._pools_of(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of(self, requirements: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _pools_of(
+        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
+    ) -> Iterator[Sequence[NodeGroup]]:
         """Yield the possible pools of one provisioning model; some requirements restrict a pool to one zone."""
         for machine, devices in self._machines(requirements):
             spec = self._spec(requirements, machine, devices)
@@ -138,7 +142,7 @@ class NodeAutoProvisioner:
     def _can_grow(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
-    def _machines(self, requirements: NodeRequirements) -> list[tuple[MachineType, int]]:
+    def _machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
         """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
         reserved_types = [row["machineType"] for row in self._find_reservations(requirements)]
         reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_types]
@@ -158,18 +162,18 @@ class NodeAutoProvisioner:
         minimum = min([count for _, _, count in candidates], default=0)
         return [(machine, attached) for machine, attached, count in candidates if count == minimum]
 
-    def _zones(self, requirements: NodeRequirements) -> Sequence[str]:
+    def _zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
         return [row["zone"] for row in self._find_reservations(requirements)] or zones
 
-    def _find_reservations(self, requirements: NodeRequirements) -> Sequence[Mapping[str, Any]]:
+    def _find_reservations(self, requirements: cluster_objects.NodeRequirements) -> Sequence[Mapping[str, Any]]:
         """Return the requested reservation in a list; empty if it does not exist."""
         entries: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
         return [row for row in entries if row["name"] == requirements.reservation]
 
     # --- the pool ---
 
-    def _spec(self, requirements: NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
+    def _spec(self, requirements: cluster_objects.NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
         """Return the spec of a pool of these machines; None if the TPU topology is impossible."""
         size_max = SIZE_MAX
         spec: Spec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
@@ -191,7 +195,7 @@ class NodeAutoProvisioner:
             spec["maxRunDuration"] = f"{requirements.max_run_seconds}s"
         policy = "BALANCED" if requirements.provisioning == "standard" else "ANY"
         spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": policy}
-        taints = [*requirements.taints, *([SPOT_TAINT] if requirements.provisioning == "spot" else [])]
+        taints = [*requirements.taints, *([cluster_objects.SPOT_TAINT] if requirements.provisioning == "spot" else [])]
         labels_and_taints = {"labels": dict(requirements.labels), "taints": [taint._asdict() for taint in taints]}
         return {
             **spec,
@@ -199,7 +203,9 @@ class NodeAutoProvisioner:
             "autoProvisioned": True,
         }
 
-    def _name(self, requirements: NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
+    def _name(
+        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp
+    ) -> str:
         """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
         in_use = {group.pool for group in scale_up.fleet.groups}
         if requirements.placement_group:
@@ -242,7 +248,7 @@ def shorten_machine_type(machine_type: str) -> str:
     return machine_type[excess:]
 
 
-def _is_allowed(machine: MachineType, requirements: NodeRequirements) -> bool:
+def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirements) -> bool:
     """Report whether the requirements allow a machine type."""
     if requirements.machine_type:
         return machine.name == requirements.machine_type
@@ -255,7 +261,9 @@ def _is_allowed(machine: MachineType, requirements: NodeRequirements) -> bool:
     )
 
 
-def _has_accelerators(machine: MachineType, requirements: NodeRequirements, types: Sequence[str]) -> bool:
+def _has_accelerators(
+    machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]
+) -> bool:
     """Report whether a machine has the accelerators: at least as many GPUs, or exactly as many TPU chips."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:

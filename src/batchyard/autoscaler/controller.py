@@ -10,21 +10,11 @@ from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import grace_period
 from batchyard.api.views.pods import DISRUPTION_BY_EVICTION, PodView, is_terminating, with_disruption
+from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.index import KINDS, Failures, NodeFacts, ScalingIndex
 from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_staying
-from batchyard.autoscaler.node_groups import (
-    DRAIN_MAX,
-    DRAIN_TIME,
-    GRACE_MAX,
-    PARALLEL_MAX,
-    UNREADY_TIME,
-    YOUNG,
-    YOUNG_ACCELERATED,
-    ClusterLimits,
-    NodeGroup,
-)
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
     PROVISIONED,
@@ -106,7 +96,7 @@ class Candidate(NamedTuple):
     """A node that may be removed, with its group and readiness."""
 
     name: str
-    group: NodeGroup
+    group: node_groups.NodeGroup
     is_ready: bool
     #: The time since when the node is unneeded, if known.
     since: Instant | None
@@ -134,7 +124,7 @@ class ScaleDown:
         self,
         nodes: ClusterSnapshot,
         fleet: NodeGroupsState,
-        limits: ClusterLimits,
+        limits: node_groups.ClusterLimits,
         loop_context: LoopContext,
         drain_of: DrainOf,
     ) -> None:
@@ -189,7 +179,7 @@ class ScaleDown:
         node = self._nodes.get(candidate.name)
         return candidate.since is None, node is not None and bool(node.pods), candidate.name
 
-    def _is_underused(self, node: NodeInfo, group: NodeGroup) -> bool:
+    def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
         resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         threshold = self._loop_context.settings.utilization_threshold
@@ -227,7 +217,7 @@ class ScaleDown:
     def _is_due(self, candidate: Candidate) -> bool:
         """Report whether the node has been unneeded for long enough."""
         since = self._loop_context.now if candidate.since is None else candidate.since
-        wait = self._loop_context.settings.patience.unneeded if candidate.is_ready else UNREADY_TIME
+        wait = self._loop_context.settings.patience.unneeded if candidate.is_ready else node_groups.UNREADY_TIME
         if since + wait > self._loop_context.now:
             self.removals.requeue_by(since + wait)
             return False
@@ -235,8 +225,8 @@ class ScaleDown:
 
     def _remove_due(self, due_candidates: Sequence[Candidate], draining: int) -> None:
         """Remove complete slices first, then empty nodes, then other nodes, within the limits of one loop."""
-        budget, drain_budget = PARALLEL_MAX - draining, DRAIN_MAX - draining
-        slices: dict[NodeGroup, list[Candidate]] = {}
+        budget, drain_budget = node_groups.PARALLEL_MAX - draining, node_groups.DRAIN_MAX - draining
+        slices: dict[node_groups.NodeGroup, list[Candidate]] = {}
         single: list[Candidate] = []
         for candidate in due_candidates:
             (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single).append(candidate)
@@ -255,7 +245,7 @@ class ScaleDown:
                 budget -= 1
                 drain_budget -= not is_empty
 
-    def _may_shrink(self, group: NodeGroup) -> bool:
+    def _may_shrink(self, group: node_groups.NodeGroup) -> bool:
         is_above_minimum = (
             self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
         )
@@ -316,10 +306,10 @@ class AutoscalerLoop:
 
     def _recent_pods_until(self, pods: Iterable[PodView]) -> Instant | None:
         """Return until when recently created pods are ignored so that gangs are complete; None if none is recent."""
-        delays: list[tuple[Instant, Duration]] = [(pod.created, YOUNG) for pod in pods]
+        delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.YOUNG) for pod in pods]
         delays = [min(delays)] if delays else []
         accelerated = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
-        delays += [(min(accelerated), YOUNG_ACCELERATED)] if accelerated else []
+        delays += [(min(accelerated), node_groups.YOUNG_ACCELERATED)] if accelerated else []
         until = max((created + wait for created, wait in delays), default=self._now)
         return until if until > self._now else None
 
@@ -475,7 +465,7 @@ def _drain_node(
     pods = _pods_on(name, index, reader)
     drains = [drain_of(pod, now) for pod in pods]
     moving_pods = [pod for pod, drain in zip(pods, drains, strict=True) if drain is PodDrainability.MOVES]
-    deadline = (index.facts[name].draining_since or 0) + DRAIN_TIME
+    deadline = (index.facts[name].draining_since or 0) + node_groups.DRAIN_TIME
     if PodDrainability.BLOCKS in drains or PodDrainability.WAITS in drains or (moving_pods and deadline <= now):
         outcome.writes.append(Update(untaint_staying(node)))
     elif moving_pods:
@@ -516,7 +506,7 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
 def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
-    grace = min(grace_period(pod["spec"]), GRACE_MAX)
+    grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
     outcome.writes += [
         UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, now)),
         Delete(key, grace, uid=metadata["uid"]),

@@ -16,13 +16,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.node_groups import (
-    ClusterLimits,
-    GroupName,
-    NodeGroup,
-    ScalingSettings,
-    format_exceeded_limits,
-)
+from batchyard.autoscaler import node_groups
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 #: Micro-dollars per hour for a core, a GiB of memory, and a device.
@@ -40,14 +34,14 @@ _NEW_POOL_FACTOR: Final = 2
 class ScaleUpOption:
     """A possible scale-up: new nodes of one or several similar groups, and the pods placed on them."""
 
-    groups: Sequence[NodeGroup]
+    groups: Sequence[node_groups.NodeGroup]
     #: The pods of each new node; nodes of a TPU slice may have none.
     nodes: Sequence[Sequence[PodView]]
     remaining: Sequence[PodView]
     is_new_pool: bool = False
 
     @property
-    def group(self) -> NodeGroup:
+    def group(self) -> node_groups.NodeGroup:
         """The first of the groups, as their representative."""
         return self.groups[0]
 
@@ -57,7 +51,7 @@ class ScaleUpOption:
         return [pod for pods in self.nodes for pod in pods]
 
 
-def best_option(options: Sequence[ScaleUpOption], settings: ScalingSettings) -> ScaleUpOption:
+def best_option(options: Sequence[ScaleUpOption], settings: node_groups.ScalingSettings) -> ScaleUpOption:
     """Return the option that the expander of the settings prefers; `options` must not be empty."""
     if settings.expander == "price":
         return min(options, key=_cost)
@@ -150,7 +144,7 @@ class Backoff(NamedTuple):
         return self.code in _PERMANENT_ERRORS
 
 
-def backoff_key(group: NodeGroup) -> str:
+def backoff_key(group: node_groups.NodeGroup) -> str:
     """Return the key of the node groups that share a backoff with this group."""
     zone = group.name.zone
     if not group.is_auto_provisioned:
@@ -216,20 +210,20 @@ class NodeGroupsState:
 
     def __init__(
         self,
-        groups: Iterable[NodeGroup],
-        sizes: Mapping[GroupName, int],
-        leaving: Mapping[GroupName, int],
+        groups: Iterable[node_groups.NodeGroup],
+        sizes: Mapping[node_groups.GroupName, int],
+        leaving: Mapping[node_groups.GroupName, int],
         backoffs: Mapping[str, Backoff],
     ) -> None:
-        self.groups: dict[GroupName, NodeGroup] = {}
-        self._groups_by_pool: dict[str, list[NodeGroup]] = {}
+        self.groups: dict[node_groups.GroupName, node_groups.NodeGroup] = {}
+        self._groups_by_pool: dict[str, list[node_groups.NodeGroup]] = {}
         self._sizes = dict(sizes)
         self._leaving = leaving
         self._backoffs = backoffs
         for group in groups:
             self.add(group)
 
-    def add(self, group: NodeGroup) -> None:
+    def add(self, group: node_groups.NodeGroup) -> None:
         """Add a group that exists or is planned."""
         self.groups[group.name] = group
         self._groups_by_pool.setdefault(group.name.pool, []).append(group)
@@ -239,19 +233,19 @@ class NodeGroupsState:
         for group in self._groups_by_pool.pop(pool, ()):
             del self.groups[group.name]
 
-    def pools(self) -> Sequence[Sequence[NodeGroup]]:
+    def pools(self) -> Sequence[Sequence[node_groups.NodeGroup]]:
         """Return the groups by pool."""
         return list(self._groups_by_pool.values())
 
-    def size(self, group: NodeGroup) -> int:
+    def size(self, group: node_groups.NodeGroup) -> int:
         """Return the number of machines of a group."""
         return self._sizes.get(group.name, 0)
 
-    def pool_size(self, group: NodeGroup) -> int:
+    def pool_size(self, group: node_groups.NodeGroup) -> int:
         """Return the number of machines of the group's pool."""
         return sum(map(self.size, self._groups_by_pool.get(group.name.pool, ())))
 
-    def grow(self, group: NodeGroup, count: int) -> None:
+    def grow(self, group: node_groups.NodeGroup, count: int) -> None:
         """Add `count` machines to a group; a negative count removes machines."""
         self._sizes[group.name] = self.size(group) + count
 
@@ -264,39 +258,39 @@ class NodeGroupsState:
                 total[resource] = total.get(resource, 0) + amount * size
         return total
 
-    def room(self, group: NodeGroup) -> int:
+    def room(self, group: node_groups.NodeGroup) -> int:
         """Return how many machines a group may add; a new TPU slice requires that the old one is deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._leaving.get(group.name) else group.hosts
         pool_room = group.total.maximum - self.pool_size(group)
         return max(0, min(group.size.maximum - self.size(group), pool_room))
 
-    def lack(self, group: NodeGroup) -> int:
+    def lack(self, group: node_groups.NodeGroup) -> int:
         """Return the number of missing machines of a TPU slice that was only partly requested."""
         size = self.size(group)
         is_incomplete = 0 < size < group.hosts and not self._leaving.get(group.name)
         return group.hosts - size if is_incomplete and group.is_autoscaled and group.provisioning != "queued" else 0
 
-    def backoff(self, group: NodeGroup, now: Instant) -> Backoff | None:
+    def backoff(self, group: node_groups.NodeGroup, now: Instant) -> Backoff | None:
         """Return the active backoff of a group, or None."""
         known = self._backoffs.get(backoff_key(group))
         return known if known is not None and known.until > now else None
 
-    def has_failed(self, group: NodeGroup, now: Instant) -> bool:
+    def has_failed(self, group: node_groups.NodeGroup, now: Instant) -> bool:
         """Report whether machines of the group failed recently."""
         known = self._backoffs.get(backoff_key(group))
         return known is not None and known.failed_at + RESET_AFTER > now
 
-    def obstacle(self, group: NodeGroup, limits: ClusterLimits, now: Instant) -> str:
+    def obstacle(self, group: node_groups.NodeGroup, limits: node_groups.ClusterLimits, now: Instant) -> str:
         """Return why a group cannot grow, in upstream's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
         if not self.room(group):
             return FULL
         exceeded = limits.exceeded(group.uses, group.hosts)
-        return format_exceeded_limits(exceeded) if exceeded else ""
+        return node_groups.format_exceeded_limits(exceeded) if exceeded else ""
 
-    def known_room(self, group: NodeGroup, cluster: Obj) -> int:
+    def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines the Cluster's spec guarantees for a group."""
         spec = cluster["spec"]
         bounds = [
@@ -314,11 +308,11 @@ class NodeGroupsState:
                 bounds.append((row["limit"] - self._sum(partial(_quota_usage, row["name"]))) // per_machine)
         return max(0, min(bounds, default=_MANY))
 
-    def is_known_to_have(self, groups: Sequence[NodeGroup], count: int, cluster: Obj) -> bool:
+    def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
         """Report whether the Cluster's spec guarantees `count` machines for these groups, which may share capacity."""
         new = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new})
-        increases: dict[NodeGroup, int] = {}
+        increases: dict[node_groups.NodeGroup, int] = {}
         for group in groups:
             increases[group] = min(self.known_room(group, cluster), count - sum(increases.values()))
             self.grow(group, increases[group])
@@ -328,18 +322,18 @@ class NodeGroupsState:
             del self.groups[group.name]
         return sum(increases.values()) == count
 
-    def _sum(self, value_per_machine: Callable[[NodeGroup], int]) -> int:
+    def _sum(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
         """Return the sum of a per-machine value over all machines."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 
-def _quota_usage(quota: str, group: NodeGroup) -> int:
+def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
     """Return how much one machine uses of a quota on cpus, an accelerator or a machine type."""
     uses = group.uses
     return uses["cpu"] if quota == "cpus" else int(quota == group.machine.name) or uses.get(quota, 0)
 
 
-def _applies_to(row: Mapping[str, object], group: NodeGroup) -> bool:
+def _applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
     """Report whether a capacity row applies to the machines of a group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False

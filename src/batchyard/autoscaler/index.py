@@ -11,23 +11,8 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_path
 from batchyard.api.views.node import NodeView, namespace_labels, node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.autoscaler.expander import (
-    Backoff,
-    ScaleUpFailure,
-    after_failure,
-    backoff_key,
-    read_backoffs,
-    write_backoffs,
-)
+from batchyard.autoscaler import expander, node_groups
 from batchyard.autoscaler.machines import MachineIndex, MachineRecord
-from batchyard.autoscaler.node_groups import (
-    EXPENDABLE_BELOW,
-    GroupName,
-    NodeGroup,
-    ScalingSettings,
-    groups_of,
-    settings_of,
-)
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, consumed_request, resize_request_name, state_of
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import begins_at, find_reservation
@@ -82,15 +67,15 @@ class ScalingIndex:
 
     def __init__(self) -> None:
         self.cluster: Obj | None = None
-        self.settings: ScalingSettings | None = None
+        self.settings: node_groups.ScalingSettings | None = None
         self.nodes = ClusterSnapshot()
         self.machines = MachineIndex()
         self.pools: dict[str, Obj] = {}
-        self.groups: dict[str, list[NodeGroup]] = {}
+        self.groups: dict[str, list[node_groups.NodeGroup]] = {}
         self.facts: dict[str, NodeFacts] = {}
         #: The unschedulable pods, by uid.
         self.pending: dict[str, PodView] = {}
-        self.backoffs: dict[str, Backoff] = {}
+        self.backoffs: dict[str, expander.Backoff] = {}
         #: ProvisioningRequests by key; queued requests also by the name of their ResizeRequest.
         self.requests: dict[Key, Obj] = {}
         self.by_resize_request: dict[str, Key] = {}
@@ -133,7 +118,7 @@ class ScalingIndex:
         """Report whether a ResizeRequest for the pool is open."""
         return pool in self._pool_by_resize_request.values()
 
-    def all_groups(self) -> Iterable[NodeGroup]:
+    def all_groups(self) -> Iterable[node_groups.NodeGroup]:
         """Return the groups of all pools."""
         return [group for groups in self.groups.values() for group in groups]
 
@@ -165,7 +150,7 @@ class ScalingIndex:
 
     def _on_cluster(self, event: WatchEvent) -> bool:
         self.cluster = None if event.type is _DELETED else event.obj
-        self.settings = None if self.cluster is None else settings_of(self.cluster)
+        self.settings = None if self.cluster is None else node_groups.settings_of(self.cluster)
         for name, pool in self.pools.items():
             self._set_groups(name, pool)
         return True
@@ -184,7 +169,7 @@ class ScalingIndex:
 
     def _set_groups(self, name: str, pool: Obj) -> None:
         is_gone = self.cluster is None or _is_leaving(pool)
-        self.groups[name] = [] if is_gone or self.cluster is None else groups_of(pool, self.cluster)
+        self.groups[name] = [] if is_gone or self.cluster is None else node_groups.groups_of(pool, self.cluster)
 
     def _on_instance(self, event: WatchEvent) -> bool:
         is_changed = self.machines.observe_instance(event)
@@ -247,7 +232,7 @@ class ScalingIndex:
             if pod.nominated:
                 self.nodes.nominate(pod, pod.nominated)
         is_unschedulable = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
-        if not is_unschedulable or pod.priority < EXPENDABLE_BELOW or consumed_request(obj):
+        if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW or consumed_request(obj):
             self.pending.pop(pod.uid, None)
             return False
         known = self.pending.get(pod.uid)
@@ -279,7 +264,7 @@ class ScalingIndex:
     def _on_config_map(self, event: WatchEvent) -> bool:
         if event.key == STATUS:
             text = "" if event.type is _DELETED else (event.obj.get("data") or {}).get(BACKOFFS, "")
-            self.backoffs = read_backoffs(text)
+            self.backoffs = expander.read_backoffs(text)
         return False
 
     def _on_request(self, event: WatchEvent) -> bool:
@@ -342,7 +327,7 @@ class Failures:
         self._groups = {group.name: group for group in index.all_groups() if group.is_autoscaled}
         #: The failed machines to delete, by name.
         self.machines: dict[str, MachineRecord] = {}
-        self.backoffs: dict[str, Backoff] = dict(index.backoffs)
+        self.backoffs: dict[str, expander.Backoff] = dict(index.backoffs)
         self.events: list[EventRecord] = []
         self.requeue_at_time: Instant | None = None
 
@@ -360,9 +345,9 @@ class Failures:
                 self.requeue_at_time = due_at if self.requeue_at_time is None else min(due_at, self.requeue_at_time)
             else:
                 message = f"Nodes added to group {group.id} failed to register within {_format_duration(limit)}"
-                self._fail(machine, ScaleUpFailure(_TIMEOUT, message))
+                self._fail(machine, expander.ScaleUpFailure(_TIMEOUT, message))
 
-    def counted_failures(self, group: GroupName) -> int:
+    def counted_failures(self, group: node_groups.GroupName) -> int:
         """Return how many machines of a group are to be deleted but still count for its size."""
         return sum(machine.counts for machine in self.machines.values() if machine.group == group)
 
@@ -371,7 +356,7 @@ class Failures:
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
         return [*self._store_backoffs(), *deletions]
 
-    def _fail(self, machine: MachineRecord, failure: ScaleUpFailure) -> None:
+    def _fail(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
@@ -380,21 +365,21 @@ class Failures:
             self._back_off(group, failure)
         self.machines.update({each.name: each for each in deleted_machines})
 
-    def _back_off(self, group: NodeGroup, failure: ScaleUpFailure) -> None:
+    def _back_off(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         """Put a group into backoff; the caller skips incomplete slices, which the group did not cause."""
-        key = backoff_key(group)
+        key = expander.backoff_key(group)
         known = self.backoffs.get(key)
-        self.backoffs[key] = after_failure(known, failure, self._now)
+        self.backoffs[key] = expander.after_failure(known, failure, self._now)
         if self.backoffs[key] is not known:
             self._record_event(group, failure)
 
-    def _deleted_together(self, group: NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
+    def _deleted_together(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
         """Return the machines to delete with this machine; a TPU slice is deleted as a whole."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_leaving]
 
-    def _machine_error(self, machine: MachineRecord) -> ScaleUpFailure:
+    def _machine_error(self, machine: MachineRecord) -> expander.ScaleUpFailure:
         """Return the cloud's error for a failed machine."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", machine.name))
         error = ((instance or {}).get("status") or {}).get("error") or {}
@@ -403,7 +388,7 @@ class Failures:
         reservation_start = (
             self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
         )
-        return ScaleUpFailure(code, error.get("message") or "", reservation_start)
+        return expander.ScaleUpFailure(code, error.get("message") or "", reservation_start)
 
     def _reservation_start(self, name: str | None) -> Instant | None:
         """Return the start time of a reservation, or None."""
@@ -413,7 +398,7 @@ class Failures:
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else begins_at(cluster, reservation)
 
-    def _record_event(self, group: NodeGroup, failure: ScaleUpFailure) -> None:
+    def _record_event(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         is_late = failure.code == _TIMEOUT
         reason = "ScaleUpTimedOut" if is_late else "FailedToScaleUpGroup"
         message = failure.message if is_late else f"Scale-up failed for group {group.id}: {failure.message}"
@@ -423,7 +408,7 @@ class Failures:
         """Return the write that stores the backoffs, if they changed."""
         if self.backoffs == self._index.backoffs:
             return []
-        text, known = write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
+        text, known = expander.write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
         if known is not None:
             return [Update(with_path(known, ("data", BACKOFFS), text))]
         return [Create(_backoffs_config_map(text))]

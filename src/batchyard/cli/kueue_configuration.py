@@ -6,13 +6,7 @@ from pathlib import Path
 from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
-from batchyard.scheduling.kueue_configuration import (
-    KueueSettings,
-    deployment_fields,
-    ignored_settings,
-    parse_kueue_settings,
-    unsupported_field_errors,
-)
+from batchyard.scheduling import kueue_configuration
 from batchyard.server.operator.coexistence import unsupported_settings
 
 
@@ -28,15 +22,15 @@ def read_configuration_file(file: Path) -> Obj:
         output.fail(f"batchyard: {file}: {error}; save the file as UTF-8")
 
 
-def read_kueue_settings(file: Path) -> KueueSettings:
+def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
     """Return the settings of a Kueue Configuration; the command exits if it requires unsupported features."""
-    return parse_kueue_settings(read_supported_configuration(file))
+    return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
 def read_supported_configuration(file: Path) -> Obj:
     """Return the Configuration in a file and print its ignored fields; the command exits on unsupported fields."""
     configuration = read_configuration_file(file)
-    errors = [f"{file}: {fault}" for fault in unsupported_field_errors(configuration)]
+    errors = [f"{file}: {fault}" for fault in kueue_configuration.unsupported_field_errors(configuration)]
     if errors:
         output.fail("\n".join(errors))
     for line in configuration_remarks(configuration):
@@ -44,17 +38,20 @@ def read_supported_configuration(file: Path) -> Obj:
     return configuration
 
 
-def read_shadow_settings(file: Path) -> KueueSettings:
+def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
     """Return the settings of a Kueue Configuration for shadow mode, which runs beside that Kueue."""
     configuration = read_configuration_file(file)
     for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")
-    return parse_kueue_settings(configuration)
+    return kueue_configuration.parse_kueue_settings(configuration)
 
 
 def configuration_remarks(configuration: Obj) -> Iterator[str]:
     """Yield remarks on the fields of a Kueue Configuration that have no effect in batchyard."""
-    deployment_only, unsupported = deployment_fields(configuration), list(ignored_settings(configuration))
+    deployment_only, unsupported = (
+        kueue_configuration.deployment_fields(configuration),
+        list(kueue_configuration.ignored_settings(configuration)),
+    )
     if deployment_only:
         yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
     if unsupported:

@@ -19,19 +19,12 @@ from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, group_kind, with_metadata, without_finalizer
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.client.informer import OwnerIndex
-from batchyard.interfaces.client import (
-    Delete,
-    EventType,
-    Propagation,
-    Update,
-    WatchEvent,
-    Write,
-)
+from batchyard.interfaces import client
 
 NamespacedLookup: TypeAlias = Callable[[str, str], bool | None]
 """Returns whether a kind, given its `apiVersion` and `kind`, is namespaced; None if it is not served."""
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = client.EventType.DELETED  # a member is slow to look up by name
 
 
 class GarbageCollector:
@@ -49,7 +42,7 @@ class GarbageCollector:
         "scopes",
     )
 
-    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[Write], object]) -> None:
+    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[client.Write], object]) -> None:
         self._get = get
         self._write = write
         #: Returns the scope of a kind. If it is set, an owner that does not exist counts as deleted.
@@ -65,7 +58,7 @@ class GarbageCollector:
         """Return the sorted keys of an owner's dependents, by its uid and its namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
-    def recall(self, events: Sequence[WatchEvent]) -> None:
+    def recall(self, events: Sequence[client.WatchEvent]) -> None:
         """Load all existing objects at the start, given as ADDED events; find dependents of owners deleted before."""
         for event in events:
             self.observe(event)
@@ -74,7 +67,7 @@ class GarbageCollector:
         living = {event.obj["metadata"].get("uid") for event in events}
         self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in living]
 
-    def observe(self, event: WatchEvent) -> None:
+    def observe(self, event: client.WatchEvent) -> None:
         """Record a change of an object; `collect` later deletes the dependents of deleted objects."""
         self._owners.observe(event)
         metadata = event.obj["metadata"]
@@ -98,7 +91,7 @@ class GarbageCollector:
         """Remove all owner references to the object with this uid, so that its dependents stay when it is deleted."""
         for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
-            self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
+            self._apply(client.Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
 
     def collect(self) -> None:
         """Orphan dependents, delete the dependents of deleted owners, and continue foreground deletions."""
@@ -128,10 +121,10 @@ class GarbageCollector:
                 remaining_owners = [
                     reference for reference in obj["metadata"]["ownerReferences"] if reference["uid"] != uid
                 ]
-                self._apply(Update(with_metadata(obj, ownerReferences=remaining_owners or None)))
-            self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
+                self._apply(client.Update(with_metadata(obj, ownerReferences=remaining_owners or None)))
+            self._apply(client.Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
-    def _apply(self, write: Write) -> None:
+    def _apply(self, write: client.Write) -> None:
         """Apply a write, and ignore the API error if it is rejected."""
         with suppress(ApiError):  # for example a namespace that cannot be deleted
             self._write(write)
@@ -162,7 +155,11 @@ class GarbageCollector:
         """Delete an object if none of its owners exists; otherwise remove only its references to missing owners."""
         owners = obj["metadata"]["ownerReferences"]
         existing_owners = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
-        self._apply(Update(with_metadata(obj, ownerReferences=existing_owners)) if existing_owners else Delete(key))
+        self._apply(
+            client.Update(with_metadata(obj, ownerReferences=existing_owners))
+            if existing_owners
+            else client.Delete(key)
+        )
 
     def _continue_foreground_deletions(self) -> None:
         """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
@@ -179,17 +176,21 @@ class GarbageCollector:
                     self._delete_blocking_dependent(blocker, dependent)
             remaining = (self._get(blocker) for blocker, _ in blocking)
             if not any(blocking_object is not None and _blocks(blocking_object, uid) for blocking_object in remaining):
-                self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
+                self._apply(client.Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _delete_blocking_dependent(self, key: Key, dependent: Obj) -> None:
         """Delete a blocking dependent; if one of its owners stays, keep it with references to such owners only."""
         metadata = dependent["metadata"]
         staying_owners = [owner for owner in metadata["ownerReferences"] if self._owner_stays(owner, key.namespace)]
         if staying_owners:
-            self._apply(Update(with_metadata(dependent, ownerReferences=staying_owners)))
+            self._apply(client.Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
         has_dependents = metadata["uid"] in self._owners
-        self._apply(Delete(key, propagation=Propagation.FOREGROUND if has_dependents else Propagation.BACKGROUND))
+        self._apply(
+            client.Delete(
+                key, propagation=client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
+            )
+        )
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
         keys = self._owners.dependents(uid, namespace)
@@ -217,7 +218,7 @@ class GarbageCollector:
         return next((obj for obj in candidates if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
-def _has_new_owners(event: WatchEvent) -> bool:
+def _has_new_owners(event: client.WatchEvent) -> bool:
     """Report whether a change gave an object new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")

@@ -23,21 +23,7 @@ from batchyard.api.views.pods import forget_pod_view
 from batchyard.api.views.workload import forget_workload_view
 from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
-from batchyard.client.transport import (
-    HttpAnswer,
-    HttpRequest,
-    decode_object,
-    failure_reason,
-    is_object,
-    is_revision_too_new,
-    jittered_backoff,
-    kind_path,
-    list_of_answer,
-    object_path,
-    received_key,
-    revision_of,
-    to_storage_version,
-)
+from batchyard.client import transport
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime
 
@@ -168,7 +154,7 @@ _ADDED, _MODIFIED, _INFORMER_DELETED = EventType.ADDED, EventType.MODIFIED, Even
 class NextRequest(NamedTuple):
     """The next request of an informer (a list or a watch), and the delay before it is sent."""
 
-    request: HttpRequest
+    request: transport.HttpRequest
     is_watch: bool
     wait: Duration
 
@@ -238,33 +224,37 @@ class Informer:
         wait, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
-            return NextRequest(HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT), False, wait)
+            return NextRequest(
+                transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT), False, wait
+            )
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         return NextRequest(
-            HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout_seconds * SECOND), True, wait
+            transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout_seconds * SECOND),
+            True,
+            wait,
         )
 
-    def names_page_request(self, token: str) -> HttpRequest:
+    def names_page_request(self, token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' names and revisions, for a staleness check outside the cache."""
         query = (
             f"?limit={LIST_PAGE_SIZE}"
             + (f"&continue={quote(token, safe='')}" if token else "")
             + self._selector_query()
         )
-        return HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
+        return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
-    def process_list_page(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
+    def process_list_page(self, answer: transport.HttpAnswer) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
-        page = list_of_answer(answer)
+        page = transport.list_of_answer(answer)
         if page is None:
             return self._process_list_error(answer)
         metadata = page.get("metadata") or {}
         for listed_item in page.get("items") or ():
-            obj = to_storage_version(self.info, self.version, listed_item)
-            self._page[received_key(self.info, obj)] = obj
+            obj = transport.to_storage_version(self.info, self.version, listed_item)
+            self._page[transport.received_key(self.info, obj)] = obj
         self._token = metadata.get("continue") or ""
         if self._token:
             return ()
@@ -272,7 +262,7 @@ class Informer:
         self.listings += 1
         self.last_listed = self.lists
         self._reset_errors()
-        self._is_listed, self.revision = True, revision_of(page)
+        self._is_listed, self.revision = True, transport.revision_of(page)
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
@@ -283,32 +273,32 @@ class Informer:
         for line in lines:
             if not self._is_listed:
                 break
-            watch_event = decode_object(line)
+            watch_event = transport.decode_object(line)
             obj = watch_event.get("object")
             match watch_event.get("type"):
-                case "ADDED" | "MODIFIED" | "DELETED" as verb if is_object(obj):
+                case "ADDED" | "MODIFIED" | "DELETED" as verb if transport.is_object(obj):
                     self._reset_errors()
                     self._consecutive_expiries = 0
                     self._apply_watch_event(verb == "DELETED", obj, events)
                 case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
                     self._reset_errors()
                     self._consecutive_expiries = 0
-                    self._advance_revision(revision_of(obj))
+                    self._advance_revision(transport.revision_of(obj))
                 case "ERROR":
                     self._schedule_retry(_error_response(obj))
                 case _:  # a truncated line, or one that is not from the Kubernetes API
                     self._schedule_retry(
-                        HttpAnswer(0, trouble="the API server sent an incomplete or invalid line in a watch")
+                        transport.HttpAnswer(0, trouble="the API server sent an incomplete or invalid line in a watch")
                     )
         return events
 
-    def process_watch_end(self, answer: HttpAnswer) -> None:
+    def process_watch_end(self, answer: transport.HttpAnswer) -> None:
         """Process the end of a watch: its timeout, a broken connection, or a rejection by the server."""
         if answer.code != 200 or answer.trouble:
             self._schedule_retry(answer)
         elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
-            self._wait = jittered_backoff(self._failures, self._seed, self.info.constant)
+            self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
 
     def relist(self) -> None:
         """Discard the position of the list or watch; the next request lists all objects of the kind again."""
@@ -317,7 +307,11 @@ class Informer:
 
     def _path(self) -> str:
         namespace = self._scope.namespace
-        return object_path(self.info, self.version, namespace) if namespace else kind_path(self.info, self.version)
+        return (
+            transport.object_path(self.info, self.version, namespace)
+            if namespace
+            else transport.kind_path(self.info, self.version)
+        )
 
     def _selector_query(self) -> str:
         return f"&{self._scope.selector}" if self._scope.selector else ""
@@ -333,11 +327,11 @@ class Informer:
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
         """Apply a change that a watch received to the cache, unless the cache already has that revision."""
-        obj = to_storage_version(self.info, self.version, received_object)
-        key, revision = received_key(self.info, obj), revision_of(obj)
+        obj = transport.to_storage_version(self.info, self.version, received_object)
+        key, revision = transport.received_key(self.info, obj), transport.revision_of(obj)
         old = self._cache.get(key)
         self._advance_revision(revision)
-        if old is not None and 0 < revision <= revision_of(old):
+        if old is not None and 0 < revision <= transport.revision_of(old):
             return
         if is_deleted and old is not None:
             self._record(WatchEvent(_INFORMER_DELETED, key, obj, old, revision), events)
@@ -369,13 +363,13 @@ class Informer:
                 or _resource_version(old) != _resource_version(obj)
                 or old["metadata"].get("uid") != obj["metadata"].get("uid")
             ):
-                self._store(key, obj, revision_of(obj), events)
+                self._store(key, obj, transport.revision_of(obj), events)
         return events
 
     def _advance_revision(self, revision: int) -> None:
         self.revision = max(self.revision or 0, revision)
 
-    def _process_list_error(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
+    def _process_list_error(self, answer: transport.HttpAnswer) -> Sequence[WatchEvent]:
         if answer.code == 404:
             return self._try_next_version()
         self._schedule_retry(answer)
@@ -391,30 +385,30 @@ class Informer:
         self.revision = self.revision or 0
         return self._compare_with_cache({}, self.revision)
 
-    def _schedule_retry(self, answer: HttpAnswer) -> None:
+    def _schedule_retry(self, answer: transport.HttpAnswer) -> None:
         """Schedule a retry after a failed request; list again if the revision is no longer valid."""
         if answer.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
-        if answer.code in {_EXPIRED_CODE, 404} or self._token or is_revision_too_new(answer):
+        if answer.code in {_EXPIRED_CODE, 404} or self._token or transport.is_revision_too_new(answer):
             self.relist()
         if answer.code == _EXPIRED_CODE:  # one expiry is normal; repeated ones must not load the server
-            self._wait = jittered_backoff(self._consecutive_expiries, self._seed, self.info.constant)
+            self._wait = transport.jittered_backoff(self._consecutive_expiries, self._seed, self.info.constant)
             self._consecutive_expiries += 1
             return
         self._failures += 1
-        wait = jittered_backoff(self._failures, self._seed, self.info.constant)
+        wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
         self._wait = max(wait, answer.retry_after or 0)
-        self.trouble = failure_reason(answer)
+        self.trouble = transport.failure_reason(answer)
 
     def _reset_errors(self) -> None:
         self._failures, self._rejected_versions, self.trouble = 0, self._rejected_versions % len(self._versions), ""
 
 
-def _error_response(status: Any) -> HttpAnswer:
+def _error_response(status: Any) -> transport.HttpAnswer:
     """Return the Status of a watch's ERROR event as an HTTP response, with its code and message."""
     fields = status if isinstance(status, dict) else {}
     code = fields.get("code")
-    return HttpAnswer(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
+    return transport.HttpAnswer(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
 
 
 def _resource_version(obj: Obj) -> str | None:

@@ -22,17 +22,7 @@ from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.garbage_collector import GarbageCollector, NamespacedLookup
-from batchyard.interfaces.client import (
-    Create,
-    Delete,
-    Listener,
-    Propagation,
-    Reader,
-    UpdateStatus,
-    WatchEvent,
-    Write,
-    WriteResult,
-)
+from batchyard.interfaces import client
 from batchyard.interfaces.controller import Kernel
 
 # --- object updates ---
@@ -257,13 +247,13 @@ class DryRun:
         return stored
 
 
-PrepareHook: TypeAlias = Callable[[Obj, Reader], Obj]
+PrepareHook: TypeAlias = Callable[[Obj, client.Reader], Obj]
 """Completes a new object of a kind for storage, with uid and name set; raises an ApiError to reject it."""
 DeletionGuard: TypeAlias = Callable[[Obj], None]
 """Validates the deletion of an object of a kind; raises an ApiError to reject it."""
-ManagerAssigner: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
+ManagerAssigner: TypeAlias = Callable[[client.Write, Callable[[Key], Obj | None]], client.Write]
 """Assigns a submitted write to a field manager, given the stored object."""
-UpdateCheck: TypeAlias = Callable[[Obj, Obj, Reader], None]
+UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
 """Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
 
 
@@ -277,8 +267,8 @@ class AdmissionHooks(NamedTuple):
 
 #: The key of the `prepare` hook for all kinds without their own hook.
 DEFAULT_HOOK: Final = ""
-_FOREGROUND: Final = Propagation.FOREGROUND
-_ORPHAN: Final = Propagation.ORPHAN
+_FOREGROUND: Final = client.Propagation.FOREGROUND
+_ORPHAN: Final = client.Propagation.ORPHAN
 _NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
@@ -305,7 +295,7 @@ class ObjectStore(WritableStore, Protocol):
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
 
-    def listen(self, listener: Callable[[WatchEvent], None]) -> None:
+    def listen(self, listener: Callable[[client.WatchEvent], None]) -> None:
         """Call the listener with every later change, synchronously within the write."""
 
 
@@ -338,9 +328,9 @@ class LocalClient:
         self._store = store
         self._kernel = kernel
         self._seed = seed
-        self._listeners: list[Listener] = []
-        self._events: list[WatchEvent] = []
-        self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
+        self._listeners: list[client.Listener] = []
+        self._events: list[client.WatchEvent] = []
+        self._results: list[tuple[Callable[[client.WriteResult], None], client.WriteResult]] = []
         self._is_delivery_scheduled = False
         self._admission = admission or AdmissionHooks()
         self._assign_manager = assign_manager
@@ -371,17 +361,17 @@ class LocalClient:
         """Also garbage-collect objects whose owner does not exist; `scopes` returns which kinds are served."""
         self._collector.scopes = scopes
 
-    def recall(self, events: Sequence[WatchEvent]) -> None:
+    def recall(self, events: Sequence[client.WatchEvent]) -> None:
         """Load all objects that are in the store at the start, given as ADDED events, into the garbage collector."""
         self._collector.recall(events)
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: client.Listener) -> None:
         """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
         self._listeners.append(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: client.Listener) -> None:
         """Stop calling the listener."""
         self._listeners.remove(listener)
 
@@ -389,7 +379,7 @@ class LocalClient:
         """Report whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
 
-    def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Iterable[client.Write], done: Callable[[client.WriteResult], None]) -> None:
         """Apply writes in order until one is rejected; `done` later gets the result of the last attempted write."""
         assign_manager = self._assign_manager
         for write in writes:
@@ -398,30 +388,30 @@ class LocalClient:
                 break
         self.answer(done, result)
 
-    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+    def attempt(self, write: client.Write, *, dry_run: bool = False) -> client.WriteResult:
         """Apply one write now and return its result; a dry run validates the write without storing it."""
         try:
-            return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
+            return client.WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
             # The traceback is dropped: its frames refer to the result, and the result to the error, a reference cycle.
-            return WriteResult(None, error.with_traceback(None), write)
+            return client.WriteResult(None, error.with_traceback(None), write)
 
-    def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
+    def answer(self, done: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
         """Queue the result of a write; the next delivery calls `done` with it."""
         self._results.append((done, result))
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
-    def _apply(self, write: Write, records: WritableStore) -> Obj:
+    def _apply(self, write: client.Write, records: WritableStore) -> Obj:
         """Apply a write, and return the object as stored or, after its removal, its last state."""
-        if isinstance(write, Create):
+        if isinstance(write, client.Create):
             return self._create(write.obj, records)
-        if isinstance(write, Delete):
+        if isinstance(write, client.Delete):
             return self._delete(write, records)
         key = key_of(write.obj)
         stored = self._stored_object(key)
         check_preconditions(key, stored, write.obj)
-        if isinstance(write, UpdateStatus):
+        if isinstance(write, client.UpdateStatus):
             new = apply_status_update(stored, write.obj, write.managed_fields)
         else:
             new = apply_update(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
@@ -453,7 +443,7 @@ class LocalClient:
         prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
-    def _delete(self, write: Delete, records: WritableStore) -> Obj:
+    def _delete(self, write: client.Delete, records: WritableStore) -> Obj:
         """Remove an object, or mark it as deleted if finalizers, a grace period or dependents delay its removal."""
         key = write.key
         stored = self._stored_object(key)
@@ -493,7 +483,7 @@ class LocalClient:
         self._uid_counts[key] = count + 1
         return uid_for(self._seed, *key, str(now), str(count))
 
-    def _observe(self, event: WatchEvent) -> None:
+    def _observe(self, event: client.WatchEvent) -> None:
         """Queue a change of the store for delivery, and record it for garbage collection."""
         self._events.append(event)
         self._collector.observe(event)

@@ -6,19 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from batchyard.api import conversion, scheme
+from batchyard.api import conversion, errors, scheme
 from batchyard.api.conversion import cut_times_to_seconds, time_locations
 from batchyard.api.defaults import jobset_defaults, with_default_spec
-from batchyard.api.errors import (
-    ApiError,
-    Conflict,
-    FieldError,
-    InvalidObject,
-    NamespaceTerminating,
-    NotFound,
-    NoValidResponse,
-    TemporarilyForbidden,
-)
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind
 from batchyard.base import draw_integer
@@ -292,7 +282,7 @@ def may_have_succeeded(answer: HttpAnswer) -> bool:
     return answer.code in _LOST_CODES and answer.was_sent
 
 
-def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> ApiError | None:
+def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
     """Return the API error in the response to a write, given its decoded body (`status`); None on success.
 
     Only an API object counts as success: a proxy may answer 200 too.
@@ -301,21 +291,21 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
         return None
     message = str(status.get("message") or answer.trouble or failure_reason(answer))
     if answer.code == 404:
-        return NotFound(message)
+        return errors.NotFound(message)
     if answer.code == 409:
-        return Conflict(message)
+        return errors.Conflict(message)
     if answer.code == 403:  # rights change, and no watch reports it
         return (
-            NamespaceTerminating(message)
+            errors.NamespaceTerminating(message)
             if _has_cause(status, "NamespaceTerminating")
-            else TemporarilyForbidden(message)
+            else errors.TemporarilyForbidden(message)
         )
     if answer.code == 422:
-        return InvalidObject(
-            [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
-            or [FieldError("", message)]
+        return errors.InvalidObject(
+            [errors.FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
+            or [errors.FieldError("", message)]
         )
-    return NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
+    return errors.NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
 
 
 def failure_reason(answer: HttpAnswer) -> str:

@@ -15,6 +15,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, with_condition, with_status
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
+from batchyard.cloud.catalog import pool_properties
 from batchyard.cloud.catalog.instances import (
     BOOTING,
     CRASHED,
@@ -31,14 +32,6 @@ from batchyard.cloud.catalog.instances import (
     phase_of,
 )
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.catalog.pool_properties import (
-    has_its_accelerator,
-    hosts_of_slice,
-    is_autoscaled,
-    machine_of,
-    preparation_time,
-    zones_of,
-)
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import requests_own_slice
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -100,7 +93,9 @@ def demand_of(capacity_key: CapacityKey, pool: Obj | None, catalog: Catalog) -> 
         return MachineDemand(catalog.machine(capacity_key.machine_type), capacity_key.zone, capacity_key.provisioning)
     spec = pool["spec"]
     group, reservation = spec.get("placementGroup"), spec.get("reservation")
-    return MachineDemand(machine_of(pool, catalog), capacity_key.zone, capacity_key.provisioning, reservation, group)
+    return MachineDemand(
+        pool_properties.machine_of(pool, catalog), capacity_key.zone, capacity_key.provisioning, reservation, group
+    )
 
 
 def validation_refusal(capacity_key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
@@ -110,7 +105,7 @@ def validation_refusal(capacity_key: CapacityKey, pool: Obj, catalog: Catalog) -
             f"Invalid value for field 'machineType': '{capacity_key.machine_type}'. There is no such machine type."
         )
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)
-    if not has_its_accelerator(pool, catalog):
+    if not pool_properties.has_its_accelerator(pool, catalog):
         accelerator = pool["spec"]["accelerator"]
         message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {capacity_key.machine_type}."
         return AllocationRefusal(INVALID_GPU_TYPE, message)
@@ -181,7 +176,7 @@ class CapacityPool:
             message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
             return AllocationRefusal(RESERVATION_INCOMPATIBLE, message)
         begin = begins_at(self._cluster, reservation)
-        preparation_start = begin - preparation_time(demand.machine, self._cluster, self._catalog)
+        preparation_start = begin - pool_properties.preparation_time(demand.machine, self._cluster, self._catalog)
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
             return AllocationRefusal(RESERVATION_NOT_READY, message, preparation_start)
@@ -386,7 +381,7 @@ class Allocation:
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
             if pool is None or instance is None or not _may_be_served(instance, pool):
                 continue
-            if hosts_of_slice(pool, self._catalog) > 1:
+            if pool_properties.hosts_of_slice(pool, self._catalog) > 1:
                 slices.setdefault(pool_name, []).append(instance)
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
@@ -401,10 +396,10 @@ class Allocation:
     def _is_growing(self, name: str, pending: int) -> bool:
         """Report whether further Instances of a TPU slice will still be created."""
         pool = self._pool(name)
-        hosts = 1 if pool is None else hosts_of_slice(pool, self._catalog)
+        hosts = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
         if pool is None or pending + self._index.machines_in_pool(name) >= hosts:
             return False
-        return is_autoscaled(pool) or requests_own_slice(pool, hosts)
+        return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, hosts)
 
     def _pool(self, name: str) -> Obj | None:
         return self._reader.get(Key(scheme.NODE_POOL, "", name))
@@ -421,13 +416,16 @@ class Allocation:
             self._capacity.reserve(demand_of(capacity_key, pool, self._catalog), len(instances))
             self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
-        if not is_autoscaled(pool):
+        if not pool_properties.is_autoscaled(pool):
             self._wait_for(refusal)
         for instance in instances:
             self._fail(instance, refusal)
 
     def _refusal(self, capacity_key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
-        hosts, existing = hosts_of_slice(pool, self._catalog), self._index.machines_in_pool(capacity_key.pool)
+        hosts, existing = (
+            pool_properties.hosts_of_slice(pool, self._catalog),
+            self._index.machines_in_pool(capacity_key.pool),
+        )
         if hosts > 1 and (
             len(instances) + existing != hosts or any(capacity_key_of(other) != capacity_key for other in instances)
         ):
@@ -465,7 +463,7 @@ class Allocation:
         """Create `count` Instances if all fit now; otherwise wait for capacity, or fail on a permanent error."""
         spec = request["spec"]
         pool = self._pool(spec["pool"])
-        if pool is None or spec["zone"] not in zones_of(pool, self._cluster):
+        if pool is None or spec["zone"] not in pool_properties.zones_of(pool, self._cluster):
             message = f"There is no node pool {spec['pool']} in zone {spec['zone']}."
             self._set_state(request, FAILED_STATE, AllocationRefusal(INVALID_ARGUMENT, message))
             return
@@ -515,7 +513,7 @@ class Allocation:
 def _may_be_served(instance: Obj, pool: Obj) -> bool:
     """Report whether an Instance still needs a machine."""
     phase = phase_of(instance)
-    return not is_leaving(instance) and (not phase or (phase == FAILED and not is_autoscaled(pool)))
+    return not is_leaving(instance) and (not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool)))
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:

@@ -4,18 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-    label,
-    with_finalizer,
-    with_metadata,
-    with_path,
-    with_status,
-    without_finalizer,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import format_time, parse_time
 from batchyard.base import draw_triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
@@ -62,36 +51,36 @@ class InstanceController:
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of the Instance."""
         return (event.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Execute the next step of a machine if it is due; otherwise requeue at its time."""
         instance, cluster = reader.get(key), only_cluster(reader)
-        node = reader.get(Key(scheme.NODE, "", key.name))
+        node = reader.get(meta.Key(scheme.NODE, "", key.name))
         if instance is None:
             return ReconcileResult(_delete_node_writes(node))
         if cluster is None:
             return ReconcileResult()
-        pool = reader.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
+        pool = reader.get(meta.Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
         return _Machine(instance, node, pool, cluster, self._seed).step(now)
 
 
-def _delete_node_writes(node: Obj | None) -> list[Write]:
+def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
     """Return the deletion of a machine's Node."""
-    is_ours = node is not None and label(node, well_known.NODE_POOL) is not None
-    return [Delete(Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
+    is_ours = node is not None and meta.label(node, well_known.NODE_POOL) is not None
+    return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
     """An Instance with its Node, pool and Cluster."""
 
-    instance: Obj
-    node: Obj | None
-    pool: Obj | None
-    cluster: Obj
+    instance: meta.Obj
+    node: meta.Obj | None
+    pool: meta.Obj | None
+    cluster: meta.Obj
     seed: int
 
     def step(self, now: Instant) -> ReconcileResult:
@@ -102,7 +91,7 @@ class _Machine:
         if phase in {PROVISIONING, BOOTING}:
             stop_at = _earlier(stop_at, self._reservation_end())
         if stop_at is not None and stop_at <= now:
-            key = Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
+            key = meta.Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
         if phase == PROVISIONING:
             return self._boot(now, stop_at)
@@ -159,7 +148,9 @@ class _Machine:
         if due_at > now:
             return ReconcileResult(requeue_at=_earlier(due_at, notice))
         name = node["metadata"]["name"]
-        event = EventRecord(Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady")
+        event = EventRecord(
+            meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady"
+        )
         return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
@@ -167,12 +158,12 @@ class _Machine:
         off_at = self._off_at()
         if off_at > now:
             return ReconcileResult(requeue_at=off_at)
-        released = Update(without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
+        released = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), released])
         # The last watch event carries the end of billing.
-        stopped = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
-        released = Update(with_metadata(released.obj, resourceVersion=None))
+        stopped = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        released = Update(meta.with_metadata(released.obj, resourceVersion=None))
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped), released])
 
     def _off_at(self) -> Instant:
@@ -185,7 +176,7 @@ class _Machine:
 
     def _draw_duration(self, step: str) -> Duration:
         """Return the random duration of a step; initial machines start without delay."""
-        if annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
+        if meta.annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
         spread = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
@@ -214,15 +205,15 @@ class NodePoolController:
     def __init__(self) -> None:
         self._members = PoolMembers()
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the pool that changed, or the pool of a changed machine or Node."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node
         pool = observe(event)
-        return () if pool is None else (Key(scheme.NODE_POOL, "", pool),)
+        return () if pool is None else (meta.Key(scheme.NODE_POOL, "", pool),)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create, delete and repair machines until the pool has its desired state."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
@@ -230,7 +221,7 @@ class NodePoolController:
             return ReconcileResult(writes if members else _remove_finalizer_writes(pool))
         if cluster is None:
             return ReconcileResult()
-        pool_with_finalizer = with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+        pool_with_finalizer = meta.with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
         if pool_with_finalizer is not pool:
             return ReconcileResult([Update(pool_with_finalizer)])
         plan = PoolPlan(pool, cluster, now)
@@ -247,14 +238,14 @@ class NodePoolController:
         old = plan.pool.get("status") or {}
         counts = {"instances": instances, "ready": self._members.ready(plan.pool["metadata"]["name"])}
         status = {**old, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
-        return [] if status == old else [UpdateStatus(with_status(plan.pool, status))]
+        return [] if status == old else [UpdateStatus(meta.with_status(plan.pool, status))]
 
 
-def _remove_finalizer_writes(pool: Obj | None) -> list[Write]:
+def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:
     """Remove the finalizer of a deleted pool that has no machines."""
     if pool is None:
         return []
-    pool_without_finalizer = without_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+    pool_without_finalizer = meta.without_finalizer(pool, well_known.NODE_POOL_FINALIZER)
     return [] if pool_without_finalizer is pool else [Update(pool_without_finalizer)]
 
 

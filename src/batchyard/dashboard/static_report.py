@@ -13,16 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import (
-    FullAccess,
-    Model,
-    NamespaceAccess,
-    Query,
-    QueueSource,
-    ViewerAccess,
-    ViewInputs,
-    WorkloadListCache,
-)
+from batchyard.dashboard import data_source
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.nodes import node, nodes
 from batchyard.dashboard.models.overview import cohorts, overview, timeline
@@ -98,7 +89,9 @@ def read_asset(name: str) -> Asset | None:
 # All views by name.
 
 
-View: TypeAlias = Callable[[ViewInputs, NamespaceAccess, Query], Model | None]
+View: TypeAlias = Callable[
+    [data_source.ViewInputs, data_source.NamespaceAccess, data_source.Query], data_source.Model | None
+]
 
 VIEWS: Final[Mapping[str, View]] = {
     "overview": overview,
@@ -131,7 +124,7 @@ class DashboardViews:
     def __init__(
         self,
         reader: Reader,
-        queue_source: QueueSource,
+        queue_source: data_source.QueueSource,
         history: PlatformHistory,
         time: PlatformTime,
         costs: Callable[[], Statement | None] = no_costs,
@@ -144,19 +137,19 @@ class DashboardViews:
         self._time = time
         self._costs = costs
         self._is_complete = whole
-        self._workload_list = WorkloadListCache()
+        self._workload_list = data_source.WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
         return self._reader.list(kind)
 
-    def model(self, view: str, query: Query, viewer: ViewerAccess) -> Model | None:
+    def model(self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess) -> data_source.Model | None:
         """Return the model of a view; None if the view or its object does not exist or the user may not list it."""
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
         self._queue_source.snapshot.settle()
-        source = ViewInputs(
+        source = data_source.ViewInputs(
             self._reader,
             self._queue_source,
             self._history,
@@ -165,9 +158,9 @@ class DashboardViews:
             self._costs(),
             self._is_complete,
         )
-        return compute_view(source, NamespaceAccess(viewer), query)
+        return compute_view(source, data_source.NamespaceAccess(viewer), query)
 
-    def time(self) -> Model:
+    def time(self) -> data_source.Model:
         """Return the time and speed of the platform, from which the page computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
@@ -212,7 +205,7 @@ def _read_text(name: str) -> str:
 
 
 def _all_models(views: DashboardViews) -> dict[str, Any]:
-    access = FullAccess()
+    access = data_source.FullAccess()
     models: dict[str, Any] = {
         view: views.model(view, {}, access) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
     }

@@ -11,21 +11,12 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
+from batchyard.scheduling import quota
 from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, mismatch_rule
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import (
-    NO_FIT,
-    GranularMode,
-    PreemptionPossibility,
-    QuotaNode,
-    Usage,
-    available,
-    possibility_of,
-    worst,
-)
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- flavor breakdown ---
@@ -46,7 +37,7 @@ class FlavorResourceRequest(NamedTuple):
     #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
     free: int
     potential: int
-    possibility: PreemptionPossibility
+    possibility: quota.PreemptionPossibility
 
     @property
     def total(self) -> int:
@@ -69,12 +60,12 @@ class FlavorOutcome(NamedTuple):
     obstacle: str
     requests: tuple[FlavorResourceRequest, ...]
     #: The preemption possibility of the resource that fits worst.
-    possibility: PreemptionPossibility
+    possibility: quota.PreemptionPossibility
 
     @property
     def fits(self) -> bool:
         """Whether the request fits the available quota without preemption."""
-        return self.possibility is PreemptionPossibility.FIT
+        return self.possibility is quota.PreemptionPossibility.FIT
 
     @property
     def exceeds(self) -> bool:
@@ -110,7 +101,7 @@ def assess_flavors(
     )
     assignment = assigner.assign(workload.counts)
     usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}
-    assumed_usage: Usage = ()
+    assumed_usage: quota.Usage = ()
     pod_set_outcomes = []
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
@@ -122,7 +113,9 @@ def assess_flavors(
     return tuple(pod_set_outcomes)
 
 
-def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: Usage) -> list[FlavorOutcome]:
+def _group_outcomes(
+    assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: quota.Usage
+) -> list[FlavorOutcome]:
     qualities = assigner.weighed(plan, assumed_usage)
     return [
         _flavor_outcome(assigner, plan, index, quality, dict(assumed_usage)) for index, quality in enumerate(qualities)
@@ -133,11 +126,11 @@ def _flavor_outcome(
     assigner: FlavorAssigner,
     plan: ResourceGroupRequest,
     index: int,
-    qualities: Sequence[GranularMode],
+    qualities: Sequence[quota.GranularMode],
     assumed_usage: dict[int, int],
 ) -> FlavorOutcome:
     node = assigner.queue.node
-    resource_qualities = qualities if not plan.obstacles[index] else [NO_FIT] * len(plan.resources)
+    resource_qualities = qualities if not plan.obstacles[index] else [quota.NO_FIT] * len(plan.resources)
     asks = tuple(
         [
             FlavorResourceRequest(
@@ -145,20 +138,20 @@ def _flavor_outcome(
                 fr,
                 amount,
                 assumed_usage.get(fr, 0),
-                available(node, fr),
+                quota.available(node, fr),
                 node.potential[fr],
-                possibility_of(quality),
+                quota.possibility_of(quality),
             )
             for resource, (fr, amount), quality in zip(
                 plan.resources, plan.usages[index], resource_qualities, strict=True
             )
         ]
     )
-    possibility = possibility_of(worst(qualities, assigner.queue.view.fungibility))
+    possibility = quota.possibility_of(quota.worst(qualities, assigner.queue.view.fungibility))
     return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
 
 
-def _add_usage(usage: Usage, added: Usage) -> Usage:
+def _add_usage(usage: quota.Usage, added: quota.Usage) -> quota.Usage:
     total = dict(usage)
     for fr, amount in added:
         total[fr] = total.get(fr, 0) + amount
@@ -171,11 +164,11 @@ KIND: Final = "Explanation"
 DocumentPart: TypeAlias = dict[str, Any]
 
 _VERDICT_BY_POSSIBILITY: Final = {
-    PreemptionPossibility.NO_FIT: "short",
-    PreemptionPossibility.NO_CANDIDATES: "nobodyToPreempt",
-    PreemptionPossibility.PREEMPT: "preempts",
-    PreemptionPossibility.RECLAIM: "reclaims",
-    PreemptionPossibility.FIT: "fits",
+    quota.PreemptionPossibility.NO_FIT: "short",
+    quota.PreemptionPossibility.NO_CANDIDATES: "nobodyToPreempt",
+    quota.PreemptionPossibility.PREEMPT: "preempts",
+    quota.PreemptionPossibility.RECLAIM: "reclaims",
+    quota.PreemptionPossibility.FIT: "fits",
 }
 
 
@@ -218,7 +211,9 @@ def nonempty_fields(**fields: Any) -> DocumentPart:
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
-def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSetFlavorOutcomes]) -> list[DocumentPart]:
+def pod_sets_part(
+    snapshot: Snapshot, node: quota.QuotaNode, outcomes: Sequence[PodSetFlavorOutcomes]
+) -> list[DocumentPart]:
     """Return the outcome of each flavor for each pod set, with the quota at each level of the cohort tree."""
     return [
         nonempty_fields(
@@ -231,7 +226,7 @@ def pod_sets_part(snapshot: Snapshot, node: QuotaNode, outcomes: Sequence[PodSet
     ]
 
 
-def _flavor_part(snapshot: Snapshot, node: QuotaNode, outcome: FlavorOutcome) -> DocumentPart:
+def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutcome) -> DocumentPart:
     verdict = mismatch_rule(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
     if not outcome.obstacle and outcome.exceeds:
         verdict = "exceedsMaximum"
@@ -239,7 +234,7 @@ def _flavor_part(snapshot: Snapshot, node: QuotaNode, outcome: FlavorOutcome) ->
     return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resources)
 
 
-def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
+def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
     levels = [_level_part(snapshot, step, request) for step in reversed(node.path)]
     missing = format_amount(request.resource, request.missing) if request.missing else ""
     return nonempty_fields(
@@ -250,7 +245,7 @@ def _resource_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceR
     )
 
 
-def _level_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
+def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
     def formatted(amount: int | None) -> str | None:
         return None if amount is None else format_amount(request.resource, amount)
 
@@ -260,13 +255,13 @@ def _level_part(snapshot: Snapshot, node: QuotaNode, request: FlavorResourceRequ
         nominal=formatted(node.nominal.get(request.fr, 0)),
         subtree=formatted(node.subtree[request.fr]),
         used=formatted(node.usage[request.fr]),
-        available=formatted(available(node, request.fr)),
+        available=formatted(quota.available(node, request.fr)),
         borrowingLimit=formatted(node.borrowing_limit.get(request.fr)),
         lendingLimit=formatted(node.lending_limit.get(request.fr)),
     )
 
 
-def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
+def kind_of(snapshot: Snapshot, node: quota.QuotaNode) -> str:
     """Return the kind of a quota node: ClusterQueue or Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 

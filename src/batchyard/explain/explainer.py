@@ -9,16 +9,9 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant, format_age
+from batchyard.explain import document
 from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, explain_finished, pod_part
 from batchyard.explain.blockers import STOPPED
-from batchyard.explain.document import (
-    BindingLimit,
-    DocumentPart,
-    ExplanationUser,
-    explanation_header,
-    nonempty_fields,
-    workload_of,
-)
 from batchyard.explain.pending import PendingExplainer
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
@@ -40,8 +33,8 @@ _HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
-) -> DocumentPart:
+    workload: Obj, index: SchedulerCache, reader: Reader, user: document.ExplanationUser, *, fair_sharing: bool
+) -> document.DocumentPart:
     """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
@@ -49,7 +42,7 @@ def eviction_part(
     at = evicted["lastTransitionTime"]
     if evicted["reason"] != "Preempted" or preempted is None:
         text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
-        return {"preemption": nonempty_fields(rule=evicted["reason"], at=at, text=text)}
+        return {"preemption": document.nonempty_fields(rule=evicted["reason"], at=at, text=text)}
     rule = str(preempted["reason"])
     uid = parse_preemptor_uid(str(evicted["message"]))
     preemptor = _view_of(uid, index)
@@ -61,7 +54,7 @@ def eviction_part(
         else _spared_holders(preemptor, workload_view(workload), index, user, fair_sharing=fair_sharing)
     )
     text = f"by {name} at {at}, for {rule_text} ({rule})"
-    return {"preemption": nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
+    return {"preemption": document.nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
 
 
 def eviction_summary(part: Mapping[str, Any]) -> str:
@@ -77,7 +70,7 @@ def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
     return next((view for view in index.workload_cache.views() if view.uid == uid), None)
 
 
-def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
+def _former_preemptor_name(uid: str, reader: Reader, user: document.ExplanationUser) -> str:
     """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
     finished = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished is None:
@@ -89,7 +82,7 @@ def _spared_holders(
     preemptor: WorkloadView,
     victim: WorkloadView,
     index: SchedulerCache,
-    user: ExplanationUser,
+    user: document.ExplanationUser,
     *,
     fair_sharing: bool,
 ) -> list[str]:
@@ -173,7 +166,7 @@ class QueueExplainer:
         self._index = index
         self._pending = pending
 
-    def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def explain(self, obj: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
         """Return the parts of the Explanation document about a ClusterQueue."""
         name = obj["metadata"]["name"]
         queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
@@ -181,19 +174,19 @@ class QueueExplainer:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
         self._index.snapshot.settle()
         readiness = self._index.readiness(name)
-        part = nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
+        part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         holder_count = len(queue.workloads)
-        part["line"] = nonempty_fields(
+        part["line"] = document.nonempty_fields(
             of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
         share = weighted_share(queue.node, self._index.snapshot.names)
-        part["facts"] = nonempty_fields(
+        part["facts"] = document.nonempty_fields(
             waiting=f"{len(waiting)} Workloads",
             holding=f"{holder_count} Workloads",
             share=_format_share(share.rounded, share.weight),
         )
         if not readiness.active:
-            binding = BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
+            binding = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
         head_views = waiting.front(1)
         if not head_views:
@@ -213,7 +206,7 @@ class QueueExplainer:
             "summary": f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}",
         }
 
-    def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
+    def _quota_parts(self, queue: ClusterQueue) -> list[document.DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quotas = queue.node, []
         for fr in node.declared:
@@ -261,7 +254,9 @@ class Explainer:
         self._admitted = AdmittedExplainer(index, reader, capacity)
         self._queues = QueueExplainer(index, self._pending)
 
-    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
+    def why(
+        self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all
+    ) -> document.DocumentPart | None:
         """Return the Explanation document about an object; None if the object does not exist.
 
         `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
@@ -270,23 +265,25 @@ class Explainer:
         if obj is None:
             return None
         part = {
-            **explanation_header(obj["kind"], key.namespace, key.name, now),
-            **self._explain_object(key, obj, now, ExplanationUser(may_read)),
+            **document.explanation_header(obj["kind"], key.namespace, key.name, now),
+            **self._explain_object(key, obj, now, document.ExplanationUser(may_read)),
         }
         if refusal := last_rejected_write(obj, self._reader, now):
             part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
         return part
 
-    def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def _explain_object(
+        self, key: Key, obj: Obj, now: Instant, user: document.ExplanationUser
+    ) -> document.DocumentPart:
         if key.kind == scheme.CLUSTER_QUEUE:
             return self._queues.explain(obj, now, user)
         if key.kind == scheme.WORKLOAD:
             return self._explain_workload(obj, now, user)
         return self._explain_job_or_pod(obj, now, user)
 
-    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
         """Return the parts about the Workload of a job or pod, and about the pod."""
-        lookup, pod_parts = workload_of(obj, self._reader), self._explain_pod(obj)
+        lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
         if lookup.workload is None:
             return {
                 "state": UNMANAGED,
@@ -299,12 +296,12 @@ class Explainer:
         facts = {"workload": key_of(lookup.workload).name, **part.pop("facts", {})}
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
-    def _explain_pod(self, obj: Obj) -> DocumentPart:
+    def _explain_pod(self, obj: Obj) -> document.DocumentPart:
         """Return the part about the pod; empty for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)
-        pod_parts: DocumentPart = {"pod": part}
+        pod_parts: document.DocumentPart = {"pod": part}
         if is_terminal(obj):
             pod_parts["summary"] = (
                 f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
@@ -318,7 +315,7 @@ class Explainer:
             pod_parts["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
         return pod_parts
 
-    def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def _explain_workload(self, workload: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
         if lifecycle.is_finished(workload):
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):

@@ -11,58 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
+from batchyard.admission_plugins import service_accounts
 from batchyard.admission_plugins.built_in import FINALIZER, SYSTEM_NAMESPACES, new_namespace, with_namespace_finalizer
-from batchyard.admission_plugins.service_accounts import (
-    CERTIFICATE_KEY,
-    DEFAULT,
-    ROOT_CERTIFICATE,
-    default_service_account,
-)
-from batchyard.api import scheme
-from batchyard.api.custom_kinds import (
-    BUILT_IN,
-    DEFINITION,
-    ESTABLISHED,
-    NAMES_ACCEPTED,
-    TERMINATING,
-    accepted_names,
-    built_in_kind,
-    is_definition_deleted,
-    is_served,
-    kind_from_definition,
-    resource_names,
-)
+from batchyard.api import custom_kinds, meta, scheme
 from batchyard.api.custom_kinds import FINALIZER as CRD_FINALIZER
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-    event_last_time,
-    finalizers_of,
-    find_condition,
-    is_true,
-    key_of,
-    selector,
-    with_condition,
-    with_finalizer,
-    with_metadata,
-    with_status,
-    without_finalizer,
-)
 from batchyard.api.scheme import KINDS, ServedKind
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
-from batchyard.interfaces.client import (
-    Create,
-    Delete,
-    EventType,
-    Propagation,
-    Reader,
-    Update,
-    UpdateStatus,
-    WatchEvent,
-    Write,
-)
+from batchyard.interfaces import client
 from batchyard.interfaces.controller import ReconcileResult
 
 # --- namespaces ---
@@ -75,7 +31,7 @@ from batchyard.interfaces.controller import ReconcileResult
 # pkg/controller/namespace, pkg/controlplane/controller/systemnamespaces.
 
 
-_MODIFIED: Final = EventType.MODIFIED  # enum member access is slow
+_MODIFIED: Final = client.EventType.MODIFIED  # enum member access is slow
 _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
 #: The conditions in order, with reason and message while there is no problem.
 _NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
@@ -105,61 +61,69 @@ class Namespaces:
         #: The names of Namespaces that are being deleted.
         self._terminating: dict[str, None] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the Namespace if it changed, or if an object in a terminating Namespace was created or deleted."""
         key = event.key
         if key.kind != scheme.NAMESPACE:
             is_relevant = event.type is not _MODIFIED and key.namespace in self._terminating
-            return (Key(scheme.NAMESPACE, "", key.namespace),) if is_relevant else ()
-        if event.type is not EventType.DELETED and _is_deleted(event.obj):
+            return (meta.Key(scheme.NAMESPACE, "", key.namespace),) if is_relevant else ()
+        if event.type is not client.EventType.DELETED and _is_deleted(event.obj):
             self._terminating[key.name] = None
         else:
             self._terminating.pop(key.name, None)
         is_first_event = event.old is None and key.name == SYSTEM_NAMESPACES[0]
-        return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
+        return [meta.Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Activate a new Namespace; delete the content of a deleted Namespace and then remove its finalizer."""
         namespace = reader.get(key)
         if namespace is None:
-            return ReconcileResult([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
+            return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _activate(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
         deleted = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
         status = _terminating_status(namespace, deleted, now)
         if status != namespace.get("status"):
-            writes: list[Write] = [UpdateStatus(with_status(namespace, status))]
-        elif not any(content.values()) and (unlocked := without_finalizer(namespace, FINALIZER)) is not namespace:
-            writes = [Update(unlocked)]
+            writes: list[client.Write] = [client.UpdateStatus(meta.with_status(namespace, status))]
+        elif not any(content.values()) and (unlocked := meta.without_finalizer(namespace, FINALIZER)) is not namespace:
+            writes = [client.Update(unlocked)]
         else:
             writes = []
-        writes += [Delete(key_of(obj)) for objects in content.values() for obj in objects if not _is_deleted(obj)]
+        writes += [
+            client.Delete(meta.key_of(obj)) for objects in content.values() for obj in objects if not _is_deleted(obj)
+        ]
         return ReconcileResult(writes)
 
 
-def _kinds(reader: Reader) -> Sequence[ServedKind]:
+def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
     """Return the namespaced kinds, including custom ones."""
-    defined = [kind_from_definition(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
+    defined = [
+        custom_kinds.kind_from_definition(definition)
+        for definition in reader.list(custom_kinds.DEFINITION)
+        if custom_kinds.is_served(definition)
+    ]
     return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
 
 
-def _is_deleted(obj: Obj) -> bool:
+def _is_deleted(obj: meta.Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def _activate(namespace: Obj) -> ReconcileResult:
+def _activate(namespace: meta.Obj) -> ReconcileResult:
     """Add the label and finalizer to a Namespace, then set its phase to Active."""
     prepared = with_namespace_finalizer(namespace)
     if prepared is not namespace:
-        return ReconcileResult([Update(prepared)])
+        return ReconcileResult([client.Update(prepared)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return ReconcileResult()
-    return ReconcileResult([UpdateStatus(with_status(namespace, {**status, "phase": "Active"}))])
+    return ReconcileResult([client.UpdateStatus(meta.with_status(namespace, {**status, "phase": "Active"}))])
 
 
-def _terminating_status(namespace: Obj, remaining: Mapping[str, Sequence[Obj]], now: Instant) -> dict[str, Any]:
+def _terminating_status(
+    namespace: meta.Obj, remaining: Mapping[str, Sequence[meta.Obj]], now: Instant
+) -> dict[str, Any]:
     """Return the status of a terminating Namespace, given its remaining objects by resource."""
     old = namespace.get("status") or {}
     known = {condition["type"]: condition for condition in old.get("conditions") or ()}
@@ -168,11 +132,11 @@ def _terminating_status(namespace: Obj, remaining: Mapping[str, Sequence[Obj]], 
     return {**old, "phase": "Terminating", "conditions": [*known.values(), *conditions]}
 
 
-def _remaining_problems(remaining: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]]:
+def _remaining_problems(remaining: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
     """Return the reason and message of each condition that reports remaining content."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in remaining.items() if objects)
     finalizers = Counter(
-        name for objects_left in remaining.values() for obj in objects_left for name in finalizers_of(obj)
+        name for objects_left in remaining.values() for obj in objects_left for name in meta.finalizers_of(obj)
     )
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     problem_texts: dict[str, tuple[str, str]] = {}
@@ -206,21 +170,21 @@ class ServiceAccounts:
     rank = 0
     kinds = (scheme.NAMESPACE, scheme.SERVICE_ACCOUNT)
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return a new or changed Namespace, or the Namespace whose ServiceAccount was deleted."""
         if event.key.kind == scheme.NAMESPACE:
-            return () if event.type is EventType.DELETED else (event.key,)
-        is_lost = event.type is EventType.DELETED and event.key.name == DEFAULT
-        return (Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
+            return () if event.type is client.EventType.DELETED else (event.key,)
+        is_lost = event.type is client.EventType.DELETED and event.key.name == service_accounts.DEFAULT
+        return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create the ServiceAccount of a Namespace if it is missing."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
-        if reader.get(Key(scheme.SERVICE_ACCOUNT, key.name, DEFAULT)) is not None:
+        if reader.get(meta.Key(scheme.SERVICE_ACCOUNT, key.name, service_accounts.DEFAULT)) is not None:
             return ReconcileResult()
-        return ReconcileResult([Create(default_service_account(key.name))])
+        return ReconcileResult([client.Create(service_accounts.default_service_account(key.name))])
 
 
 # --- cluster roles ---
@@ -239,35 +203,35 @@ class ClusterRoleAggregation:
 
     def __init__(self) -> None:
         #: The keys of the aggregated ClusterRoles.
-        self._aggregates: dict[Key, None] = {}
+        self._aggregates: dict[meta.Key, None] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return all aggregated ClusterRoles, since any of them may select the changed one."""
-        if event.type is not EventType.DELETED and event.obj.get("aggregationRule"):
+        if event.type is not client.EventType.DELETED and event.obj.get("aggregationRule"):
             self._aggregates[event.key] = None
         else:
             self._aggregates.pop(event.key, None)
         return list(self._aggregates)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Set the rules to the rules of all selected ClusterRoles, without duplicates."""
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
             return ReconcileResult()
         rules: list[Any] = []
         for other_object in reader.list(scheme.CLUSTER_ROLE):
-            if key_of(other_object) != key and _is_selected(other_object, role):
+            if meta.key_of(other_object) != key and _is_selected(other_object, role):
                 rules += [rule for rule in other_object.get("rules") or () if rule not in rules]
         return (
             ReconcileResult()
             if rules == (role.get("rules") or [])
-            else ReconcileResult([Update({**role, "rules": rules})])
+            else ReconcileResult([client.Update({**role, "rules": rules})])
         )
 
 
-def _is_selected(other_object: Obj, role: Obj) -> bool:
+def _is_selected(other_object: meta.Obj, role: meta.Obj) -> bool:
     labels = other_object["metadata"].get("labels") or {}
-    selectors = map(selector, role["aggregationRule"]["clusterRoleSelectors"])
+    selectors = map(meta.selector, role["aggregationRule"]["clusterRoleSelectors"])
     return any(each is not None and each.matches(labels) for each in selectors)
 
 
@@ -282,7 +246,7 @@ _DESCRIPTION: Final = (
     "internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes "
     "clusters."
 )
-_DELETED: Final = EventType.DELETED
+_DELETED: Final = client.EventType.DELETED
 
 
 class RootCertificates:
@@ -293,28 +257,38 @@ class RootCertificates:
     kinds = (scheme.NAMESPACE, scheme.CONFIG_MAP)
 
     def __init__(self, certificate: str) -> None:
-        self._data = {CERTIFICATE_KEY: certificate}
+        self._data = {service_accounts.CERTIFICATE_KEY: certificate}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return a new or changed Namespace, or the Namespace of a changed root certificate ConfigMap."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
-        return (Key(scheme.NAMESPACE, "", event.key.namespace),) if event.key.name == ROOT_CERTIFICATE else ()
+        return (
+            (meta.Key(scheme.NAMESPACE, "", event.key.namespace),)
+            if event.key.name == service_accounts.ROOT_CERTIFICATE
+            else ()
+        )
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create the ConfigMap of a Namespace, or correct its content."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
-        known = reader.get(Key(scheme.CONFIG_MAP, key.name, ROOT_CERTIFICATE))
+        known = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, service_accounts.ROOT_CERTIFICATE))
         if known is None:
-            metadata = {"name": ROOT_CERTIFICATE, "namespace": key.name, "annotations": {_ANNOTATION: _DESCRIPTION}}
+            metadata = {
+                "name": service_accounts.ROOT_CERTIFICATE,
+                "namespace": key.name,
+                "annotations": {_ANNOTATION: _DESCRIPTION},
+            }
             new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": self._data}
-            return ReconcileResult([Create(new)])
-        if known.get("data") == self._data and annotation(known, _ANNOTATION):
+            return ReconcileResult([client.Create(new)])
+        if known.get("data") == self._data and meta.annotation(known, _ANNOTATION):
             return ReconcileResult()
         annotations = {**(known["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
-        return ReconcileResult([Update(with_metadata({**known, "data": self._data}, annotations=annotations))])
+        return ReconcileResult(
+            [client.Update(meta.with_metadata({**known, "data": self._data}, annotations=annotations))]
+        )
 
 
 # --- ttl after finished ---
@@ -338,11 +312,11 @@ class TtlAfterFinished:
     def __init__(self, kinds: Sequence[str] = (scheme.JOB, scheme.JOB_SET)) -> None:
         self.kinds = kinds
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a finished object with a TTL."""
         return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Delete the object if its TTL has expired; otherwise requeue at that time."""
         obj = reader.get(key)
         expires_at = None if obj is None else _expires_at(key, obj)
@@ -350,20 +324,22 @@ class TtlAfterFinished:
             return ReconcileResult()
         if expires_at > now:
             return ReconcileResult(requeue_at=expires_at)
-        return ReconcileResult([Delete(key, propagation=Propagation.FOREGROUND, uid=obj["metadata"]["uid"])])
+        return ReconcileResult(
+            [client.Delete(key, propagation=client.Propagation.FOREGROUND, uid=obj["metadata"]["uid"])]
+        )
 
 
-def _expires_at(key: Key, obj: Obj) -> Instant | None:
+def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
     """Return when a Job or JobSet expires; None if it is unfinished, being deleted, or without a TTL."""
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
-    ended = [find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
+    ended = [meta.find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
     end_times = [parse_time(c["lastTransitionTime"]) for c in ended if c is not None and c["status"] == "True"]
     return end_times[0] + seconds * SECOND if end_times else None
 
 
-def _is_managed_elsewhere(key: Key, obj: Obj) -> bool:
+def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
     """Report whether another controller deletes the object: a JobSet with another `managedBy`."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
@@ -378,7 +354,7 @@ KEPT_FOR: Final = HOUR
 #: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
 KEPT_MAX: Final = 5_000
 #: The only key of the controller.
-FIRST: Final = Key("Batch", "", "event-expiry")
+FIRST: Final = meta.Key("Batch", "", "event-expiry")
 #: The maximum number of deletions in one batch.
 BATCH_MAX: Final = 500
 #: The time after which the controller checks that a deleted Event no longer exists.
@@ -396,19 +372,19 @@ class EventExpiry:
 
     def __init__(self) -> None:
         #: A heap of expiry times; later occurrences of an Event are read when it expires.
-        self._expiries: list[tuple[Instant, Key]] = []
+        self._expiries: list[tuple[Instant, meta.Key]] = []
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the common key if a new Event expires first, or if the surplus fills a batch."""
-        if event.type is not EventType.ADDED:
+        if event.type is not client.EventType.ADDED:
             return ()
         heappush(self._expiries, (_expiry_of(event.obj, now), event.key))
         is_batch = len(self._expiries) == KEPT_MAX + BATCH_MAX
         return (FIRST,) if is_batch or self._expiries[0][1] is event.key else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Delete expired Events, and the surplus Events that expire first."""
-        expiries, deletions, rechecks = self._expiries, list[Write](), list[tuple[Instant, Key]]()
+        expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus = len(expiries) - KEPT_MAX
         while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus > 0):
             known_expiry, event_key = heappop(expiries)
@@ -420,7 +396,7 @@ class EventExpiry:
             if expiry > now and (surplus <= 0 or expiry > known_expiry):
                 heappush(expiries, (expiry, event_key))
                 continue
-            deletions.append(Delete(event_key))
+            deletions.append(client.Delete(event_key))
             surplus -= 1
             rechecks.append((now + (_DELETION_CHECK_DELAY if expiry <= now else _SURPLUS_INTERVAL), event_key))
         for each in rechecks:
@@ -428,10 +404,10 @@ class EventExpiry:
         return ReconcileResult(deletions, requeue_at=expiries[0][0] if expiries else None, independent=True)
 
 
-def _expiry_of(event: Obj, now: Instant) -> Instant:
+def _expiry_of(event: meta.Obj, now: Instant) -> Instant:
     """Return when an Event expires; the stated time of occurrence counts only if it is plausible."""
     created = parse_time(event["metadata"]["creationTimestamp"])
-    occurred = parse_time(event_last_time(event) or event["metadata"]["creationTimestamp"])
+    occurred = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred if created <= occurred <= now + KEPT_FOR else created) + KEPT_FOR
 
 
@@ -459,75 +435,75 @@ class CustomResourceDefinitions:
 
     def __init__(self) -> None:
         #: By definition: its group and the kind that it defines.
-        self._definitions: dict[Key, tuple[str, str]] = {}
+        self._definitions: dict[meta.Key, tuple[str, str]] = {}
         #: By kind: the definition of the kind that is being deleted.
-        self._terminating: dict[str, Key] = {}
+        self._terminating: dict[str, meta.Key] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the changed definition, definitions that can use freed names, or that of a deleted object."""
         key = event.key
-        if key.kind != DEFINITION:
+        if key.kind != custom_kinds.DEFINITION:
             terminating = self._terminating.get(key.kind)
-            return () if terminating is None or event.type is not EventType.DELETED else (terminating,)
-        info = kind_from_definition(event.obj)
-        if event.type is EventType.DELETED:
+            return () if terminating is None or event.type is not client.EventType.DELETED else (terminating,)
+        info = custom_kinds.kind_from_definition(event.obj)
+        if event.type is client.EventType.DELETED:
             self._definitions.pop(key, None)
             self._terminating.pop(info.constant, None)
             return [other_object for other_object, (group, _) in self._definitions.items() if group == info.group]
         self._definitions[key] = info.group, info.constant
-        if is_definition_deleted(event.obj):
+        if custom_kinds.is_definition_deleted(event.obj):
             self._terminating[info.constant] = key
         return (key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Add the finalizer, update the status, or delete the objects of a deleted definition."""
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
-        if is_definition_deleted(definition):
+        if custom_kinds.is_definition_deleted(definition):
             return _delete_objects(definition, reader, now)
-        with_crd_finalizer = with_finalizer(definition, CRD_FINALIZER)
+        with_crd_finalizer = meta.with_finalizer(definition, CRD_FINALIZER)
         if with_crd_finalizer is not definition:
-            return ReconcileResult([Update(with_crd_finalizer)])
+            return ReconcileResult([client.Update(with_crd_finalizer)])
         status = status_of(definition, reader, now)
         if status == definition.get("status"):
             return ReconcileResult()
-        return ReconcileResult([UpdateStatus(with_status(definition, status))])
+        return ReconcileResult([client.UpdateStatus(meta.with_status(definition, status))])
 
 
-def _delete_objects(definition: Obj, reader: Reader, now: Instant) -> ReconcileResult:
+def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
     """Delete the objects of a deleted definition, then remove its finalizer."""
-    if CRD_FINALIZER not in finalizers_of(definition):
+    if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
-    has_objects = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
-    remaining = reader.list(kind_from_definition(definition).constant) if has_objects else ()
+    has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
+    remaining = reader.list(custom_kinds.kind_from_definition(definition).constant) if has_objects else ()
     if not remaining:
-        return ReconcileResult([Update(without_finalizer(definition, CRD_FINALIZER))])
+        return ReconcileResult([client.Update(meta.without_finalizer(definition, CRD_FINALIZER))])
     status = definition.get("status") or {}
-    conditions = with_condition(
+    conditions = meta.with_condition(
         status.get("conditions") or [],
-        type=TERMINATING,
+        type=custom_kinds.TERMINATING,
         status=True,
         reason="InstanceDeletionInProgress",
         message="CustomResource deletion is in progress",
         now=now,
     )
-    writes: list[Write] = []
+    writes: list[client.Write] = []
     if conditions is not status.get("conditions"):
-        writes.append(UpdateStatus(with_status(definition, {**status, "conditions": conditions})))
-    writes += [Delete(key_of(obj)) for obj in remaining if not is_definition_deleted(obj)]
+        writes.append(client.UpdateStatus(meta.with_status(definition, {**status, "conditions": conditions})))
+    writes += [client.Delete(meta.key_of(obj)) for obj in remaining if not custom_kinds.is_definition_deleted(obj)]
     return ReconcileResult(writes)
 
 
-def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
+def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
     """Return the status of a definition that is not being deleted."""
     old = definition.get("status") or {}
-    requested, current = definition["spec"]["names"], accepted_names(definition)
+    requested, current = definition["spec"]["names"], custom_kinds.accepted_names(definition)
     conflicts = _conflicts(requested, current, _find_names_in_use(definition, reader))
     accepted = {field: current.get(field) if field in conflicts else requested.get(field) for field in _NAME_FIELDS}
     accepted["categories"] = requested.get("categories")
     stored = old.get("storedVersions") or []
-    storage = kind_from_definition(definition).storage_version
+    storage = custom_kinds.kind_from_definition(definition).storage_version
     return {
         **old,
         "conditions": _conditions(definition, conflicts, now),
@@ -536,26 +512,26 @@ def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
     }
 
 
-def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
+def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
     reason = _CONFLICTS.get(field, "NoConflicts")
     known: Any = (definition.get("status") or {}).get("conditions") or []
-    conditions = with_condition(
-        known, type=NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
+    conditions = meta.with_condition(
+        known, type=custom_kinds.NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
     )
-    if not is_true(definition, ESTABLISHED):
+    if not meta.is_true(definition, custom_kinds.ESTABLISHED):
         reason, message = (
             ("NotAccepted", "not all names are accepted")
             if conflicts
             else ("InitialNamesAccepted", "the initial names have been accepted")
         )
-        conditions = with_condition(
-            conditions, type=ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now
+        conditions = meta.with_condition(
+            conditions, type=custom_kinds.ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now
         )
-    if built_in_kind(definition) is not None:
+    if custom_kinds.built_in_kind(definition) is not None:
         message = "batchyard has this kind itself, and goes on serving it by its own schema"
-        conditions = with_condition(
-            conditions, type=BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now
+        conditions = meta.with_condition(
+            conditions, type=custom_kinds.BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now
         )
     return conditions
 
@@ -582,17 +558,17 @@ class _NamesInUse:
         self.kinds = frozenset(kinds)
 
 
-def _find_names_in_use(definition: Obj, reader: Reader) -> _NamesInUse:
-    spec, built_in = definition["spec"], built_in_kind(definition)
+def _find_names_in_use(definition: meta.Obj, reader: client.Reader) -> _NamesInUse:
+    spec, built_in = definition["spec"], custom_kinds.built_in_kind(definition)
     resources: list[str] = []
     kinds: list[str] = []
     for info in KINDS:
         if info.group == spec["group"] and info is not built_in:
             resources += [info.plural, info.singular, *info.short_names]
             kinds += [info.kind, f"{info.kind}List"]
-    for other_object in reader.list(DEFINITION):
-        if other_object["spec"]["group"] == spec["group"] and key_of(other_object) != key_of(definition):
-            names = accepted_names(other_object)
-            resources += resource_names(names)
+    for other_object in reader.list(custom_kinds.DEFINITION):
+        if other_object["spec"]["group"] == spec["group"] and meta.key_of(other_object) != meta.key_of(definition):
+            names = custom_kinds.accepted_names(other_object)
+            resources += custom_kinds.resource_names(names)
             kinds += [names[field] for field in ("kind", "listKind") if names.get(field)]
     return _NamesInUse(resources, kinds)

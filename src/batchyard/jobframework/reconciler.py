@@ -9,22 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from batchyard.admission_plugins.built_in import is_managed_namespace
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    JOB_KINDS,
-    Key,
-    Obj,
-    Selector,
-    annotation,
-    controller_of,
-    find_condition,
-    find_managed_ancestor,
-    key_of,
-    label,
-    owner_key,
-    with_path,
-    without_finalizer,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
@@ -36,15 +21,7 @@ from batchyard.jobframework.workloads import (
     original_injections,
     prebuilt_key,
 )
-from batchyard.scheduling.workload import evictions, lifecycle
-from batchyard.scheduling.workload.adjustments import (
-    MissingClass,
-    Priority,
-    class_key,
-    class_name,
-    follows_label,
-    resolve_priority,
-)
+from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import set_pods_ready
 
 # --- relations ---
@@ -60,14 +37,14 @@ class JobRelations:
 
     def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
-        self._workloads: dict[Key, dict[Key, None]] = {}
-        self._children: dict[str, dict[Key, None]] = {}
-        self._jobs_by_class: dict[Key, dict[Key, None]] = {}
-        self._jobs_by_prebuilt: dict[Key, dict[Key, None]] = {}
+        self._workloads: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._children: dict[str, dict[meta.Key, None]] = {}
+        self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._jobs_by_prebuilt: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
-        self._jobs_without_flavor: dict[Key, None] = {}
+        self._jobs_without_flavor: dict[meta.Key, None] = {}
 
-    def note(self, event: WatchEvent) -> Iterable[Key]:
+    def note(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Update the index from a watch event; return the keys of the affected jobs."""
         kind = event.key.kind
         if kind == self._integration.kind:
@@ -81,34 +58,34 @@ class JobRelations:
             return list(waiting_jobs)
         return ()
 
-    def note_missing_flavor(self, job: Key) -> None:
+    def note_missing_flavor(self, job: meta.Key) -> None:
         """Record that a job waits for a missing ResourceFlavor; it is reconciled when a flavor is created."""
         self._jobs_without_flavor[job] = None
 
-    def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
+    def workloads_of(self, job: meta.Key, reader: Reader) -> list[meta.Obj]:
         """Return the existing Workloads that were created for a job, oldest first."""
         workloads = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
-    def _note_job(self, event: WatchEvent) -> Iterable[Key]:
+    def _note_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._children, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
         return (event.key,)
 
-    def _priority_class_of(self, job: Obj) -> Key | None:
+    def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
         """Return the priority class that a job with a queue names; None for a job with an owner."""
-        if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
+        if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
-        return class_key(job, self._integration.templates(job))
+        return adjustments.class_key(job, self._integration.templates(job))
 
-    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+    def _note_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
                 _move_index_entry(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
             return list(prebuilt_jobs)
-        owner = controller_of(event.obj)
+        owner = meta.controller_of(event.obj)
         if owner is None:
             return list(prebuilt_jobs)
         _move_index_entry(self._workloads, event, self._job_of)
@@ -116,10 +93,10 @@ class JobRelations:
         job = self._job_of(event.obj)
         return [*(() if job is None else (job,)), *children, *prebuilt_jobs]
 
-    def _job_of(self, workload: Obj) -> Key | None:
+    def _job_of(self, workload: meta.Obj) -> meta.Key | None:
         """Return the key of the job of this kind that controls a Workload; None if it has no such job."""
-        owner = controller_of(workload)
-        job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
+        owner = meta.controller_of(workload)
+        job = None if owner is None else meta.owner_key(owner, workload["metadata"].get("namespace", ""))
         return job if job is not None and job.kind == self._integration.kind else None
 
 
@@ -127,7 +104,7 @@ EntryT = TypeVar("EntryT", bound=Hashable)
 
 
 def _move_index_entry(
-    index: dict[EntryT, dict[Key, None]], event: WatchEvent, entry_of: Callable[[Obj], EntryT | None]
+    index: dict[EntryT, dict[meta.Key, None]], event: WatchEvent, entry_of: Callable[[meta.Obj], EntryT | None]
 ) -> None:
     """Move the event's object in an index from its previous to its current entry; remove empty entries."""
     old_entry = None if event.old is None else entry_of(event.old)
@@ -140,16 +117,16 @@ def _move_index_entry(
         index.setdefault(new_entry, {})[event.key] = None
 
 
-def _owner_uid(obj: Obj) -> str | None:
-    owner = controller_of(obj)
+def _owner_uid(obj: meta.Obj) -> str | None:
+    owner = meta.controller_of(obj)
     return None if owner is None else owner["uid"]
 
 
 class _JobPass(NamedTuple):
     """The inputs of one reconcile of a job: the object, its pod sets, its state, the reader and the time."""
 
-    key: Key
-    job: Obj
+    key: meta.Key
+    job: meta.Obj
     pod_sets: list[dict[str, Any]]
     suspended: bool
     reader: Reader
@@ -165,7 +142,7 @@ class JobReconciler:
 
     rank = 0
     kinds = (
-        *(*JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
+        *(*meta.JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
         scheme.RESOURCE_FLAVOR,
     )
 
@@ -175,7 +152,7 @@ class JobReconciler:
         copied_labels: Sequence[str] = (),
         *,
         wait_for_pods_ready: bool = False,
-        managed_namespaces: Selector | None = None,
+        managed_namespaces: meta.Selector | None = None,
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
@@ -186,11 +163,11 @@ class JobReconciler:
         #: The Namespaces whose jobs are managed; None for all.
         self._managed_namespaces = managed_namespaces
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the jobs affected by a change of a job, a Workload, or a created priority class or flavor."""
         return self._relations.note(event)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Perform the first due action for a job and its Workloads."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
@@ -203,16 +180,16 @@ class JobReconciler:
             return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
-        job_ancestry = find_managed_ancestor(job, reader.get)
+        job_ancestry = meta.find_managed_ancestor(job, reader.get)
         if job_ancestry.managed is not None:
             return self._sync_with_ancestor(key, job, _unfinished_workloads(job_ancestry.managed, reader))
-        if job_ancestry.missing is not None or not label(job, well_known.QUEUE_NAME):
+        if job_ancestry.missing is not None or not meta.label(job, well_known.QUEUE_NAME):
             return ReconcileResult()
         suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), suspended, reader, now)
         return self._manage_workloads(job_pass)
 
-    def _sync_with_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> ReconcileResult:
+    def _sync_with_ancestor(self, key: meta.Key, job: meta.Obj, unfinished: Sequence[meta.Obj]) -> ReconcileResult:
         """Suspend a child job unless a Workload of its managed ancestor is admitted."""
         integration = self._integration
         if integration.ending(job) is not None or integration.is_suspended(job):
@@ -220,7 +197,7 @@ class JobReconciler:
         if any(lifecycle.is_admitted(workload) for workload in unfinished):
             return ReconcileResult()
         event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
-        return ReconcileResult([Update(with_path(job, ("spec", "suspend"), True))], [event])
+        return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
 
     def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
         prebuilt = workloads.prebuilt_key(job_pass.job)
@@ -244,9 +221,9 @@ class JobReconciler:
             or self._sync_job(job_pass, match)
         )
 
-    def _manage_prebuilt(self, job_pass: _JobPass, workload: Obj | None) -> ReconcileResult:
+    def _manage_prebuilt(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Adopt the prebuilt Workload of a job, or stop the job if the Workload is missing or not equivalent."""
-        if workload is not None and controller_of(workload) is None:
+        if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
         if workload is not None and workloads.is_created_for(workload, job_pass.job):
             if workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
@@ -263,7 +240,7 @@ class JobReconciler:
         )
         return stop or ReconcileResult()
 
-    def _stop_unmatched_job(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+    def _stop_unmatched_job(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
         """Stop a running job that has no matching Workload."""
         if job_pass.suspended or self._integration.ending(job_pass.job) is not None:
             return None
@@ -272,7 +249,7 @@ class JobReconciler:
             return self._stop_job(job_pass, unmatched[0], message)
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
-    def _replace_unmatched(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+    def _replace_unmatched(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
         """Update the pending Workload of a changed job, or delete Workloads that cannot be updated."""
         if not unmatched:
             return None
@@ -287,16 +264,18 @@ class JobReconciler:
         if len(unmatched) > 1:
             return self._delete_unmatched(job_pass, unmatched[1:])
         priority = self._priority_of(job_pass)
-        if isinstance(priority, MissingClass):
+        if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
         spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
         spec["active"] = lifecycle.is_active(first)
-        message = f"Updated not matching Workload for suspended job: {key_of(first)}"
+        message = f"Updated not matching Workload for suspended job: {meta.key_of(first)}"
         return ReconcileResult([Update({**first, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
-    def _delete_unmatched(self, job_pass: _JobPass, unmatched: Sequence[Obj]) -> ReconcileResult | None:
+    def _delete_unmatched(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
         outcome = _delete_workloads(unmatched)
-        deleted_keys = [key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]]
+        deleted_keys = [
+            meta.key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]
+        ]
         outcome.events += [
             job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in deleted_keys
         ]
@@ -306,43 +285,46 @@ class JobReconciler:
         if self._integration.ending(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
         priority = self._priority_of(job_pass)
-        if isinstance(priority, MissingClass):
+        if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
         workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
-        message = f"Created Workload: {key_of(workload)}"
+        message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
-    def _sync_workload(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Propagate the admission gate and the priority class of a job to its Workload."""
         if lifecycle.is_finished(workload):
             return None
         updated = workloads.with_gate_of(workload, job_pass.job)
         if updated is not workload:
-            gate = annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
+            gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
             return ReconcileResult(
                 [Update(updated)], [job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
             )
         return self._sync_priority(job_pass, workload)
 
-    def _priority_of(self, job_pass: _JobPass) -> Priority | MissingClass:
-        return resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
+    def _priority_of(self, job_pass: _JobPass) -> adjustments.Priority | adjustments.MissingClass:
+        return adjustments.resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
 
-    def _sync_priority(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
-        label_class = label(job_pass.job, well_known.PRIORITY_CLASS) or ""
+    def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+        label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         reserved = lifecycle.has_quota_reservation(workload)
-        if class_name(workload) == label_class or not follows_label(workload, reserved):
+        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, reserved):
             return None
         priority = self._priority_of(job_pass)
-        if isinstance(priority, MissingClass):
+        if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
-        if Priority(workload["spec"].get("priority", 0), workload["spec"].get("priorityClassRef")) == priority:
+        if (
+            adjustments.Priority(workload["spec"].get("priority", 0), workload["spec"].get("priorityClassRef"))
+            == priority
+        ):
             return None
-        updated = with_path(workload, ("spec", "priority"), priority.value)
-        updated = with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
-        message = f"Updated workload priority class: {key_of(workload)}"
+        updated = meta.with_path(workload, ("spec", "priority"), priority.value)
+        updated = meta.with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
+        message = f"Updated workload priority class: {meta.key_of(workload)}"
         return ReconcileResult([Update(updated)], [job_pass.event("UpdatedWorkload", message)])
 
-    def _sync_job(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
+    def _sync_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
             return _release_finalizer(workload)
         if "deletionTimestamp" in workload["metadata"]:
@@ -355,30 +337,30 @@ class JobReconciler:
             or self._start_or_stop(job_pass, workload)
         )
 
-    def _finish_workload(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _finish_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         ending = self._integration.ending(job_pass.job)
         if ending is None:
             return None
         reason = lifecycle.SUCCEEDED if ending.succeeded else lifecycle.FAILED
         finished = lifecycle.finish(workload, reason, ending.message, job_pass.now)
-        message = f"Workload '{key_of(workload)}' is declared finished"
+        message = f"Workload '{meta.key_of(workload)}' is declared finished"
         return ReconcileResult([UpdateStatus(finished)], [job_pass.event("FinishedWorkload", message)])
 
-    def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
         return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _set_pods_ready(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _set_pods_ready(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if not self._wait_for_pods_ready:
             return None
         updated = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
         return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _stop_evicted(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult | None:
+    def _stop_evicted(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload, and release the quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
-        evicted = find_condition(workload, lifecycle.EVICTED)
+        evicted = meta.find_condition(workload, lifecycle.EVICTED)
         assert evicted is not None
         stop = self._stop_job(job_pass, workload, evicted["message"])
         if stop is not None:
@@ -387,7 +369,7 @@ class JobReconciler:
             return ReconcileResult()
         return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
 
-    def _start_or_stop(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
+    def _start_or_stop(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             return (
@@ -397,14 +379,14 @@ class JobReconciler:
             )
         if admitted:
             return self._start_job(job_pass, workload)
-        queue = label(job_pass.job, well_known.QUEUE_NAME)
+        queue = meta.label(job_pass.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
-            return ReconcileResult([Update(with_path(workload, ("spec", "queueName"), queue))])
+            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue))])
         return ReconcileResult([], _check_events(job_pass, workload))
 
-    def _start_job(self, job_pass: _JobPass, workload: Obj) -> ReconcileResult:
-        def flavor(name: str) -> Obj | None:
-            return job_pass.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
+    def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
+        def flavor(name: str) -> meta.Obj | None:
+            return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
         try:
             injections = admitted_injections(workload, flavor)
@@ -418,7 +400,7 @@ class JobReconciler:
         message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
         return ReconcileResult([Update(started)], [job_pass.event("Started", message)])
 
-    def _stop_job(self, job_pass: _JobPass, workload: Obj | None, message: str) -> ReconcileResult | None:
+    def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write that stops a job and restores its pod templates; None if it is stopped."""
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
@@ -430,7 +412,7 @@ class JobReconciler:
         return ReconcileResult([write], [job_pass.event("Stopped", message)] if is_first_write else [])
 
 
-def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
+def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
     """Return the unfinished Workloads of a job of any kind."""
     parent = reader.get(job)
     uid = parent["metadata"].get("uid", "") if parent is not None else ""
@@ -438,14 +420,14 @@ def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
     return [obj for obj in owned if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
 
-def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any]]) -> Obj:
+def _with_reclaimable_pods(workload: meta.Obj, reclaimable: Sequence[Mapping[str, Any]]) -> meta.Obj:
     """Return the Workload with `status.reclaimablePods`, capped by its pod counts; the same object if unchanged."""
     pod_counts = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [{"name": p["name"], "count": min(p["count"], pod_counts.get(p["name"], p["count"]))} for p in reclaimable]
     old = (workload.get("status") or {}).get("reclaimablePods") or ()
     if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
         return workload
-    return with_path(workload, ("status", "reclaimablePods"), pods or None)
+    return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
 def _is_stopping(job_pass: _JobPass) -> bool:
@@ -457,7 +439,7 @@ def _is_stopping(job_pass: _JobPass) -> bool:
     return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
 
 
-def _check_events(job_pass: _JobPass, workload: Obj) -> list[EventRecord]:
+def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending admission checks, if any."""
     if not lifecycle.has_quota_reservation(workload):
         return []
@@ -467,7 +449,7 @@ def _check_events(job_pass: _JobPass, workload: Obj) -> list[EventRecord]:
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 
-def _report_missing_class(job_pass: _JobPass, missing: MissingClass) -> ReconcileResult:
+def _report_missing_class(job_pass: _JobPass, missing: adjustments.MissingClass) -> ReconcileResult:
     """Report a missing priority class in an Event; its creation triggers the next reconcile of the job."""
     if missing.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()
@@ -475,16 +457,16 @@ def _report_missing_class(job_pass: _JobPass, missing: MissingClass) -> Reconcil
     return ReconcileResult([], [job_pass.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
 
 
-def _delete_workloads(workloads_to_delete: Sequence[Obj]) -> ReconcileResult:
+def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResult:
     """Return the writes that remove the finalizers of unneeded Workloads and delete them."""
     outcome = ReconcileResult()
     for workload in workloads_to_delete:
         outcome.writes += _release_finalizer(workload).writes
         if "deletionTimestamp" not in workload["metadata"]:
-            outcome.writes.append(Delete(key_of(workload)))
+            outcome.writes.append(Delete(meta.key_of(workload)))
     return outcome
 
 
-def _release_finalizer(workload: Obj) -> ReconcileResult:
-    released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
+def _release_finalizer(workload: meta.Obj) -> ReconcileResult:
+    released = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
     return ReconcileResult() if released is workload else ReconcileResult([Update(released)])

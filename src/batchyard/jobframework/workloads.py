@@ -6,21 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    SLICE_LAYERS_MAX,
-    Key,
-    Obj,
-    annotation,
-    controller_of,
-    controller_reference,
-    label,
-    parse_boolean,
-    parse_integer,
-    parse_slice_layers,
-    with_metadata,
-    with_path,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
 from batchyard.api.well_known import (
     POD_SET_GROUP,
@@ -48,7 +34,7 @@ _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EMPTY: Final[Mapping[str, str]] = {}
 
 Template = Mapping[str, Any]
-FindFlavor = Callable[[str], Obj | None]
+FindFlavor = Callable[[str], meta.Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
@@ -68,7 +54,7 @@ class PodSetInfo:
     scheduling_gates: Sequence[Mapping[str, Any]] = ()
 
 
-def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
+def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
     """Return the scheduling directives of an admitted Workload for each pod set; None while a flavor is missing.
 
     Raises InvalidPodSetInfo if updates of admission checks conflict with the flavors or with each other.
@@ -95,7 +81,7 @@ def flavor_injection(
     return _info_from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
 
 
-def original_injections(workload: Obj) -> list[PodSetInfo]:
+def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
     """Return the scheduling directives of the original pod templates, from which the Workload was created."""
     return [_original_info(pod_set) for pod_set in workload["spec"]["podSets"]]
 
@@ -105,7 +91,9 @@ def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY).items())))
 
 
-def _info_from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> PodSetInfo:
+def _info_from_flavors(
+    assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[meta.Obj]
+) -> PodSetInfo:
     node_selector: dict[str, str] = {}
     tolerations: list[Mapping[str, Any]] = []
     for flavor in flavors:
@@ -116,7 +104,7 @@ def _info_from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any]
     return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
 
 
-def _queue_labels(workload: Obj) -> dict[str, str]:
+def _queue_labels(workload: meta.Obj) -> dict[str, str]:
     labels = {well_known.LOCAL_QUEUE: workload["spec"].get("queueName", "")}
     cluster_queue = cluster_queue_of(workload)
     if _DNS_LABEL.fullmatch(cluster_queue):
@@ -124,7 +112,7 @@ def _queue_labels(workload: Obj) -> dict[str, str]:
     return labels
 
 
-def _with_check_updates(injection: PodSetInfo, workload: Obj) -> PodSetInfo:
+def _with_check_updates(injection: PodSetInfo, workload: meta.Obj) -> PodSetInfo:
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
@@ -179,7 +167,7 @@ def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
     )
     for path, value in fields:
         if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):
-            template = with_path(template, path, value or None)
+            template = meta.with_path(template, path, value or None)
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
@@ -240,7 +228,7 @@ def without_duplicate_env(template: Template) -> Template:
         containers = (template.get("spec") or {}).get(kind) or ()
         deduplicated = [_without_duplicate_env(container) for container in containers]
         if any(new is not old for new, old in zip(deduplicated, containers, strict=True)):
-            template = with_path(template, ("spec", kind), deduplicated)
+            template = meta.with_path(template, ("spec", kind), deduplicated)
     return template
 
 
@@ -270,17 +258,17 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if PREFERRED_TOPOLOGY in annotations:
         return {"preferred": annotations[PREFERRED_TOPOLOGY]}
     if UNCONSTRAINED_TOPOLOGY in annotations:
-        unconstrained = parse_boolean(annotations[UNCONSTRAINED_TOPOLOGY])
+        unconstrained = meta.parse_boolean(annotations[UNCONSTRAINED_TOPOLOGY])
         return {} if unconstrained is None else {"unconstrained": unconstrained}
     return {}
 
 
 def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
-    slice_layers = (parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
-    if 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
+    slice_layers = (meta.parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
+    if 1 <= len(slice_layers) <= meta.SLICE_LAYERS_MAX:
         constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
-    size = parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
+    size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
     if SLICE_TOPOLOGY in annotations and size is not None:
         return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": size}
     return {}
@@ -314,11 +302,11 @@ def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
 PodSets = Sequence[Mapping[str, Any]]
 
 
-def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
+def make_workload(job: meta.Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
     """Return a new Workload object for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     group, _, _ = job["apiVersion"].rpartition("/")
-    labels = {name: value for name in copied_labels if (value := label(job, name)) is not None}
+    labels = {name: value for name in copied_labels if (value := meta.label(job, name)) is not None}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -328,30 +316,30 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
             "labels": {**labels, well_known.JOB_UID: uid},
             **_copied_annotations(job),
             "finalizers": [well_known.RESOURCE_IN_USE],
-            "ownerReferences": [controller_reference(job)],
+            "ownerReferences": [meta.controller_reference(job)],
         },
         "spec": workload_spec(job, pod_sets, priority),
     }
 
 
-def prebuilt_key(job: Obj) -> Key | None:
+def prebuilt_key(job: meta.Obj) -> meta.Key | None:
     """Return the key of the prebuilt Workload that a job's annotation or else its label names; None if none."""
-    name = annotation(job, well_known.PREBUILT_WORKLOAD) or label(job, well_known.PREBUILT_WORKLOAD)
-    return Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
+    name = meta.annotation(job, well_known.PREBUILT_WORKLOAD) or meta.label(job, well_known.PREBUILT_WORKLOAD)
+    return meta.Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
 
 
-def with_job_owner(workload: Obj, job: Obj) -> Obj:
+def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the job as its controlling owner."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
-    owners = [*(metadata.get("ownerReferences") or ()), controller_reference(job)]
-    return with_metadata(workload, labels=labels, ownerReferences=owners)
+    owners = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
+    return meta.with_metadata(workload, labels=labels, ownerReferences=owners)
 
 
-def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
+def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
     """Return the spec of the Workload of a job."""
     spec: dict[str, Any] = {
-        "queueName": label(job, well_known.QUEUE_NAME) or "",
+        "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
         "priority": priority.value,
         "active": True,
@@ -364,19 +352,19 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
     return spec
 
 
-def execution_seconds_max(job: Obj) -> int | None:
+def execution_seconds_max(job: meta.Obj) -> int | None:
     """Return the maximum execution time of a job in seconds, from its label; None if missing or invalid."""
-    limit = parse_integer(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
+    limit = meta.parse_integer(meta.label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return limit if limit is not None and limit > 0 else None
 
 
-def is_created_for(workload: Obj, job: Obj) -> bool:
+def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
     """Report whether a Workload belongs to this job (by uid), not to an earlier job of the same name."""
-    owner = controller_of(workload)
+    owner = meta.controller_of(workload)
     return owner is not None and owner["uid"] == job["metadata"].get("uid")
 
 
-def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool:
+def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, suspended: bool) -> bool:
     """Report whether a Workload is equivalent to its job in pod sets and maximum execution time.
 
     A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
@@ -393,10 +381,10 @@ def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
-def with_gate_of(workload: Obj, job: Obj) -> Obj:
+def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the admission gate annotation of its job; the same object if unchanged."""
-    gate = annotation(job, well_known.ADMISSION_GATED_BY) or ""
-    if (annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
+    gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
+    if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
         return workload
     annotations = dict(workload["metadata"].get("annotations") or ())
     annotations.pop(well_known.ADMISSION_GATED_BY, None)
@@ -405,7 +393,7 @@ def with_gate_of(workload: Obj, job: Obj) -> Obj:
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 
-def _copied_annotations(job: Obj) -> dict[str, Any]:
+def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
     """Return the metadata with the annotations that a Workload copies from its job."""
     annotations = job["metadata"].get("annotations") or {}
     copied = {
@@ -416,7 +404,7 @@ def _copied_annotations(job: Obj) -> dict[str, Any]:
     return {"annotations": copied} if copied else {}
 
 
-def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
+def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
     """Return the pod sets of a Workload with the admitted pod counts, which partial admission may have reduced."""
     pod_sets = workload["spec"]["podSets"]
     if not any(p.get("minCount") is not None and p["count"] > p["minCount"] for p in pod_sets):
@@ -447,35 +435,35 @@ class GenericJob(Protocol):
 
     kind: str
 
-    def is_suspended(self, job: Obj) -> bool:
+    def is_suspended(self, job: meta.Obj) -> bool:
         """Report whether a job is suspended and completely stopped."""
 
-    def is_active(self, job: Obj) -> bool:
+    def is_active(self, job: meta.Obj) -> bool:
         """Report whether a job has running pods."""
 
-    def pods_ready(self, job: Obj) -> bool:
+    def pods_ready(self, job: meta.Obj) -> bool:
         """Report whether all pods of a job are ready or succeeded."""
 
-    def ending(self, job: Obj) -> JobCompletion | None:
+    def ending(self, job: meta.Obj) -> JobCompletion | None:
         """Return the outcome of a finished job; None if it has not finished."""
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
+    def templates(self, job: meta.Obj) -> Sequence[Mapping[str, Any]]:
         """Return the current pod templates of a job."""
 
-    def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
+    def pod_sets(self, job: meta.Obj) -> list[dict[str, Any]]:
         """Return the pod sets that the Workload of a job must have."""
 
-    def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
+    def reclaimable_pods(self, job: meta.Obj) -> list[dict[str, Any]]:
         """Return the number of pods of each pod set that will not run again (reclaimablePods)."""
 
-    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
+    def started(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the job unsuspended, with the directives in its pod templates; raise InvalidPodSetInfo on conflict."""
 
-    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: meta.Obj, originals: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its original pod templates; None if it is stopped."""
 
 
-def condition_true(job: Obj, *types: str) -> Mapping[str, Any] | None:
+def condition_true(job: meta.Obj, *types: str) -> Mapping[str, Any] | None:
     """Return the first True condition of a job with one of these types; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)

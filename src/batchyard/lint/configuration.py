@@ -13,19 +13,9 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Key, Obj, annotation, format_amount, group_kind, key_of
+from batchyard.api.views import workload
 from batchyard.api.views.node import NodeView, Taint, node_view
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.workload import (
-    ClusterQueueView,
-    CohortView,
-    FlavorView,
-    LocalQueueView,
-    ResourceGroup,
-    cluster_queue_view,
-    cohort_view,
-    flavor_view,
-    local_queue_view,
-)
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
 from batchyard.cloud.catalog.instances import find_reservation
@@ -103,7 +93,7 @@ class MachineInventory:
         """The machines that belong to node pools."""
         return [machines for machines in self.machines if machines.path]
 
-    def machines_for(self, flavor: FlavorView) -> list[MachineGroup]:
+    def machines_for(self, flavor: workload.FlavorView) -> list[MachineGroup]:
         """Return the machines whose labels match a ResourceFlavor."""
         return [machines for machines in self.machines if machines.has_labels(flavor.labels)]
 
@@ -215,7 +205,7 @@ class LintContext(Protocol):
         """The machines that the manifests describe."""
 
     @property
-    def flavors(self) -> Mapping[str, tuple[Manifest, FlavorView]]:
+    def flavors(self) -> Mapping[str, tuple[Manifest, workload.FlavorView]]:
         """The ResourceFlavors by name, each with its manifest."""
 
     @property
@@ -272,7 +262,7 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
 
 
 def _find_mismatch(pod_set: LintedPodSet, combination: Sequence[str], context: LintContext) -> NodeMismatch | None:
-    flavors: list[FlavorView] = [context.flavors[name][1] for name in combination]
+    flavors: list[workload.FlavorView] = [context.flavors[name][1] for name in combination]
     pod = pod_set.work.pod(
         pod_set.index, flavors, queued=True
     )  # the rule queued-pool-without-check covers machines on request
@@ -407,30 +397,37 @@ class Configuration:
     # --- queues ---
 
     @cached_property
-    def queue_versions(self) -> list[tuple[Manifest, ClusterQueueView]]:
+    def queue_versions(self) -> list[tuple[Manifest, workload.ClusterQueueView]]:
         """Every version of every ClusterQueue, each with its manifest."""
-        return [(manifest, cluster_queue_view(manifest.obj)) for manifest in self.all_versions(scheme.CLUSTER_QUEUE)]
+        return [
+            (manifest, workload.cluster_queue_view(manifest.obj))
+            for manifest in self.all_versions(scheme.CLUSTER_QUEUE)
+        ]
 
     @cached_property
-    def queues(self) -> dict[str, tuple[Manifest, ClusterQueueView]]:
+    def queues(self) -> dict[str, tuple[Manifest, workload.ClusterQueueView]]:
         """The last version of each ClusterQueue by name, each with its manifest."""
         return {view.name: (manifest, view) for manifest, view in self.queue_versions if self._is_latest(manifest)}
 
     @cached_property
-    def cohorts(self) -> dict[str, tuple[Manifest, CohortView]]:
+    def cohorts(self) -> dict[str, tuple[Manifest, workload.CohortView]]:
         """The Cohorts that the manifests define, by name, each with its manifest."""
-        return {m.obj["metadata"]["name"]: (m, cohort_view(m.obj)) for m in self.latest_versions(scheme.COHORT)}
+        return {
+            m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in self.latest_versions(scheme.COHORT)
+        }
 
     @cached_property
-    def quotas(self) -> list[tuple[Manifest, tuple[ResourceGroup, ...]]]:
+    def quotas(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
         """The resource groups of all ClusterQueues, then of all Cohorts, each with its manifest."""
         queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
         return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
 
     @cached_property
-    def local_queues(self) -> dict[str, tuple[Manifest, LocalQueueView]]:
+    def local_queues(self) -> dict[str, tuple[Manifest, workload.LocalQueueView]]:
         """The LocalQueues by `namespace/name`, each with its manifest."""
-        views = [(manifest, local_queue_view(manifest.obj)) for manifest in self.latest_versions(scheme.LOCAL_QUEUE)]
+        views = [
+            (manifest, workload.local_queue_view(manifest.obj)) for manifest in self.latest_versions(scheme.LOCAL_QUEUE)
+        ]
         return {view.key: (manifest, view) for manifest, view in views}
 
     def local_queues_in(self, namespace: str) -> list[str]:
@@ -439,10 +436,11 @@ class Configuration:
         return [name for queue_namespace, _, name in keys if queue_namespace == namespace]
 
     @cached_property
-    def flavors(self) -> dict[str, tuple[Manifest, FlavorView]]:
+    def flavors(self) -> dict[str, tuple[Manifest, workload.FlavorView]]:
         """The ResourceFlavors by name, each with its manifest."""
         return {
-            m.obj["metadata"]["name"]: (m, flavor_view(m.obj)) for m in self.latest_versions(scheme.RESOURCE_FLAVOR)
+            m.obj["metadata"]["name"]: (m, workload.flavor_view(m.obj))
+            for m in self.latest_versions(scheme.RESOURCE_FLAVOR)
         }
 
     @cached_property
@@ -483,7 +481,7 @@ class Configuration:
         """For each pod set, by flavor combination, the reason why its pods fit no node; None if they fit."""
         return find_node_mismatches(self.pod_sets, self)
 
-    def queues_using(self, flavor: str) -> list[ClusterQueueView]:
+    def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:
         """Return the ClusterQueues that have quota of a flavor."""
         return [view for _, view in self.queues.values() if flavor in view.flavors]
 
@@ -534,14 +532,14 @@ class Configuration:
 
     # --- admission checks ---
 
-    def requests_capacity(self, queue: ClusterQueueView, flavor: str) -> bool:
+    def requests_capacity(self, queue: workload.ClusterQueueView, flavor: str) -> bool:
         """Return whether an AdmissionCheck of a ClusterQueue requests capacity for a flavor before admission."""
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
         return any(check and check.obj["spec"].get("controllerName") == PROVISIONING_CONTROLLER for check in checks)
 
 
-def _has_taint_per_label(flavor: FlavorView) -> bool:
+def _has_taint_per_label(flavor: workload.FlavorView) -> bool:
     """Return whether the flavor has a taint for each of its non-system labels, as auto-created pools require."""
     keys = [taint.key for taint in flavor.taints]
     return all(is_system_label(key) or key in keys for key in flavor.labels)

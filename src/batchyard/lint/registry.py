@@ -20,14 +20,7 @@ from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.workloads import LintedWork
-from batchyard.scheduling.workload.adjustments import (
-    MissingClass,
-    Priority,
-    class_key,
-    combine_limit_ranges,
-    resolve_priority,
-    with_default_resources,
-)
+from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
 from batchyard.sim.state_document import manifest_texts
 
@@ -416,9 +409,9 @@ def _linted_work_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     if integration is None:
         return
     templates = integration.templates(obj)
-    key = class_key(obj, templates)
-    priority = resolve_priority(obj, templates, reader)
-    value = Priority(0, None) if isinstance(priority, MissingClass) else priority
+    key = adjustments.class_key(obj, templates)
+    priority = adjustments.resolve_priority(obj, templates, reader)
+    value = adjustments.Priority(0, None) if isinstance(priority, adjustments.MissingClass) else priority
     spec = workload_spec(obj, integration.pod_sets(obj), value)
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
@@ -441,7 +434,9 @@ def _make_linted_work(
     ranges = reader.list(scheme.LIMIT_RANGE, namespace)
     requested_workload = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
     workload = (
-        with_default_resources(requested_workload, combine_limit_ranges(ranges)) if ranges else requested_workload
+        adjustments.with_default_resources(requested_workload, adjustments.combine_limit_ranges(ranges))
+        if ranges
+        else requested_workload
     )
     return LintedWork(manifest, workload, WorkloadView(workload), paths, *priority_class)
 

@@ -9,14 +9,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.controller_groups import KUBERNETES_GROUPS
-from batchyard.webhooks.hooks import (
-    JOB_SET_POD_LABEL,
-    MUTATE_PATH,
-    SYSTEM_NAMESPACE,
-    VALIDATE_PATH,
-    OperatorWebhook,
-    operator_webhooks,
-)
+from batchyard.webhooks import hooks
 
 # --- settings ---
 
@@ -128,7 +121,7 @@ def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 def has_webhooks(settings: InstallSettings) -> bool:
     """Return whether the installation has webhooks."""
-    return settings.webhooks and bool(operator_webhooks(settings.controllers))
+    return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
 
 
 def arguments(settings: InstallSettings) -> list[str]:
@@ -331,21 +324,21 @@ def webhooks(settings: InstallSettings) -> Sequence[Obj]:
     """Return the mutating and the validating webhook configuration; none if webhooks are disabled."""
     if not has_webhooks(settings):
         return []
-    all_hooks = operator_webhooks(settings.controllers)
+    all_hooks = hooks.operator_webhooks(settings.controllers)
     return [
         _webhook_configuration("Mutating", [hook for hook in all_hooks if hook.mutates], settings),
         _webhook_configuration("Validating", [hook for hook in all_hooks if not hook.mutates], settings),
     ]
 
 
-def _webhook_configuration(phase: str, phase_hooks: Iterable[OperatorWebhook], settings: InstallSettings) -> Obj:
+def _webhook_configuration(phase: str, phase_hooks: Iterable[hooks.OperatorWebhook], settings: InstallSettings) -> Obj:
     configuration = {"apiVersion": _WEBHOOK_API_VERSION, "kind": f"{phase}WebhookConfiguration"}
     entries = [_webhook_entry(hook, settings) for hook in phase_hooks]
     return with_labels({**configuration, "webhooks": entries}, settings, settings.webhook_service)
 
 
-def _webhook_entry(hook: OperatorWebhook, settings: InstallSettings) -> Obj:
-    path = MUTATE_PATH if hook.mutates else VALIDATE_PATH
+def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Obj:
+    path = hooks.MUTATE_PATH if hook.mutates else hooks.VALIDATE_PATH
     service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     rule = {
         "apiGroups": [hook.info.group],
@@ -366,9 +359,9 @@ def _webhook_entry(hook: OperatorWebhook, settings: InstallSettings) -> Obj:
         outside_operator = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
-            "values": [SYSTEM_NAMESPACE, settings.namespace],
+            "values": [hooks.SYSTEM_NAMESPACE, settings.namespace],
         }
         entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
-        entry["objectSelector"] = {"matchExpressions": [{"key": JOB_SET_POD_LABEL, "operator": "Exists"}]}
+        entry["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
     return entry

@@ -6,19 +6,11 @@ The role rules are derived from the kinds that each controller group reads and w
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard import controller_groups
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.openapi_definitions import ConversionService, definition_of
-from batchyard.controller_groups import (
-    ALSO_UPSTREAM,
-    CREATE,
-    FINALIZERS,
-    PATCH,
-    STATUS,
-    kinds_read,
-    verbs_by_written_kind,
-)
 from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, with_labels
 from batchyard.webhooks.hooks import CONVERT_PATH
 
@@ -54,7 +46,7 @@ def needs_conversion(info: ServedKind) -> bool:
 
 
 def _installed_kinds(settings: InstallSettings) -> Iterator[ServedKind]:
-    for kind in kinds_read(settings.controllers):
+    for kind in controller_groups.kinds_read(settings.controllers):
         info = kind_info(kind)
         if "." in info.group and not info.group.endswith(_KUBERNETES_GROUP_SUFFIX) and info.group != _AUTOSCALER_GROUP:
             yield info
@@ -90,19 +82,23 @@ def cluster_rules(settings: InstallSettings) -> list[Obj]:
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
     """Return the RBAC rules that controller groups need; resources with the same verbs share a rule."""
-    verbs: dict[tuple[str, str], dict[str, None]] = {("", "events"): {CREATE: None, PATCH: None}}
-    for kind in kinds_read(groups):
+    verbs: dict[tuple[str, str], dict[str, None]] = {
+        ("", "events"): {controller_groups.CREATE: None, controller_groups.PATCH: None}
+    }
+    for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
-    for kind, written_verbs in verbs_by_written_kind(groups).items():
+    for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [
-            verb for verb in written_verbs if verb != FINALIZERS and (verb != STATUS or not info.has_status)
+            verb
+            for verb in written_verbs
+            if verb != controller_groups.FINALIZERS and (verb != controller_groups.STATUS or not info.has_status)
         ]
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
-        if STATUS in written_verbs and info.has_status:
-            verbs[info.group, f"{info.plural}/status"] = {PATCH: None}
-        if FINALIZERS in written_verbs:
+        if controller_groups.STATUS in written_verbs and info.has_status:
+            verbs[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
+        if controller_groups.FINALIZERS in written_verbs:
             verbs[info.group, f"{info.plural}/finalizers"] = {"update": None}
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), needed in verbs.items():
@@ -110,7 +106,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     rules = [
         _rule(group, sorted(resources), needed) for (group, needed), resources in sorted(resources_by_verbs.items())
     ]
-    detects_upstream = any(group in ALSO_UPSTREAM for group in groups)
+    detects_upstream = any(group in controller_groups.ALSO_UPSTREAM for group in groups)
     detection_rules = (
         [_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"])] if detects_upstream else []
     )

@@ -15,15 +15,7 @@ from batchyard.api.meta import Key, Obj, Selector, key_of, selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
-from batchyard.placement.node_filters import (
-    AutoscalingProfile,
-    FilterFailure,
-    aversion,
-    find_obstacle,
-    has_room,
-    preference,
-    resource_score,
-)
+from batchyard.placement import node_filters
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
@@ -50,7 +42,7 @@ class StaticFilterResults:
         self._seen_generation = property_changes.now
         self._seen_views: dict[str, NodeView] = {}
         #: Why each node rejects the pods; None if it accepts them.
-        self.obstacles: dict[str, FilterFailure | None] = {}
+        self.obstacles: dict[str, node_filters.FilterFailure | None] = {}
         #: Scores of preferred node affinity, and counts of PreferNoSchedule taints; zeros are omitted.
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
@@ -77,12 +69,12 @@ class StaticFilterResults:
     def _evaluate(self, view: NodeView) -> None:
         rules, name = self._rules, view.name
         self._seen_views[name] = view
-        obstacle = self.obstacles[name] = find_obstacle(rules, view)
+        obstacle = self.obstacles[name] = node_filters.find_obstacle(rules, view)
         if obstacle is not None:
             return
-        if rules.preferences and (preference_score := preference(rules, view)):
+        if rules.preferences and (preference_score := node_filters.preference(rules, view)):
             self.preferences[name] = preference_score
-        if view.taints and (untolerated_taints := aversion(rules, view)):
+        if view.taints and (untolerated_taints := node_filters.aversion(rules, view)):
             self.aversions[name] = untolerated_taints
 
 
@@ -90,7 +82,11 @@ class CandidateNodes:
     """The nodes with enough free resources for pods of one shape, with their resource scores."""
 
     def __init__(
-        self, shape: PodShape, profile: AutoscalingProfile, reach: StaticFilterResults, changes: NodeGenerations
+        self,
+        shape: PodShape,
+        profile: node_filters.AutoscalingProfile,
+        reach: StaticFilterResults,
+        changes: NodeGenerations,
     ) -> None:
         self._shape = shape
         self._profile = profile
@@ -131,10 +127,10 @@ class CandidateNodes:
         return best_name
 
     def _evaluate(self, name: str, node: NodeInfo | None) -> None:
-        if node is None or self.reach.obstacles[name] is not None or not has_room(self._shape, node):
+        if node is None or self.reach.obstacles[name] is not None or not node_filters.has_room(self._shape, node):
             self.scores.pop(name, None)
             return
-        score = resource_score(self._shape, node, self._profile)
+        score = node_filters.resource_score(self._shape, node, self._profile)
         if self.scores.get(name) != score:
             self.scores[name] = score
             heappush(self._heap, (-score, name))
@@ -150,7 +146,7 @@ class CandidateNodesCache:
         self._changes = changes
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
-        self._candidates: dict[tuple[PodShape, AutoscalingProfile], CandidateNodes] = {}
+        self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
 
     def reach(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with these rules."""
@@ -163,7 +159,7 @@ class CandidateNodesCache:
         reach.refresh()
         return reach
 
-    def of(self, shape: PodShape, profile: AutoscalingProfile) -> CandidateNodes:
+    def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
         """Return the up-to-date candidate nodes for pods of this shape."""
         cache_key = shape, profile
         candidates = self._candidates.pop(cache_key, None)

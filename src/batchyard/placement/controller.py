@@ -15,15 +15,8 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.placement import gang
 from batchyard.placement.filtering import NO_NODES, ChosenNode, Unschedulable, find_node
-from batchyard.placement.gang import (
-    GangPlaced,
-    GangPreemption,
-    may_have_room,
-    place_claims,
-    place_gang,
-    preempt_for_gang,
-)
 from batchyard.placement.hotswap import EvictionUnit, FollowerReservations, HotswapPass, find_hotswap
 from batchyard.placement.index import KINDS, PlacementIndex, pod_key
 from batchyard.placement.node_filters import AutoscalingProfile
@@ -69,7 +62,7 @@ class PlacementController:
                 nodes.remove_pod(uid)
             for view in with_nodes:
                 nodes.set_node(view)
-            return isinstance(place_gang(pods, nodes, self._index.profile_of(pods[0])), GangPlaced)
+            return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key PASS if the event makes a placement pass necessary."""
@@ -136,13 +129,13 @@ class _Pass:
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
             return self._park(pods, [pod.unplaced for pod in pods], keeps_room=keeps_room)
-        placement = place_gang(pods, self._nodes, profile)
-        if isinstance(placement, GangPlaced):
+        placement = gang.place_gang(pods, self._nodes, profile)
+        if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
             return ()
         unplaced_pod, why = placement
-        preemption = preempt_for_gang(pods, self._nodes, profile)
-        if isinstance(preemption, GangPreemption):
+        preemption = gang.preempt_for_gang(pods, self._nodes, profile)
+        if isinstance(preemption, gang.GangPreemption):
             for pod in pods:
                 self._reserve(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
             self._index.pending_units.park(pods)
@@ -161,8 +154,8 @@ class _Pass:
             self._index.pending_units.park(pods)
             return [pod.unplaced for pod in pods]
         claims = hotswap_pass.claims_of(pods)
-        placement = place_claims(claims, self._nodes, profile)
-        if isinstance(placement, GangPlaced):
+        placement = gang.place_claims(claims, self._nodes, profile)
+        if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
             hotswap_pass.hold(claims, placement.nodes)
             return ()
@@ -214,7 +207,7 @@ class _Pass:
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
         """Report whether a gang that was unschedulable before still fails the quick capacity check."""
-        return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
+        return all(pod.unplaced for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
         """Bind pods in the order of their placement, so that each pod gets the GPUs computed for it."""

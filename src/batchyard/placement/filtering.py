@@ -13,17 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api import well_known
 from batchyard.api.views.pod_shape import SpreadRule
 from batchyard.api.views.pods import PodView
+from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
-from batchyard.placement.node_filters import (
-    CONFLICT,
-    NOTHING,
-    AutoscalingProfile,
-    FilterFailure,
-    find_shortage,
-    selects,
-    subtract_requests,
-    tolerates_all,
-)
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
 
@@ -84,8 +75,10 @@ def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> Non
 # omitted: they only affect scores.
 
 
-_SKEW_EXCEEDED: Final = FilterFailure(("node(s) didn't match pod topology spread constraints",), may_yield=True)
-_MISSING_TOPOLOGY_LABEL: Final = FilterFailure(
+_SKEW_EXCEEDED: Final = node_filters.FilterFailure(
+    ("node(s) didn't match pod topology spread constraints",), may_yield=True
+)
+_MISSING_TOPOLOGY_LABEL: Final = node_filters.FilterFailure(
     ("node(s) didn't match pod topology spread constraints (missing required label)",), may_yield=False
 )
 
@@ -109,7 +102,7 @@ class TopologySpreadFilter:
             for rule, domains in zip(self._rules, self._domains, strict=True)
         ]
 
-    def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
+    def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node fails the topology spread constraints; None if it passes."""
         for index, rule in enumerate(self._rules):
             value = node.view.labels.get(rule.topology_key)
@@ -168,9 +161,9 @@ def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
 
 def _is_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
     """Report whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
-    if rule.honors_affinity and not selects(pod.shape.rules, node.view):
+    if rule.honors_affinity and not node_filters.selects(pod.shape.rules, node.view):
         return False
-    return not rule.honors_taints or tolerates_all(pod.shape.rules, node.view)
+    return not rule.honors_taints or node_filters.tolerates_all(pod.shape.rules, node.view)
 
 
 NO_NODES: Final = "no nodes available to schedule pods"
@@ -185,7 +178,7 @@ class ChosenNode(NamedTuple):
 class Unschedulable(NamedTuple):
     """Why a pod fits no node: the filter failure of each node."""
 
-    obstacles: Mapping[str, FilterFailure]
+    obstacles: Mapping[str, node_filters.FilterFailure]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -206,7 +199,7 @@ Placement: TypeAlias = ChosenNode | Unschedulable
 
 def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
     """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
-    is_conflict = list(counts) == list(CONFLICT.reasons)
+    is_conflict = list(counts) == list(node_filters.CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 
@@ -217,14 +210,16 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
     return () if obstacle is None else obstacle.reasons
 
 
-def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> FilterFailure | None:
+def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
     """Return why a node rejects a pod; None if the pod fits both with and without the pods nominated to the node."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
     if needs_only_resources([pod, *competing_pods], nodes):
         reach = nodes.candidate_cache.reach(pod.shape.rules)
-        return reach.obstacles[node.name] or find_shortage(pod.shape, node, subtract_requests(NOTHING, competing_pods))
+        return reach.obstacles[node.name] or node_filters.find_shortage(
+            pod.shape, node, node_filters.subtract_requests(node_filters.NOTHING, competing_pods)
+        )
     with nodes.what_if():
         for nominated in competing_pods:
             nodes.add_pod(nominated, node.name)
@@ -241,21 +236,27 @@ def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> boo
 
 
 def find_node(
-    pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED
+    pod: PodView,
+    nodes: ClusterSnapshot,
+    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> Placement:
     """Return the best node for a pod, or why the pod fits no node."""
     name = choose_node(pod, nodes, profile)
     return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
 
-def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, FilterFailure]:
+def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filters.FilterFailure]:
     """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
     filters = PodFilters(pod, nodes)
     failures = {node.name: filters.find_obstacle_at(node) for node in nodes}
     return {name: obstacle for name, obstacle in failures.items() if obstacle is not None}
 
 
-def choose_node(pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> str:
+def choose_node(
+    pod: PodView,
+    nodes: ClusterSnapshot,
+    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
+) -> str:
     """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
     nominated = nodes.get(nodes.nomination_of(pod.uid))
     if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
@@ -285,15 +286,15 @@ class PodFilters:
             affinity = PodAffinityFilter(pod, nodes)
             self._affinity = affinity if affinity.matters else None
 
-    def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
+    def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, without nominated pods; None if it passes."""
         return (
             self._static_results.obstacles[node.name]
-            or find_shortage(self._pod.shape, node)
+            or node_filters.find_shortage(self._pod.shape, node)
             or self._find_conflict(node)
         )
 
-    def find_obstacle_at(self, node: NodeInfo) -> FilterFailure | None:
+    def find_obstacle_at(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, including the pods nominated to the node; None if it passes."""
         has_nominated_pods = bool(self._nodes.nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
@@ -305,7 +306,7 @@ class PodFilters:
             return False
         return not self._nodes.nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
-    def _find_conflict(self, node: NodeInfo) -> FilterFailure | None:
+    def _find_conflict(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return the filter failure that other pods cause by topology spread or affinity; None if there is none."""
         if self._spread is not None and (spread_failure := self._spread.find_obstacle(node)):
             return spread_failure

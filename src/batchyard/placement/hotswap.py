@@ -12,19 +12,7 @@ binds pods to a recovered node with the NoExecute taint, because all pods tolera
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-    controller_of,
-    controlling_jobs,
-    find_condition,
-    group_kind,
-    key_of,
-    label,
-    owner_key,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods as lifecycle
 from batchyard.api.views.node import pods_running_at_once
@@ -36,20 +24,9 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.jobset.exclusive_placement import is_leader
 from batchyard.nodes import conditions
 from batchyard.nodes.pods import PodsByNode
+from batchyard.placement import gang
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import choose_node
-from batchyard.placement.gang import (
-    PlacementClaim,
-    are_free,
-    claim_order,
-    domains_of,
-    first_fit,
-    fit,
-    nominated_nodes,
-    place_claim,
-    placeholders,
-    withdraw,
-)
 from batchyard.placement.index import pod_key
 from batchyard.placement.node_filters import AutoscalingProfile, find_shortage, total_requests
 from batchyard.placement.node_info import NodeInfo
@@ -65,17 +42,17 @@ from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 # reservations are computed again.
 
 
-def missing_followers(leader: Obj, reader: Reader) -> int:
+def missing_followers(leader: meta.Obj, reader: Reader) -> int:
     """Return how many pods of the Job of a leader pod do not exist yet."""
-    owner = controller_of(leader)
-    job = None if owner is None else reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
+    owner = meta.controller_of(leader)
+    job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
     expected, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
     if completions is not None:
         expected = min(expected, completions - (job.get("status") or {}).get("succeeded", 0))
     owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
-    pods = [obj for obj in owned_objects if group_kind(obj) == scheme.POD]
+    pods = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
     return max(0, expected - sum(map(_is_running, pods)))
 
 
@@ -85,9 +62,9 @@ class FollowerReservations:
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         #: The nominated placeholders, by leader.
-        self._placeholders: dict[Key, Sequence[PodView]] = {}
+        self._placeholders: dict[meta.Key, Sequence[PodView]] = {}
 
-    def hold(self, claims: Sequence[PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
         """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
         for claim in claims:
             leader = pod_key(claim.leader)
@@ -104,7 +81,7 @@ class FollowerReservations:
                 leader, 0 if obj is None or not _is_running(obj) else missing_followers(obj, reader)
             )
 
-    def _keep_placeholders(self, leader: Key, count: int) -> None:
+    def _keep_placeholders(self, leader: meta.Key, count: int) -> None:
         """Release the placeholders of a leader in excess of `count`."""
         placeholder_pods = self._placeholders.pop(leader, ())
         for pod in placeholder_pods[count:]:
@@ -113,7 +90,7 @@ class FollowerReservations:
             self._placeholders[leader] = placeholder_pods[:count]
 
 
-def _is_running(pod: Obj) -> bool:
+def _is_running(pod: meta.Obj) -> bool:
     return not (is_terminal(pod) or is_terminating(pod))
 
 
@@ -183,7 +160,7 @@ class _RivalUnit(NamedTuple):
 
 
 def find_hotswap(
-    claims: Sequence[PlacementClaim],
+    claims: Sequence[gang.PlacementClaim],
     nodes: ClusterSnapshot,
     find_eviction_unit: FindEvictionUnit,
     profile: AutoscalingProfile,
@@ -226,13 +203,13 @@ class _Search:
 
     def __init__(
         self,
-        claims: Sequence[PlacementClaim],
+        claims: Sequence[gang.PlacementClaim],
         nodes: ClusterSnapshot,
         find_eviction_unit: FindEvictionUnit,
         profile: AutoscalingProfile,
     ) -> None:
-        self._claims = claim_order(claims)
-        self._nominated_nodes = nominated_nodes(claims, nodes)
+        self._claims = gang.claim_order(claims)
+        self._nominated_nodes = gang.nominated_nodes(claims, nodes)
         self._nodes = nodes
         self._find_eviction_unit = find_eviction_unit
         self._profile = profile
@@ -244,10 +221,10 @@ class _Search:
         """Return nodes and victims for all claims; only units in `allowed` may be evicted (None: all units)."""
         self._allowed = allowed
         with self._nodes.what_if():
-            withdraw(self._claims, self._nodes)
+            gang.withdraw(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
-            if are_free(self._nominated_nodes, self._claims, self._nodes):
+            if gang.are_free(self._nominated_nodes, self._claims, self._nodes):
                 return HotswapPlan(self._nominated_nodes, ())
             return self._place_all_claims()
 
@@ -255,7 +232,7 @@ class _Search:
         """Place the claims one by one; retry claims with pod affinity after the pods that they have affinity to."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
-        remaining: Sequence[PlacementClaim] = self._claims
+        remaining: Sequence[gang.PlacementClaim] = self._claims
         while remaining:
             unplaced = []
             for claim in remaining:
@@ -277,24 +254,24 @@ class _Search:
             remaining = unplaced
         return HotswapPlan(nodes_by_uid, sorted(victims.values(), key=_unit_cost))
 
-    def _apply_claim_nodes(self, claim: PlacementClaim, claim_nodes: _ClaimNodes) -> None:
+    def _apply_claim_nodes(self, claim: gang.PlacementClaim, claim_nodes: _ClaimNodes) -> None:
         for eviction_unit in claim_nodes.eviction_units:
             for pod in eviction_unit.pods:
                 self._nodes.remove_pod(pod.uid)
-        place_claim(claim, claim_nodes.nodes_by_uid, self._nodes)
+        gang.place_claim(claim, claim_nodes.nodes_by_uid, self._nodes)
 
-    def _cheapest_nodes(self, claim: PlacementClaim) -> _ClaimNodes | None:
+    def _cheapest_nodes(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         if claim.topology_key:
-            nodes_by_uid = first_fit(claim, self._nodes)
+            nodes_by_uid = gang.first_fit(claim, self._nodes)
         else:
             name = choose_node(claim.leader, self._nodes, self._profile)
             nodes_by_uid = {claim.leader.uid: name} if name else None
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
-    def _cheapest_after_eviction(self, claim: PlacementClaim) -> _ClaimNodes | None:
+    def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         """Return the nodes for a claim with the lowest eviction cost; None if evictions do not make it fit anywhere."""
         options: list[_ClaimNodes] = []
-        for domain in domains_of(claim, self._nodes):
+        for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
             if option is not None:
                 options.append(option)
@@ -309,7 +286,7 @@ class _Search:
                 break
         return min(options, key=lambda option: cost(option.eviction_units), default=None)
 
-    def _clear_domain(self, claim: PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
+    def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
         """Return nodes for a claim in this domain after the necessary evictions; None if evictions do not help."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
@@ -346,14 +323,14 @@ class _Search:
         return is_allowed and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
 
     def _fit_without_units(
-        self, rival_units: Sequence[_RivalUnit], claim: PlacementClaim, domain: Sequence[NodeInfo]
+        self, rival_units: Sequence[_RivalUnit], claim: gang.PlacementClaim, domain: Sequence[NodeInfo]
     ) -> Mapping[str, str] | None:
         """Return nodes in a domain for a claim's pods as if these units were evicted; None if not all pods fit."""
         with self._nodes.what_if():
             for rival_unit in rival_units:
                 for pod in rival_unit.pods_in_domain:
                     self._nodes.remove_pod(pod.uid)
-            return fit(claim, domain, self._nodes)
+            return gang.fit(claim, domain, self._nodes)
 
 
 def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
@@ -395,7 +372,7 @@ class Hotswap:
         #: Whether each known node is lost, by node name.
         self._lost: dict[str, bool] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of the pods of a node that became lost, or of a changed pod on a lost node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
@@ -406,13 +383,13 @@ class Hotswap:
             self._lost[key.name] = is_lost(new)
         return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.bound_node(pod)
         if pod is None or not name or not _belongs_to_gang(pod):
             return ReconcileResult()
-        node = reader.get(Key(scheme.NODE, "", name))
+        node = reader.get(meta.Key(scheme.NODE, "", name))
         if (node is not None and not is_lost(node)) or not _needs_removal(pod):
             return ReconcileResult()
         failed = lifecycle.with_failed_phase(pod, HOTSWAP_DISRUPTION, now)
@@ -428,25 +405,25 @@ class Hotswap:
         return bool(node) and self._lost.get(node, True)
 
 
-def _belongs_to_gang(pod: Obj) -> bool:
+def _belongs_to_gang(pod: meta.Obj) -> bool:
     """Report whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
-    return bool(annotation(pod, well_known.WORKLOAD) or label(pod, well_known.JOB_SET_UID))
+    return bool(meta.annotation(pod, well_known.WORKLOAD) or meta.label(pod, well_known.JOB_SET_UID))
 
 
-def is_lost(node: Obj) -> bool:
+def is_lost(node: meta.Obj) -> bool:
     """Report whether a node is lost: its kubelet no longer reports its status."""
     return conditions.readiness(node) == "Unknown" or conditions.has_taint(node, well_known.UNREACHABLE)
 
 
-def _removable_at(node: Obj | None, pod: Obj) -> Instant:
+def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
     """Return the earliest time to remove a pod: its binding if the node was lost later, else after HEARD_WITHIN."""
     placed = lifecycle.scheduled_at(pod)
     return placed if node is not None and placed <= _node_lost_at(node, placed) else placed + NODE_EVENT_DELAY_MAX
 
 
-def _node_lost_at(node: Obj, fallback: Instant) -> Instant:
+def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
     """Return when a node was lost: the later time of its Unknown condition and its unreachable taint."""
-    ready = find_condition(node, conditions.READY)
+    ready = meta.find_condition(node, conditions.READY)
     timestamps = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
     timestamps += [
         taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
@@ -454,11 +431,11 @@ def _node_lost_at(node: Obj, fallback: Instant) -> Instant:
     return max((parse_time(timestamp) for timestamp in timestamps if timestamp), default=fallback)
 
 
-def _needs_removal(pod: Obj) -> bool:
+def _needs_removal(pod: meta.Obj) -> bool:
     """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
-    target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
+    target = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
     is_failed_by_hotswap = target is not None and target.get("reason") == HOTSWAP_DISRUPTION.reason
     return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.has_only_finalizers_left(pod)
 
@@ -486,11 +463,11 @@ class HotswapPass:
         self._eviction_units: dict[str, EvictionUnit | None] = {}
         self._gangs: dict[str, list[PodView]] = {}
 
-    def claims_of(self, pods: Iterable[PodView]) -> list[PlacementClaim]:
+    def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
         """Return the placement claims of pending pods; a leader claims a domain for all missing pods of its Job."""
         return [self._claim_of(pod) for pod in pods]
 
-    def hold(self, claims: Sequence[PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
         """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
         self._reservations.hold(claims, nodes_by_uid)
 
@@ -503,7 +480,7 @@ class HotswapPass:
             )
         return self._eviction_units[key]
 
-    def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> Obj | None:
+    def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> meta.Obj | None:
         """Evict the Workload of a unit and return it; None for a pod without a Workload, which the caller deletes."""
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_leaving=True)
@@ -520,17 +497,24 @@ class HotswapPass:
             victim, reason=evictions.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
         )
         events = _events(
-            key_of(victim), text, pod_key(preemptor) if preemptor_workload is None else key_of(preemptor_workload)
+            meta.key_of(victim),
+            text,
+            pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload),
         )
         outcome.add(UpdateStatus(evicted), events)
         return victim
 
-    def _claim_of(self, pod: PodView) -> PlacementClaim:
+    def _claim_of(self, pod: PodView) -> gang.PlacementClaim:
         obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
-        topology_key = None if obj is None else annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
-        if obj is None or not topology_key or not is_leader(obj) or annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
-            return PlacementClaim((pod,))
-        return PlacementClaim((pod, *placeholders(obj, missing_followers(obj, self._reader))), topology_key)
+        topology_key = None if obj is None else meta.annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
+        if (
+            obj is None
+            or not topology_key
+            or not is_leader(obj)
+            or meta.annotation(obj, well_known.NODE_SELECTOR_STRATEGY)
+        ):
+            return gang.PlacementClaim((pod,))
+        return gang.PlacementClaim((pod, *gang.placeholders(obj, missing_followers(obj, self._reader))), topology_key)
 
     def _gang_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
         workload = self._workload_of(pod)
@@ -543,7 +527,7 @@ class HotswapPass:
         pods = self._gangs.get(pod.gang)
         if pods is None:
             return None  # bound in this pass
-        return self._make_eviction_unit(str(key_of(workload)), pods)._replace(
+        return self._make_eviction_unit(str(meta.key_of(workload)), pods)._replace(
             is_leaving=workload_lifecycle.is_evicted(workload)
         )
 
@@ -557,19 +541,19 @@ class HotswapPass:
             return 0
         return lost_work(started, checkpoint_interval(self._with_owners(obj)), self._now)
 
-    def _with_owners(self, pod: Obj) -> Iterable[Obj]:
+    def _with_owners(self, pod: meta.Obj) -> Iterable[meta.Obj]:
         """Yield a pod, its Job, and the JobSet that owns it."""
         yield pod
-        yield from controlling_jobs(pod, self._reader.get)
+        yield from meta.controlling_jobs(pod, self._reader.get)
 
-    def _workload_of(self, pod: PodView) -> Obj | None:
+    def _workload_of(self, pod: PodView) -> meta.Obj | None:
         """Return the Workload that a pod of a gang belongs to; None if there is none."""
         obj = self._reader.get(pod_key(pod))
-        name = None if obj is None else annotation(obj, well_known.WORKLOAD)
-        return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
+        name = None if obj is None else meta.annotation(obj, well_known.WORKLOAD)
+        return None if not name else self._reader.get(meta.Key(scheme.WORKLOAD, pod.namespace, name))
 
 
-def _events(victim: Key, text: str, preemptor: Key) -> list[EventRecord]:
+def _events(victim: meta.Key, text: str, preemptor: meta.Key) -> list[EventRecord]:
     """Return the Events of a Hotswap preemption for the victim and the preemptor."""
     return [
         EventRecord(victim, "Normal", "EvictedDueToPreempted", text),

@@ -14,31 +14,7 @@ from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj
 from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 from batchyard.cloud.cluster_objects import catalog_faults
-from batchyard.provision import manifests
-from batchyard.provision.model import (
-    AdmissionCheck,
-    Cohort,
-    FlavorQuotas,
-    Google,
-    Identity,
-    Isolation,
-    JobImage,
-    LocalQueue,
-    MetricsCollector,
-    Monitoring,
-    MonitoringStack,
-    Network,
-    OperatorImage,
-    Part,
-    People,
-    PlatformEngine,
-    PlatformFlavor,
-    PlatformModel,
-    PlatformTeam,
-    PriorityClass,
-    Queue,
-    Topology,
-)
+from batchyard.provision import manifests, model
 from batchyard.provision.rules import platform_faults
 from batchyard.provision.yaml_output import RenderedObject
 
@@ -51,16 +27,16 @@ PROVISIONING_CONTROLLER: Final = "kueue.x-k8s.io/provisioning-request"
 #: The fields of a queue that are copied to the ClusterQueue's spec.
 _QUEUE_SPEC_FIELDS: Final = ("queueingStrategy", "preemption", "flavorFungibility", "fairSharing", "stopPolicy")
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-_EMPTY: Final[Part] = {}
+_EMPTY: Final[model.Part] = {}
 
 
-def platform_of(name: str, spec: Part, cluster: Part | None) -> PlatformModel:
+def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> model.PlatformModel:
     """Return the model of a Platform spec with a valid structure; `rules` checks the rules between fields later."""
     google = _google(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
-    return PlatformModel(
+    return model.PlatformModel(
         name=name,
-        engine=PlatformEngine(spec["engine"]),
+        engine=model.PlatformEngine(spec["engine"]),
         kueue_version=spec["versions"].get("kueue", ""),
         job_set_version=spec["versions"].get("jobSet", ""),
         kueue=spec.get("kueue") or {},
@@ -77,22 +53,22 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> PlatformModel:
         shared_queues=list(_shared_queues(spec.get("queues") or (), teams)),
         teams=teams,
         monitoring=_monitoring(spec, google),
-        operator=OperatorImage(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
+        operator=model.OperatorImage(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
     )
 
 
-def _has_weights(spec: Part) -> bool:
+def _has_weights(spec: model.Part) -> bool:
     """Report whether any queue, class or cohort sets a fair sharing weight; this enables fair sharing by default."""
     entries = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
     entries += [row for team in spec["teams"] for row in team.get("queues") or ()]
     return any("fairSharing" in row for row in entries)
 
 
-def _google(name: str, row: Part) -> Google:
+def _google(name: str, row: model.Part) -> model.Google:
     network, state, nodes = row["network"], row["state"], row["nodes"]
-    return Google(
+    return model.Google(
         project=row.get("project", ""),
-        network=Network(
+        network=model.Network(
             nodes=network["nodes"],
             pods=network["pods"],
             services=network["services"],
@@ -121,8 +97,8 @@ def _google(name: str, row: Part) -> Google:
     )
 
 
-def _image(row: Part) -> JobImage:
-    return JobImage(
+def _image(row: model.Part) -> model.JobImage:
+    return model.JobImage(
         name=row["name"],
         copy_from=row.get("copyFrom", ""),
         build_from=row.get("buildFrom", ""),
@@ -131,8 +107,8 @@ def _image(row: Part) -> JobImage:
     )
 
 
-def _flavor(row: Part) -> PlatformFlavor:
-    return PlatformFlavor(
+def _flavor(row: model.Part) -> model.PlatformFlavor:
+    return model.PlatformFlavor(
         name=row["name"],
         pools=row.get("pools") or (),
         node_labels=row.get("nodeLabels") or {},
@@ -142,12 +118,12 @@ def _flavor(row: Part) -> PlatformFlavor:
     )
 
 
-def _topology(row: Part) -> Topology:
-    return Topology(row["name"], [level["nodeLabel"] for level in row["levels"]])
+def _topology(row: model.Part) -> model.Topology:
+    return model.Topology(row["name"], [level["nodeLabel"] for level in row["levels"]])
 
 
-def _priority(row: Part) -> PriorityClass:
-    return PriorityClass(
+def _priority(row: model.Part) -> model.PriorityClass:
+    return model.PriorityClass(
         name=row["name"],
         value=row["value"],
         is_default=row.get("default", False),
@@ -156,38 +132,43 @@ def _priority(row: Part) -> PriorityClass:
     )
 
 
-def _check(row: Part) -> AdmissionCheck:
+def _check(row: model.Part) -> model.AdmissionCheck:
     provisioning = row.get("provisioning")
     if provisioning is None:
         controller = row.get("controllerName", PROVISIONING_CONTROLLER)
-        return AdmissionCheck(row["name"], controller, row.get("parameters"), "", None)
+        return model.AdmissionCheck(row["name"], controller, row.get("parameters"), "", None)
     spec = {field: value for field, value in provisioning.items() if field != "name"}
     config = provisioning.get("name", row["name"])
-    return AdmissionCheck(row["name"], row.get("controllerName", PROVISIONING_CONTROLLER), None, config, spec)
+    return model.AdmissionCheck(row["name"], row.get("controllerName", PROVISIONING_CONTROLLER), None, config, spec)
 
 
-def _cohort(row: Part) -> Cohort:
-    return Cohort(row["name"], row.get("parentName", ""), row.get("fairSharing"), _quotas(row.get("flavors") or ()))
-
-
-def _quotas(entries: Sequence[Part]) -> Sequence[FlavorQuotas]:
-    return [FlavorQuotas(row["name"], row["resources"]) for row in entries]
-
-
-def _monitoring(spec: Part, google: Google | None) -> Monitoring:
-    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has it."""
-    row, default_collector = spec["monitoring"], MetricsCollector.NONE
-    if google is not None and google.managed_prometheus:
-        default_collector = MetricsCollector.POD_MONITORING
-    return Monitoring(
-        MetricsCollector(row.get("collector", default_collector)), row["rules"], row["dashboards"], _stack(row["stack"])
+def _cohort(row: model.Part) -> model.Cohort:
+    return model.Cohort(
+        row["name"], row.get("parentName", ""), row.get("fairSharing"), _quotas(row.get("flavors") or ())
     )
 
 
-def _stack(row: Part) -> MonitoringStack | None:
+def _quotas(entries: Sequence[model.Part]) -> Sequence[model.FlavorQuotas]:
+    return [model.FlavorQuotas(row["name"], row["resources"]) for row in entries]
+
+
+def _monitoring(spec: model.Part, google: model.Google | None) -> model.Monitoring:
+    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has it."""
+    row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
+    if google is not None and google.managed_prometheus:
+        default_collector = model.MetricsCollector.POD_MONITORING
+    return model.Monitoring(
+        model.MetricsCollector(row.get("collector", default_collector)),
+        row["rules"],
+        row["dashboards"],
+        _stack(row["stack"]),
+    )
+
+
+def _stack(row: model.Part) -> model.MonitoringStack | None:
     if not row["enabled"]:
         return None
-    return MonitoringStack(
+    return model.MonitoringStack(
         prometheus_image=row["prometheusImage"],
         grafana_image=row["grafanaImage"],
         kube_state_metrics_image=row["kubeStateMetricsImage"],
@@ -198,7 +179,7 @@ def _stack(row: Part) -> MonitoringStack | None:
 # --- teams and queues ---
 
 
-def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
+def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     name = row["name"]
     namespace, account = row.get("namespace", name), row["serviceAccount"]
     classes = {each["name"]: each for each in spec.get("queueClasses") or ()}
@@ -206,14 +187,14 @@ def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
         _queue_of_class(f"{path}.queues[{index}]", row, each, classes.get(each["class"], _EMPTY))
         for index, each in enumerate(row.get("queues") or ())
     ]
-    return PlatformTeam(
+    return model.PlatformTeam(
         path=path,
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
         members=_create_people(row.get("members") or _EMPTY),
         admins=_create_people(row.get("admins") or _EMPTY),
-        identity=Identity(
+        identity=model.Identity(
             name=account.get("name", f"{name}-ksa"),
             google_name=account.get("googleName", f"wi-{name}"),
             roles=account.get("roles") or (),
@@ -223,15 +204,15 @@ def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
         resource_quota=row.get("resourceQuota"),
         limit_range=row.get("limitRange"),
         budget=row.get("budget"),
-        isolation=Isolation(row["networkPolicy"]),
+        isolation=model.Isolation(row["networkPolicy"]),
     )
 
 
-def _create_people(row: Part) -> People:
-    return People(row.get("users") or (), row.get("groups") or ())
+def _create_people(row: model.Part) -> model.People:
+    return model.People(row.get("users") or (), row.get("groups") or ())
 
 
-def _queue_of_class(path: str, team: Part, queue_row: Part, class_row: Part) -> Queue:
+def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
     """Return a team's queue of a queue class; fields of the team override fields of the class."""
     name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
     row = {
@@ -239,20 +220,20 @@ def _queue_of_class(path: str, team: Part, queue_row: Part, class_row: Part) -> 
         **queue_row,
         "flavors": _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ()),
     }
-    return Queue(
+    return model.Queue(
         path=path,
         name=queue_row.get("clusterQueue", f"cq-{name}"),
         of_class=queue_row["class"],
         cohort=row.get("cohortName") or team.get("cohortName") or "",
         flavors=_quotas(row["flavors"]),
-        local_queues=[LocalQueue(namespace, queue_row.get("localQueue", f"lq-{name}"))],
+        local_queues=[model.LocalQueue(namespace, queue_row.get("localQueue", f"lq-{name}"))],
         namespace_selector={"matchLabels": {_NAMESPACE_NAME: namespace}},
         admission_checks=row.get("admissionChecks") or (),
         spec=_queue_spec(row),
     )
 
 
-def _merge_quotas(class_rows: Sequence[Part], team_rows: Sequence[Part]) -> Sequence[Part]:
+def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Part]) -> Sequence[model.Part]:
     """Merge the flavor quotas of a class and a team, resource by resource; flavors new in the team come last."""
     entries: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
@@ -261,7 +242,7 @@ def _merge_quotas(class_rows: Sequence[Part], team_rows: Sequence[Part]) -> Sequ
     return list(entries.values())
 
 
-def _shared_queues(entries: Sequence[Part], teams: Sequence[PlatformTeam]) -> Iterator[Queue]:
+def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
     """Yield the shared queues; a queue that names no teams is shared by all teams."""
     for index, row in enumerate(entries):
         names = row.get("teams")
@@ -271,20 +252,20 @@ def _shared_queues(entries: Sequence[Part], teams: Sequence[PlatformTeam]) -> It
         if selector is None:
             requirement = {"key": _NAMESPACE_NAME, "operator": "In", "values": namespaces}
             selector = {"matchExpressions": [requirement]}
-        yield Queue(
+        yield model.Queue(
             path=f"spec.queues[{index}]",
             name=row["name"],
             of_class="",
             cohort=row.get("cohortName", ""),
             flavors=_quotas(row["flavors"]),
-            local_queues=[LocalQueue(namespace, row.get("localQueue", row["name"])) for namespace in namespaces],
+            local_queues=[model.LocalQueue(namespace, row.get("localQueue", row["name"])) for namespace in namespaces],
             namespace_selector=selector,
             admission_checks=row.get("admissionChecks") or (),
             spec=_queue_spec(row),
         )
 
 
-def _queue_spec(row: Part) -> Part:
+def _queue_spec(row: model.Part) -> model.Part:
     return {field: row[field] for field in _QUEUE_SPEC_FIELDS if field in row}
 
 
@@ -307,7 +288,7 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
 _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
-def locate_error(rendered: RenderedObject, fault: FieldError, spec: Part) -> FieldError:
+def locate_error(rendered: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
     """Map an error of a generated object to its field in the platform file, or to the section that it comes from."""
     path = _platform_path(rendered, fault.path, spec)
     if path is not None:
@@ -317,7 +298,7 @@ def locate_error(rendered: RenderedObject, fault: FieldError, spec: Part) -> Fie
     return FieldError(rendered.path, problem, fault.remedy)
 
 
-def _platform_path(rendered: RenderedObject, path: str, spec: Part) -> str | None:
+def _platform_path(rendered: RenderedObject, path: str, spec: model.Part) -> str | None:
     group, entries = _GROUP.fullmatch(path), list(_sections(rendered, spec))
     if path == "metadata.name":
         section_path, row = entries[0]
@@ -338,7 +319,7 @@ def _platform_path(rendered: RenderedObject, path: str, spec: Part) -> str | Non
     return None
 
 
-def _sections(rendered: RenderedObject, spec: Part) -> Iterator[tuple[str, Part]]:
+def _sections(rendered: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
     """Yield the sections of the platform file that an object comes from, with their paths, overriding ones first."""
     path = rendered.path
     section = _section_at({"spec": spec}, path)
@@ -351,7 +332,7 @@ def _sections(rendered: RenderedObject, spec: Part) -> Iterator[tuple[str, Part]
             yield f"spec.queueClasses[{index}]", row
 
 
-def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: Part) -> str:
+def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.Part) -> str:
     """Return the path of the quotas of a flavor, or of one resource, within a section; '' if it has none."""
     group, flavor, resource = (int(number or 0) for number in group_match.groups()[:3])
     entry = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
@@ -362,17 +343,17 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: Part) -
     return ""
 
 
-def _has_field(row: Part, path: str) -> bool:
+def _has_field(row: model.Part, path: str) -> bool:
     """Report whether a section has the field, or the first field of a nested path."""
     first = _PATH.match(path)
     return first is not None and first[1] in row
 
 
-def _section_at(value: Any, path: str) -> Part:
+def _section_at(value: Any, path: str) -> model.Part:
     """Return the mapping at a path such as `spec.teams[0].queues[1]`."""
     for name, index in _PATH.findall(path):
         value = value[name] if name else value[int(index)]
-    section: Part = value if isinstance(value, Mapping) else {}
+    section: model.Part = value if isinstance(value, Mapping) else {}
     return section
 
 
@@ -407,7 +388,7 @@ class PlatformSource(NamedTuple):
     text: str
 
 
-def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
+def read_platform(source: PlatformSource, project: str = "") -> model.PlatformModel:
     """Parse and check the text of a platform file; raise InvalidPlatform with all errors.
 
     `project` sets or overrides the Google Cloud project.
@@ -423,7 +404,7 @@ def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
     return platform
 
 
-def _read(document: Document, project: str) -> tuple[PlatformModel | None, Sequence[FieldError]]:
+def _read(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
     """Return the platform model of a YAML document, or None, and the errors."""
     if document.faults:
         return None, document.faults
@@ -446,7 +427,7 @@ def _read(document: Document, project: str) -> tuple[PlatformModel | None, Seque
     return platform, errors
 
 
-def with_project(platform: PlatformModel, project: str) -> PlatformModel:
+def with_project(platform: model.PlatformModel, project: str) -> model.PlatformModel:
     """Return the platform with this Google Cloud project; '' leaves the project unchanged."""
     if platform.google is None or not project:
         return platform
@@ -465,7 +446,7 @@ def _kind_error(value: Any) -> FieldError | None:
     return None
 
 
-def _cluster(name: str, spec: Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
+def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
     """Return the complete Cluster of a platform, or its errors with paths in the platform file."""
     if spec is None:
         return None, ()

@@ -9,17 +9,10 @@ from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import find_nearest_name, format_value
+from batchyard.provision import model
 from batchyard.provision.engine import NAMESPACES, configuration_faults
 from batchyard.provision.google import google_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
-from batchyard.provision.model import (
-    MetricsCollector,
-    Part,
-    PlatformEngine,
-    PlatformFlavor,
-    PlatformModel,
-    Queue,
-)
 
 _RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 #: Subjects that stand for all users or all pods.
@@ -34,7 +27,7 @@ _SECTIONS_WITH_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
-def platform_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
+def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each violated rule of a platform whose structure is valid."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
@@ -50,7 +43,7 @@ def platform_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]
     yield from _budget_faults(platform)
     if platform.google is not None:
         yield from google_faults(platform, platform.google)
-    if platform.monitoring.collector is MetricsCollector.POD_MONITORING and platform.google is None:
+    if platform.monitoring.collector is model.MetricsCollector.POD_MONITORING and platform.google is None:
         remedy = "use ServiceMonitor (needs the Prometheus Operator) or None"
         yield FieldError("spec.monitoring.collector", "PodMonitoring needs GKE, but spec.google is not set", remedy)
 
@@ -64,7 +57,7 @@ def _report_unknown(path: str, name: str, what: str, known: Iterable[str]) -> It
         yield FieldError(path, f"this file defines no {what} {format_value(name)}", remedy)
 
 
-def _flavor_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     pools = [row["name"] for row in platform.node_pools]
     topologies = [each.name for each in platform.topologies]
     for index, flavor in enumerate(platform.flavors):
@@ -75,7 +68,7 @@ def _flavor_faults(platform: PlatformModel) -> Iterator[FieldError]:
             yield from _report_unknown(f"{path}.topologyName", flavor.topology, "topology", topologies)
 
 
-def _class_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
+def _class_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Report each unknown class, flavor or team that a queue, queue class or cohort names."""
     classes = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
@@ -98,12 +91,14 @@ def _class_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
         yield from _flavor_name_faults(f"spec.cohorts[{index}]", names, platform.flavors)
 
 
-def _flavor_name_faults(path: str, names: Sequence[str], flavors: Sequence[PlatformFlavor]) -> Iterator[FieldError]:
+def _flavor_name_faults(
+    path: str, names: Sequence[str], flavors: Sequence[model.PlatformFlavor]
+) -> Iterator[FieldError]:
     for index, name in enumerate(names):
         yield from _report_unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
 
 
-def _resource_faults(spec: Part) -> Iterator[FieldError]:
+def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
     """Report resource names that are probably misspelled; Kueue accepts a quota for any resource name."""
     entries = [
         (f"spec.{section}[{index}]", row)
@@ -122,7 +117,7 @@ def _resource_faults(spec: Part) -> Iterator[FieldError]:
                     yield FieldError(field_path, f"Kubernetes has no resource {format_value(name)}", remedy)
 
 
-def _queue_faults(queue: Queue, platform: PlatformModel) -> Iterator[FieldError]:
+def _queue_faults(queue: model.Queue, platform: model.PlatformModel) -> Iterator[FieldError]:
     checks = [check.name for check in platform.admission_checks]
     for index, row in enumerate(queue.admission_checks):
         yield from _report_unknown(
@@ -131,7 +126,7 @@ def _queue_faults(queue: Queue, platform: PlatformModel) -> Iterator[FieldError]
     yield from _group_faults(queue)
 
 
-def _group_faults(queue: Queue) -> Iterator[FieldError]:
+def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
     """Report flavors of a queue that share some resources but not all of them."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
@@ -148,7 +143,7 @@ def _group_faults(queue: Queue) -> Iterator[FieldError]:
                 break
 
 
-def _duplicate_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Report duplicate ClusterQueue names, LocalQueue names in a namespace, and namespaces of two teams."""
     queues: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
@@ -172,7 +167,7 @@ def _duplicate_faults(platform: PlatformModel) -> Iterator[FieldError]:
             yield FieldError(f"{team.path}.namespace", problem, "set a different namespace for each team")
 
 
-def _cohort_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Report cohorts that are named but not listed, if any are listed, and cycles of parents."""
     names = [cohort.name for cohort in platform.cohorts]
     parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
@@ -197,7 +192,7 @@ def _cohort_faults(platform: PlatformModel) -> Iterator[FieldError]:
             yield from _report_unknown(f"{queue.path}.cohortName", queue.cohort, "cohort", names)
 
 
-def _priority_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
+def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
     for index in defaults[1:]:
         first = platform.priorities[defaults[0]].name
@@ -215,7 +210,7 @@ def _priority_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError
             )
 
 
-def _team_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Report teams whose namespace or members are reserved: destroy deletes the namespaces of teams."""
     reserved = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
@@ -229,7 +224,7 @@ def _team_faults(platform: PlatformModel) -> Iterator[FieldError]:
                     yield FieldError(f"{team.path}.{field}", problem, "list the groups of the team")
 
 
-def _engine_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Report invalid engine versions, Kueue settings and image names."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE.fullmatch(version):
@@ -243,7 +238,7 @@ def _engine_faults(platform: PlatformModel) -> Iterator[FieldError]:
             )
 
 
-def _configured_images(platform: PlatformModel) -> Iterator[tuple[str, str]]:
+def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:
     """Yield each configured image with its field path."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
@@ -253,7 +248,7 @@ def _configured_images(platform: PlatformModel) -> Iterator[tuple[str, str]]:
         yield "spec.monitoring.stack.kubeStateMetricsImage", stack.kube_state_metrics_image
 
 
-def _check_faults(spec: Part) -> Iterator[FieldError]:
+def _check_faults(spec: model.Part) -> Iterator[FieldError]:
     for index, row in enumerate(spec.get("admissionChecks") or ()):
         if "provisioning" not in row and "controllerName" not in row:
             problem = f"the admission check {row['name']} names no controller"
@@ -264,8 +259,8 @@ def _check_faults(spec: Part) -> Iterator[FieldError]:
             yield FieldError(f"spec.admissionChecks[{index}].parameters", problem, "remove one of them")
 
 
-def _budget_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def _budget_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     for team in platform.teams:
-        if team.budget is not None and platform.engine is PlatformEngine.KUEUE:
+        if team.budget is not None and platform.engine is model.PlatformEngine.KUEUE:
             remedy = "remove the budget, or use engine: batchyard"
             yield FieldError(f"{team.path}.budget", "Kueue does not enforce budgets", remedy)

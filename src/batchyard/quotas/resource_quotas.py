@@ -7,23 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import forbidden
-from batchyard.api import scheme
+from batchyard.api import meta, scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
 from batchyard.api.errors import TemporarilyForbidden
-from batchyard.api.meta import (
-    NANO,
-    Key,
-    Obj,
-    QuantityFormat,
-    Requirement,
-    canonical_quantity,
-    format_quantity,
-    group_kind,
-    key_of,
-    parse_quantity,
-    quantity_format,
-    with_status,
-)
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import is_extended
@@ -92,11 +78,11 @@ def _is_device(name: str) -> bool:
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
-def object_usage(obj: Obj, kind: str, counted_as: Sequence[str]) -> Usage:
+def object_usage(obj: meta.Obj, kind: str, counted_as: Sequence[str]) -> Usage:
     """Return the usage of an object by resource; kinds other than Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
-    return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, NANO)
+    return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, meta.NANO)
 
 
 def remaining_usage_after_grace(used: Usage) -> Usage:
@@ -104,17 +90,17 @@ def remaining_usage_after_grace(used: Usage) -> Usage:
     return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
 
 
-def _usage_of_pod(pod: Obj) -> Usage:
-    used = {_POD_COUNT: NANO}
+def _usage_of_pod(pod: meta.Obj) -> Usage:
+    used = {_POD_COUNT: meta.NANO}
     if (pod.get("status") or {}).get("phase") in _TERMINAL:
         return used
-    used["pods"] = NANO
+    used["pods"] = meta.NANO
     spec = pod["spec"]
     requests, limits = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
     for name, text in (spec.get("overhead") or {}).items():
-        requests[name] = requests.get(name, 0) + parse_quantity(text)
+        requests[name] = requests.get(name, 0) + meta.parse_quantity(text)
         if name in limits:
-            limits[name] += parse_quantity(text)
+            limits[name] += meta.parse_quantity(text)
     return used | _usage_of_requests(requests, limits)
 
 
@@ -134,14 +120,14 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     is_balanced = kind == "LoadBalancer"
     has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
-    usage_counts = dict.fromkeys(("count/services", "services"), NANO)
+    usage_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
     return usage_counts | {
-        "services.loadbalancers": NANO if is_balanced else 0,
-        "services.nodeports": node_ports * NANO,
+        "services.loadbalancers": meta.NANO if is_balanced else 0,
+        "services.nodeports": node_ports * meta.NANO,
     }
 
 
-def quantity_format_of(obj: Obj, name: str) -> QuantityFormat:
+def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
     """Return the quantity format in which an object's spec states its amount of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
@@ -150,11 +136,11 @@ def quantity_format_of(obj: Obj, name: str) -> QuantityFormat:
         for field in fields:
             text = ((container.get("resources") or {}).get(field) or {}).get(resource)
             if text is not None:
-                return quantity_format(text)
-    return QuantityFormat.DECIMAL
+                return meta.quantity_format(text)
+    return meta.QuantityFormat.DECIMAL
 
 
-def unspecified_resources(pod: Obj, limited_resources: Iterable[str]) -> str:
+def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
     """Return Kubernetes's message part about limited resources that a pod's containers do not specify; '' if none."""
     spec = pod["spec"]
     required = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
@@ -168,27 +154,27 @@ def unspecified_resources(pod: Obj, limited_resources: Iterable[str]) -> str:
     return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in unspecified.items() if containers)
 
 
-def scopes_of(spec: Mapping[str, Any]) -> tuple[Requirement, ...]:
+def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
     """Return the scopes of a quota as requirements, all of which must match."""
-    simple_scopes = [Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
+    simple_scopes = [meta.Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     return (
         *simple_scopes,
-        *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions),
+        *(meta.Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions),
     )
 
 
-def is_in_scope(obj: Obj, kind: str, scopes: Sequence[Requirement]) -> bool:
+def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) -> bool:
     """Report whether all scopes of a quota match an object; scopes match only pods."""
     return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
-def is_ending(pod: Obj) -> bool:
+def is_ending(pod: meta.Obj) -> bool:
     """Report whether a pod is in the Terminating scope: it has an active deadline."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
-def _matches_scope(scope: Requirement, pod: Obj) -> bool:
+def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
     spec = pod["spec"]
     match scope.key:
         case "Terminating":
@@ -252,36 +238,36 @@ class QuotaTally:
         "used",
     )
 
-    def __init__(self, spec: Obj, reader: Reader) -> None:
+    def __init__(self, spec: meta.Obj, reader: Reader) -> None:
         self.spec = spec
         self.used: dict[str, int] = {}
         #: Whether the kind of every limited resource is known.
         self.is_complete = True
         #: The count names of each limited kind.
         self.kinds: dict[str, tuple[str, ...]] = {}
-        self._formats: dict[str, QuantityFormat] = {}
+        self._formats: dict[str, meta.QuantityFormat] = {}
         self._scopes = scopes_of(spec)
-        self._usage_by_object: dict[Key, Usage] = {}
+        self._usage_by_object: dict[meta.Key, Usage] = {}
         #: Terminating pods, each with the end of its grace period; from then on their compute usage does not count.
-        self._grace_period_ends: dict[Key, Instant] = {}
+        self._grace_period_ends: dict[meta.Key, Instant] = {}
         for name in sorted(spec.get("hard") or ()):
             self._register_resource(name, reader)
 
     def format_used(self, name: str) -> str:
         """Return the used amount of a resource as a Kubernetes quantity."""
-        return format_quantity(self.used[name], self._formats.get(name, QuantityFormat.DECIMAL))
+        return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
-    def applies_to(self, obj: Obj, kind: str) -> bool:
+    def applies_to(self, obj: meta.Obj, kind: str) -> bool:
         """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
-    def charge(self, obj: Obj, kind: str) -> Usage:
+    def charge(self, obj: meta.Obj, kind: str) -> Usage:
         """Return the usage of an object, restricted to the resources that the quota limits."""
         if not self.applies_to(obj, kind):
             return {}
         return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
-    def count(self, key: Key, obj: Obj | None) -> bool:
+    def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
         """Count a changed or deleted (None) object; return whether the usage changes, now or later."""
         previous_grace_end = self._grace_period_ends.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
@@ -298,7 +284,7 @@ class QuotaTally:
                 self._replace(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
         return min(self._grace_period_ends.values(), default=None)
 
-    def _replace(self, key: Key, new: Usage, obj: Obj | None) -> bool:
+    def _replace(self, key: meta.Key, new: Usage, obj: meta.Obj | None) -> bool:
         old = self._usage_by_object.pop(key, {})
         if new:
             self._usage_by_object[key] = new
@@ -334,9 +320,9 @@ class QuotaLedger:
     """The tallies of all ResourceQuotas that were used so far, by Namespace."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, dict[Key, QuotaTally]] = {}
+        self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
-    def observe(self, event: WatchEvent) -> Sequence[Key]:
+    def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
         """Update the tallies from a watch event; return the quotas whose usage changed."""
         key = event.key
         if key.kind == DEFINITION:
@@ -349,9 +335,9 @@ class QuotaLedger:
         obj = None if event.type is _DELETED else event.obj
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
-    def tally(self, quota: Obj, reader: Reader) -> QuotaTally:
+    def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
         """Return the tally of a quota; on first use or after a spec change, count all objects."""
-        key, spec = key_of(quota), quota.get("spec") or {}
+        key, spec = meta.key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         existing_tally = tallies.get(key)
         if existing_tally is not None and (existing_tally.spec is spec or existing_tally.spec == spec):
@@ -359,10 +345,10 @@ class QuotaLedger:
         tally = tallies[key] = QuotaTally(spec, reader)
         for kind in tally.kinds:
             for obj in reader.list(kind, key.namespace):
-                tally.count(key_of(obj), obj)
+                tally.count(meta.key_of(obj), obj)
         return tally
 
-    def _delete_incomplete_tallies(self) -> Sequence[Key]:
+    def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:
         """Delete tallies with unknown kinds after a CustomResourceDefinition changed; return their quotas."""
         incomplete = [
             key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete
@@ -384,7 +370,7 @@ class QuotaLedger:
 class _QuotaCharge(NamedTuple):
     """The additional usage that a request would charge to one quota."""
 
-    quota: Obj
+    quota: meta.Obj
     tally: QuotaTally
     additional_usage: Usage
 
@@ -399,20 +385,20 @@ class QuotaAdmission:
         """Update the usage of quotas from a watch event."""
         self._ledger.observe(event)
 
-    def check_new(self, obj: Obj, reader: Reader) -> None:
+    def check_new(self, obj: meta.Obj, reader: Reader) -> None:
         """Check a new object against the quotas of its Namespace; raise RefusedForNow if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check(obj, None, quotas, reader)
 
-    def check_changed(self, new: Obj, old: Obj, reader: Reader) -> None:
+    def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
         """Check the additional usage of a changed object; raise RefusedForNow if it exceeds a quota."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
-        if quotas and (group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
+        if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check(new, old, quotas, reader)
 
-    def _check(self, obj: Obj, old: Obj | None, quotas: Sequence[Obj], reader: Reader) -> None:
-        kind = group_kind(obj)
+    def _check(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
+        kind = meta.group_kind(obj)
         charges: list[_QuotaCharge] = []
         for quota in quotas:
             tally = self._ledger.tally(quota, reader)
@@ -431,33 +417,33 @@ class QuotaAdmission:
             _check_charge(obj, quota_charge)
 
 
-def _check_charge(obj: Obj, quota_charge: _QuotaCharge) -> None:
+def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
     hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
     exceeded = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
-        if tally.used[name] + amount > parse_quantity(hard[name])
+        if tally.used[name] + amount > meta.parse_quantity(hard[name])
     )
     if exceeded:
         requested = _format_amounts(
             exceeded,
             {
-                name: format_quantity(quota_charge.additional_usage[name], quantity_format_of(obj, name))
+                name: meta.format_quantity(quota_charge.additional_usage[name], quantity_format_of(obj, name))
                 for name in exceeded
             },
         )
         used = _format_amounts(exceeded, {name: tally.format_used(name) for name in exceeded})
-        limited = _format_amounts(exceeded, {name: canonical_quantity(hard[name]) for name in exceeded})
+        limited = _format_amounts(exceeded, {name: meta.canonical_quantity(hard[name]) for name in exceeded})
         amounts = f"requested: {requested}, used: {used}, limited: {limited}"
         raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
 
 
-def _name(quota: Obj) -> str:
+def _name(quota: meta.Obj) -> str:
     name: str = quota["metadata"]["name"]
     return name
 
 
-def _forbidden_error(obj: Obj, why: str) -> TemporarilyForbidden:
+def _forbidden_error(obj: meta.Obj, why: str) -> TemporarilyForbidden:
     return TemporarilyForbidden(f"{forbidden(obj)}: {why}")
 
 
@@ -482,14 +468,14 @@ class ResourceQuotas:
     def __init__(self) -> None:
         self._ledger = QuotaLedger()
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of a changed quota and of all quotas whose usage changed."""
         changed = self._ledger.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
             return changed
         return (event.key, *changed)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the status of a quota: its limits and usage."""
         quota = reader.get(key)
         if quota is None:
@@ -500,5 +486,5 @@ class ResourceQuotas:
             "hard": dict((quota.get("spec") or {}).get("hard") or {}),
             "used": {name: tally.format_used(name) for name in tally.used},
         }
-        writes = [] if status == quota.get("status") else [UpdateStatus(with_status(quota, status))]
+        writes = [] if status == quota.get("status") else [UpdateStatus(meta.with_status(quota, status))]
         return ReconcileResult([*writes], requeue_at=None if next_grace_end is None else next_grace_end + 1)

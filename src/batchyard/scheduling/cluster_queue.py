@@ -11,15 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api.views.node import PodTemplate, Requests, order_requests
 from batchyard.api.views.workload import ClusterQueueView, FlavorFungibility, FlavorView
 from batchyard.base.instant import Instant
-from batchyard.scheduling.messages import (
-    EXCEEDS_MAX_QUOTA,
-    NO_MATCHING_FLAVOR,
-    WAITING_FOR_QUOTA,
-    ExceedsMaxCapacity,
-    InsufficientQuota,
-    RejectionReason,
-    most_severe,
-)
+from batchyard.scheduling import messages
 from batchyard.scheduling.quota import (
     FIT,
     FlavorAssignmentMode,
@@ -293,7 +285,7 @@ class FlavorAttempt(NamedTuple):
     group: int
     possibility: PreemptionPossibility
     borrow: int
-    facts: tuple[RejectionReason, ...]
+    facts: tuple[messages.RejectionReason, ...]
     no_fit_reason: str
 
 
@@ -315,7 +307,7 @@ class FlavorScan(NamedTuple):
     fungibility: FlavorFungibility
 
     @property
-    def facts(self) -> list[RejectionReason]:
+    def facts(self) -> list[messages.RejectionReason]:
         """The reasons why the scanned flavors were rejected; empty if one flavor fits."""
         if self.selected.mode is FlavorAssignmentMode.FIT:
             return []
@@ -337,10 +329,10 @@ class FlavorScan(NamedTuple):
     def _attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
         possibility, borrow = possibility_of(worst(qualities, self.fungibility)), max(map(height_of, qualities))
-        no_fit_reason = NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
+        no_fit_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
 
-    def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[RejectionReason]:
+    def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
         """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
@@ -355,23 +347,25 @@ class FlavorScan(NamedTuple):
 
     def _rejection_reason(
         self, resource: str, flavor: str, request: tuple[int, int]
-    ) -> InsufficientQuota | ExceedsMaxCapacity:
+    ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
         assumed = self.assumed.get(fr, 0)
         if assumed + amount > self.potential[fr]:
-            return ExceedsMaxCapacity(resource, flavor, assumed, amount, self.potential[fr])
-        return InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
+            return messages.ExceedsMaxCapacity(resource, flavor, assumed, amount, self.potential[fr])
+        return messages.InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
 
 
-def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[RejectionReason]) -> str:
+def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
     """Return the most severe reason of the resources that preemption cannot free; '' if there are none."""
     most_severe_reason = ""
     rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
         if possibility_of(quality) is PreemptionPossibility.NO_FIT:
-            most_severe_reason = most_severe(
+            most_severe_reason = messages.most_severe(
                 most_severe_reason,
-                EXCEEDS_MAX_QUOTA if isinstance(rejection, ExceedsMaxCapacity) else WAITING_FOR_QUOTA,
+                messages.EXCEEDS_MAX_QUOTA
+                if isinstance(rejection, messages.ExceedsMaxCapacity)
+                else messages.WAITING_FOR_QUOTA,
             )
     return most_severe_reason
 

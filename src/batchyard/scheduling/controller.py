@@ -17,14 +17,9 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.scheduling import decision_details
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
-from batchyard.scheduling.decision_details import (
-    POSSIBILITY_WORDS,
-    admission_details,
-    pending_details,
-    preemption_details,
-)
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
@@ -438,7 +433,10 @@ class Scheduler:
         admitted = not checks
         self._cache.workload_cache.assume(decision, now, admitted=admitted)
         reserved, *other_events = _admission_events(key, view, decision, now, admitted=admitted)
-        events = [reserved._replace(details=partial(admission_details, decision, self._number)), *other_events]
+        events = [
+            reserved._replace(details=partial(decision_details.admission_details, decision, self._number)),
+            *other_events,
+        ]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
@@ -447,7 +445,9 @@ class Scheduler:
             alternatives = preemption_alternatives(
                 decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
             )
-        details = cache(partial(preemption_details, decision, self._number, alternatives))  # the same for every target
+        details = cache(
+            partial(decision_details.preemption_details, decision, self._number, alternatives)
+        )  # the same for every target
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
@@ -495,7 +495,9 @@ class Scheduler:
                 key = _workload_key(name)
                 updated = _with_pending_reason(reader.get(key), why, now)
                 if updated is not None:
-                    event = EventRecord(key, "Warning", why.reason, why.message, partial(pending_details, why, cycle))
+                    event = EventRecord(
+                        key, "Warning", why.reason, why.message, partial(decision_details.pending_details, why, cycle)
+                    )
                     outcome.add(UpdateStatus(updated), [event])
             self._reports.clear()
         due_times = [
@@ -589,7 +591,7 @@ def _format_considered(assignment: Assignment) -> str:
 
 
 def _format_attempt(attempt: FlavorAttempt) -> str:
-    parts = [POSSIBILITY_WORDS[attempt.possibility]]
+    parts = [decision_details.POSSIBILITY_WORDS[attempt.possibility]]
     if attempt.borrow:
         parts.append(f"borrow={attempt.borrow}")
     parts += sorted(map(str, attempt.facts))

@@ -16,37 +16,12 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
+from batchyard.scheduling import flavor_assigner, messages, quota
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
-from batchyard.scheduling.flavor_assigner import (
-    Assignment,
-    FlavorAssigner,
-    LastAssignment,
-    Nominated,
-    is_outdated,
-    search_counts,
-)
-from batchyard.scheduling.messages import (
-    MISCONFIGURED,
-    NAMESPACE_MISMATCH,
-    PENDING_EVALUATION,
-    SUSPENDED,
-    WAITING_FOR_PREEMPTED_WORKLOADS,
-    WAITING_FOR_QUOTA,
-    RequeueReason,
-)
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import (
-    FlavorAssignmentMode,
-    QuotaNode,
-    Share,
-    Usage,
-    compare_shares,
-    has_room,
-    weighted_share,
-)
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- ordering ---
@@ -69,7 +44,7 @@ class OrderableEntry(Protocol):
         """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> quota.Usage:
         """The quota that the Workload would use if admitted."""
 
 
@@ -104,7 +79,7 @@ class _Tournament(Generic[EntryT]):
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._entries = {entry.queue.node: entry for entry in entries}
-        self._shares: dict[QuotaNode, tuple[Share, ...]] = {}
+        self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
         """Yield the winner of each round until no entry is left."""
@@ -118,21 +93,21 @@ class _Tournament(Generic[EntryT]):
             yield winner
             self._forget_around(node)
 
-    def _shares_with(self, entry: EntryT) -> tuple[Share, ...]:
+    def _shares_with(self, entry: EntryT) -> tuple[quota.Share, ...]:
         """Return the shares of the nodes from the root to an entry's queue, including the entry's usage."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
-            return tuple(weighted_share(node, snapshot.names) for node in entry.queue.node.path)
+            return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
-    def _forget_around(self, node: QuotaNode) -> None:
+    def _forget_around(self, node: quota.QuotaNode) -> None:
         """Discard the cached shares of entries whose path shares a node below the root with the winner."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
     def _play_round(self) -> EntryT:
         """Return the winner of one round: each Cohort, deepest first, passes its best entry to its parent."""
-        by_depth: dict[int, dict[QuotaNode, list[EntryT]]] = {}
+        by_depth: dict[int, dict[quota.QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
                 return entry
@@ -158,7 +133,7 @@ class _Tournament(Generic[EntryT]):
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
             return b_borrows
-        relation = compare_shares(a_share, b_share)
+        relation = quota.compare_shares(a_share, b_share)
         return relation < 0 if relation else _tie_break_key(a) < _tie_break_key(b)
 
 
@@ -175,12 +150,12 @@ _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
-_MODE_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
-_MODE_PREEMPT: Final = FlavorAssignmentMode.PREEMPT
-_MODE_DEFERRED_FIT: Final = FlavorAssignmentMode.DEFERRED_FIT
-_MODE_FIT: Final = FlavorAssignmentMode.FIT
-_REQUEUE_NO_FIT: Final = RequeueReason.NO_FIT
-_REQUEUE_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
+_MODE_NO_FIT: Final = quota.FlavorAssignmentMode.NO_FIT
+_MODE_PREEMPT: Final = quota.FlavorAssignmentMode.PREEMPT
+_MODE_DEFERRED_FIT: Final = quota.FlavorAssignmentMode.DEFERRED_FIT
+_MODE_FIT: Final = quota.FlavorAssignmentMode.FIT
+_REQUEUE_NO_FIT: Final = messages.RequeueReason.NO_FIT
+_REQUEUE_NO_CANDIDATES: Final = messages.RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +179,7 @@ class NominatedEntry:
     head: Head
     workload: WorkloadView
     queue: ClusterQueue
-    assignment: Assignment
+    assignment: flavor_assigner.Assignment
     targets: list[PreemptionTarget]
 
     @property
@@ -213,7 +188,7 @@ class NominatedEntry:
         return self.assignment.borrow
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> quota.Usage:
         """The quota that the Workload would use if admitted."""
         return self.assignment.usage
 
@@ -257,22 +232,25 @@ class Cycle:
         """Return a StayPending decision if the head cannot be nominated; otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
-        requeue = RequeueReason.GENERIC
+        requeue = messages.RequeueReason.GENERIC
         if head.workload.has_failed_check:
-            why = InadmissibleReason(PENDING_EVALUATION, text="The workload has failed admission checks")
+            why = InadmissibleReason(messages.PENDING_EVALUATION, text="The workload has failed admission checks")
         elif queue is None:
-            why = InadmissibleReason(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
+            why = InadmissibleReason(messages.MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
         elif not queue.active or queue.is_in_cohort_cycle:
-            why = InadmissibleReason(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
+            why = InadmissibleReason(messages.SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
         elif labels is None:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
-            why = InadmissibleReason(MISCONFIGURED, text=text)
+            why = InadmissibleReason(messages.MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-            why, requeue = InadmissibleReason(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
+            why, requeue = (
+                InadmissibleReason(messages.MISCONFIGURED, text=messages.NAMESPACE_MISMATCH),
+                messages.RequeueReason.NAMESPACE_MISMATCH,
+            )
         elif head.workload.over_limit:
-            why = InadmissibleReason(MISCONFIGURED, text=_over_limit_message(head.workload))
+            why = InadmissibleReason(messages.MISCONFIGURED, text=_over_limit_message(head.workload))
         elif head.workload.out_of_bounds:
-            why = InadmissibleReason(MISCONFIGURED, text=head.workload.out_of_bounds)
+            why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
         return StayPending(head, why, requeue, head.last)
@@ -283,21 +261,28 @@ class Cycle:
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
     def _assign(
-        self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
-    ) -> tuple[Assignment, list[PreemptionTarget]]:
+        self,
+        workload: WorkloadView,
+        queue: ClusterQueue,
+        last: flavor_assigner.LastAssignment | None,
+        nominated: flavor_assigner.Nominated,
+    ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
         """Return a Workload's flavor assignment and preemption targets; if not all pods fit, try partial admission."""
-        if last is not None and is_outdated(last, queue, self.number, workload):
+        if last is not None and flavor_assigner.is_outdated(last, queue, self.number, workload):
             last = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
         victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
-        search = FlavorAssigner(workload, queue, self.snapshot, oracle, last, fair, nominated)
+        search = flavor_assigner.FlavorAssigner(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
         result = _assign_counts(search, victims, workload.counts)
         if _can_proceed(result) or not workload.can_be_partially_admitted:
             return result
-        return search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed) or result
+        return (
+            flavor_assigner.search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed)
+            or result
+        )
 
     # Decision.
 
@@ -311,12 +296,12 @@ class Cycle:
             return StayPending(head, why, _REQUEUE_NO_FIT, self._search_position(entry))
         if assignment.mode is _MODE_PREEMPT and not entry.targets:
             self._reserve_quota(entry)
-            why = InadmissibleReason(WAITING_FOR_QUOTA, assignment)
+            why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._search_position(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
-            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
-            return StayPending(head, why, RequeueReason.PENDING_PREEMPTION)
+            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
         if entry.targets and victims.overlap(entry):
             return self._skip(entry, _OVERLAP)
         if not victims.leaves_room_for(entry):
@@ -325,23 +310,27 @@ class Cycle:
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
-            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, suffix=message_suffix)
+            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, assignment, suffix=message_suffix)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
     def _skip(self, entry: NominatedEntry, text: str) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = InadmissibleReason(WAITING_FOR_QUOTA, text=text)
-        return StayPending(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._search_position(entry))
+        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=text)
+        return StayPending(
+            entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, self._search_position(entry)
+        )
 
-    def _search_position(self, entry: NominatedEntry) -> LastAssignment | None:
+    def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
         """Return the position at which the next flavor search resumes; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
                 positions = tuple([p.assigned_flavors.tried for p in pod_sets])
-                return LastAssignment(positions, entry.queue.generation, self.number, entry.workload.shape)
+                return flavor_assigner.LastAssignment(
+                    positions, entry.queue.generation, self.number, entry.workload.shape
+                )
         return None
 
     def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
@@ -377,8 +366,8 @@ class Cycle:
 
 
 def _assign_counts(
-    search: FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
-) -> tuple[Assignment, list[PreemptionTarget]]:
+    search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
+) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
     """Return the flavor assignment and preemption targets for these pod counts."""
     assignment = search.assign(counts)
     if victims is None or assignment.mode is not _MODE_PREEMPT:
@@ -386,7 +375,7 @@ def _assign_counts(
     return assignment, victims.targets_for(assignment)
 
 
-def _can_proceed(result: tuple[Assignment, list[PreemptionTarget]]) -> bool:
+def _can_proceed(result: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
     """Report whether an assignment fits, either now or after its targets are preempted."""
     assignment, targets = result
     return assignment.mode is _MODE_FIT or bool(targets)
@@ -398,7 +387,7 @@ class _ClaimedVictims:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         #: By the root of the tree, then by Workload key.
-        self._claimed: dict[QuotaNode, dict[str, AdmittedWorkload]] = {}
+        self._claimed: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
         """Return the victims that earlier entries claimed in the cohort tree of this entry."""
@@ -419,12 +408,12 @@ class _ClaimedVictims:
         """Report whether an entry fits after all claimed victims and its own targets are preempted."""
         node, claimed = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed and not entry.targets:
-            return has_room(node, entry.usage)
+            return quota.has_room(node, entry.usage)
         own_victims = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
             for victim in {**claimed, **own_victims}.values():
                 self._snapshot.remove_usage(victim.queue, victim.usage)
-            return has_room(node, entry.usage)
+            return quota.has_room(node, entry.usage)
 
 
 def _over_limit_message(workload: WorkloadView) -> str:
@@ -450,7 +439,7 @@ def _over_limit_message(workload: WorkloadView) -> str:
 #: Cycles with preemption in a tree at one instant before loops are checked; ordinary chains are shorter.
 CYCLES_UNCHECKED: Final = 16
 
-TreeHoldings: TypeAlias = tuple[tuple[str, Usage], ...]
+TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
@@ -495,7 +484,7 @@ class PreemptionLoopDetector:
         if now != self._instant:
             self._instant = now
             self._cycles, self._seen, self._steps = {}, {}, {}
-        by_root: dict[str, tuple[QuotaNode, list[PreemptionStep]]] = {}
+        by_root: dict[str, tuple[quota.QuotaNode, list[PreemptionStep]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
             steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
@@ -510,7 +499,7 @@ class PreemptionLoopDetector:
         ]
 
     def _check_tree(
-        self, tree: str, root: QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
+        self, tree: str, root: quota.QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
     ) -> PreemptionLoop | None:
         self._cycles[tree] = self._cycles.get(tree, 0) + 1
         if self._cycles[tree] <= CYCLES_UNCHECKED:
@@ -526,7 +515,7 @@ class PreemptionLoopDetector:
         return None
 
 
-def _tree_holdings(root: QuotaNode, snapshot: Snapshot) -> TreeHoldings:
+def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
     """Return the key and usage of every quota holder in a cohort tree, for comparison."""
     return tuple(
         (workload.key, workload.usage)

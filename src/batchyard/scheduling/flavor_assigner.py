@@ -11,18 +11,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.api.views.node import Requests, order_requests
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
-from batchyard.scheduling.cluster_queue import (
-    NO_FLAVOR_ASSIGNMENT,
-    SCAN_DONE,
-    ClusterQueue,
-    FlavorAssignment,
-    FlavorAttempt,
-    FlavorChoice,
-    FlavorScan,
-    PodSetRequest,
-    ResourceGroupRequest,
-    make_flavor_assignment,
-)
+from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, PodSetReasons, RejectionReason, least_severe, most_severe
 from batchyard.scheduling.quota import (
     FIT,
@@ -53,14 +42,14 @@ class PodSetAssignment:
     name: str
     count: int
     requests: Requests
-    assigned_flavors: FlavorAssignment
+    assigned_flavors: cluster_queue.FlavorAssignment
     #: The scanned resource groups; the search ends at a group without a suitable flavor.
-    scans: tuple[FlavorScan, ...]
+    scans: tuple[cluster_queue.FlavorScan, ...]
     #: A requested resource that the ClusterQueue does not cover; '' if there is none.
     unavailable: str
 
     @property
-    def choices(self) -> Mapping[str, FlavorChoice]:
+    def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
         """The assigned flavors of the pod set, by resource."""
         return self.assigned_flavors.choices
 
@@ -72,14 +61,14 @@ class PodSetAssignment:
     @property
     def facts(self) -> tuple[RejectionReason, ...]:
         """The reasons why flavors were rejected for the pod set."""
-        if self.scans and self.scans[-1].selected is NO_FLAVOR_ASSIGNMENT:
+        if self.scans and self.scans[-1].selected is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].facts)
         if self.unavailable:
             return (f"resource {self.unavailable} unavailable in ClusterQueue",)
         return tuple([fact for scan in self.scans for fact in scan.facts])
 
     @property
-    def attempts(self) -> tuple[FlavorAttempt, ...]:
+    def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
         """The results of all scanned flavors, without flavors whose quota is free without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
@@ -108,7 +97,7 @@ class LastAssignment(NamedTuple):
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         """Return the flavor index at which to resume for a resource of a pod set."""
-        return self.tried[pod_set].get(resource, SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
+        return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
 @dataclass(slots=True)
@@ -158,7 +147,7 @@ class FlavorAssigner:
     """Flavor search for one Workload; `assign()` may be called with several pod counts."""
 
     workload: WorkloadView
-    queue: ClusterQueue
+    queue: cluster_queue.ClusterQueue
     snapshot: Snapshot
     #: Tells how preemption could free quota; None if the queue does not preempt.
     oracle: Oracle | None
@@ -196,7 +185,7 @@ class FlavorAssigner:
                 break
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
-    def weighed(self, plan: ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
+    def weighed(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
         """Return the quality of every flavor for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
@@ -236,17 +225,21 @@ class FlavorAssigner:
             for i, p, plan in zip(members, pod_sets, plans, strict=True)
         ]
 
-    def _scan_groups(self, plan: PodSetRequest, members: Sequence[int], usage: Usage) -> tuple[FlavorScan, ...]:
+    def _scan_groups(
+        self, plan: cluster_queue.PodSetRequest, members: Sequence[int], usage: Usage
+    ) -> tuple[cluster_queue.FlavorScan, ...]:
         """Scan the requested resource groups, up to the first group without a suitable flavor."""
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
             scans.append(scan)
-            if scan.selected is NO_FLAVOR_ASSIGNMENT:
+            if scan.selected is cluster_queue.NO_FLAVOR_ASSIGNMENT:
                 break
         return tuple(scans)
 
-    def _scan(self, plan: ResourceGroupRequest, members: Sequence[int], usage: Usage) -> FlavorScan:
+    def _scan(
+        self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int], usage: Usage
+    ) -> cluster_queue.FlavorScan:
         """Scan the flavors of a resource group, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         assumed = dict(usage) if usage else _NO_USAGE
@@ -270,8 +263,8 @@ class FlavorAssigner:
                 best, best_quality, best_index = qualities, quality, index
             if not should_continue:
                 break
-        selected = plan.assignment_for(best_index, index, best) if best else NO_FLAVOR_ASSIGNMENT
-        return FlavorScan(
+        selected = plan.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
+        return cluster_queue.FlavorScan(
             plan, obstacles, start, qualities_by_flavor, selected, assumed, available, node.potential, fungibility
         )
 
@@ -306,7 +299,7 @@ class FlavorAssigner:
                     qualities.append(NO_FIT - height if total <= potential[fr] else NO_FIT)
             yield qualities
 
-    def _obstacles(self, plan: ResourceGroupRequest, members: Sequence[int]) -> list[str]:
+    def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> list[str]:
         """Return, for each flavor, why it is excluded if only nominated flavors are allowed; '' if it is allowed."""
         nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
         skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
@@ -320,32 +313,38 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _first_index(last: LastAssignment, plan: ResourceGroupRequest, members: Sequence[int]) -> int:
+def _first_index(last: LastAssignment, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> int:
     """Return the index of the flavor at which to resume the search; 0 if the queue has fewer flavors by now."""
     start = last.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
-def _merge_assignments(plan: PodSetRequest, scans: Sequence[FlavorScan]) -> FlavorAssignment:
+def _merge_assignments(
+    plan: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
+) -> cluster_queue.FlavorAssignment:
     """Merge the assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
     if plan.unavailable:
-        return NO_FLAVOR_ASSIGNMENT
-    if len(scans) == 1 or (scans and scans[-1].selected is NO_FLAVOR_ASSIGNMENT):
+        return cluster_queue.NO_FLAVOR_ASSIGNMENT
+    if len(scans) == 1 or (scans and scans[-1].selected is cluster_queue.NO_FLAVOR_ASSIGNMENT):
         return scans[-1].selected
     assignments = [scan.selected for scan in scans]
     choices = {resource: choice for assignment in assignments for resource, choice in assignment.choices.items()}
     tried = {resource: index for assignment in assignments for resource, index in assignment.tried.items()}
-    return make_flavor_assignment(
+    return cluster_queue.make_flavor_assignment(
         choices, tuple([used for assignment in assignments for used in assignment.usage]), tried, _MODE_FIT
     )
 
 
-def _restrict_assignment(assigned: FlavorAssignment, requests: Requests) -> FlavorAssignment:
+def _restrict_assignment(
+    assigned: cluster_queue.FlavorAssignment, requests: Requests
+) -> cluster_queue.FlavorAssignment:
     """Return the part for one pod set's requests of an assignment that covers several pod sets."""
     choices = {r: assigned.choices[r] for r, _ in requests if r in assigned.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
     tried = {r: assigned.tried[r] for r in choices}
-    return make_flavor_assignment(choices, usage, tried, _MODE_FIT if assigned.mode is _MODE_FIT else _MODE_NO_FIT)
+    return cluster_queue.make_flavor_assignment(
+        choices, usage, tried, _MODE_FIT if assigned.mode is _MODE_FIT else _MODE_NO_FIT
+    )
 
 
 def _add_assumed(assumed: Mapping[int, int], usage: Usage) -> Usage:
@@ -369,7 +368,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     return order_requests(total)
 
 
-def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
+def is_outdated(last: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
     """Report whether the state of an earlier flavor search is outdated, so that the next search starts over."""
     if last.shape != workload.shape:
         return True

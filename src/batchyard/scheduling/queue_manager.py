@@ -12,18 +12,11 @@ from typing import Final, TypeAlias
 
 from batchyard.api.views.workload import Shape, WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.scheduling import pending_heap
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.pending_heap import (
-    QUEUE_ORDER,
-    EquivalenceClass,
-    FirstPendingCache,
-    Order,
-    PendingEntry,
-    has_same_queue_state,
-)
 from batchyard.scheduling.snapshot import Snapshot
 
 EquivalenceClassKey: TypeAlias = tuple[Shape, str]
@@ -38,26 +31,26 @@ class PendingQueueReader:
     def __init__(self, name: str) -> None:
         self.name = name
         self.strict_fifo = False
-        self._entries: dict[str, PendingEntry] = {}
-        self._classes: dict[EquivalenceClassKey, EquivalenceClass] = {}
+        self._entries: dict[str, pending_heap.PendingEntry] = {}
+        self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
-        self._class_fronts: list[tuple[Order, PendingEntry, EquivalenceClassKey]] = []
+        self._class_fronts: list[tuple[pending_heap.Order, pending_heap.PendingEntry, EquivalenceClassKey]] = []
         #: Shapes that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
-        self._held_back: dict[str, PendingEntry] = {}
+        self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor_key = ""
         #: The number of pending Workloads by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
-        self._first_pending = FirstPendingCache()
+        self._first_pending = pending_heap.FirstPendingCache()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: str) -> PendingEntry | None:
+    def get(self, key: str) -> pending_heap.PendingEntry | None:
         """Return the pending Workload with this key; None if it is not pending here."""
         return self._entries.get(key)
 
-    def classes(self) -> list[tuple[EquivalenceClassKey, EquivalenceClass]]:
+    def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
         """Return the equivalence classes of the pending Workloads with their keys; some classes may be empty."""
         return list(self._classes.items())
 
@@ -80,7 +73,7 @@ class PendingQueueReader:
         )
         views_by_key = {
             w.view.key: w.view
-            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=QUEUE_ORDER)), maximum + 1)
+            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), maximum + 1)
         }
         return list(views_by_key.values())[:maximum]
 
@@ -147,7 +140,7 @@ class PendingQueueReader:
         entry = self._entries[key]
         return Head(entry.view, self.name, entry.last)
 
-    def _is_in_line(self, entry: PendingEntry) -> bool:
+    def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
         members = self._classes.get(_class_key(entry.view))
         return members is not None and entry.line is members.in_line
 
@@ -169,11 +162,11 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether this put it in line."""
         previous_entry = self._entries.get(view.key)
-        if previous_entry is not None and has_same_queue_state(previous_entry.view, view):
+        if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
             previous_entry.view = view
             return False
         was_in_line = previous_entry is not None and self._is_in_line(previous_entry)
-        entry = PendingEntry(
+        entry = pending_heap.PendingEntry(
             view,
             previous_entry.last if previous_entry is not None and previous_entry.view.shape == view.shape else None,
         )
@@ -195,7 +188,7 @@ class PendingQueue(PendingQueueReader):
     def put_in_line(self, view: WorkloadView) -> None:
         """Put a Workload in line unless it is already pending, for example when its LocalQueue is created."""
         if view.key not in self._entries:
-            entry = PendingEntry(view, None)
+            entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
             self._push_in_line(entry)
 
@@ -220,7 +213,7 @@ class PendingQueue(PendingQueueReader):
         entry = self._entries.get(view.key)
         if entry is None or entry.view is not view:
             self.remove(view.key, forget_preemptor=False)
-            entry = PendingEntry(view, last)
+            entry = pending_heap.PendingEntry(view, last)
             self._add_entry(entry)
         entry.last = last
         if is_held_back(view, now):
@@ -275,33 +268,33 @@ class PendingQueue(PendingQueueReader):
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
-    def _class_of(self, view: WorkloadView) -> EquivalenceClass:
+    def _class_of(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
         key = _class_key(view)
         members = self._classes.get(key)
         if members is None:
-            members = self._classes[key] = EquivalenceClass()
+            members = self._classes[key] = pending_heap.EquivalenceClass()
         return members
 
-    def _push_in_line(self, entry: PendingEntry) -> None:
+    def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
         members = self._class_of(entry.view)
         members.in_line.push(entry)
         if members.in_line.first() is entry:
             self._push_class_front(_class_key(entry.view), members)
 
-    def _add_entry(self, entry: PendingEntry) -> None:
+    def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
         self._first_pending.first_entries = None
         self._entries[view.key] = entry
         self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
 
-    def _remove_entry(self, entry: PendingEntry) -> None:
+    def _remove_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
         self._first_pending.first_entries = None
         del self._entries[view.key]
         self.by_local_queue[view.queue] -= 1
         self._remove_from_heap(entry)
 
-    def _remove_from_heap(self, entry: PendingEntry) -> None:
+    def _remove_from_heap(self, entry: pending_heap.PendingEntry) -> None:
         """Remove a Workload from its heap, and remove its equivalence class if that is now empty."""
         line = entry.line
         if line is None:
@@ -316,12 +309,12 @@ class PendingQueue(PendingQueueReader):
         elif was_first and line is members.in_line:
             self._push_class_front(key, members)
 
-    def _push_class_front(self, key: EquivalenceClassKey, members: EquivalenceClass) -> None:
+    def _push_class_front(self, key: EquivalenceClassKey, members: pending_heap.EquivalenceClass) -> None:
         first = members.in_line.first()
         if first is not None:
             heapq.heappush(self._class_fronts, (first.order, first, key))
 
-    def _first_in_line(self) -> PendingEntry | None:
+    def _first_in_line(self) -> pending_heap.PendingEntry | None:
         """Return the first Workload in line, the current preemptor first; None if no Workload is in line."""
         if self._preemptor_key:
             preemptor_entry = self._entries.get(self._preemptor_key)

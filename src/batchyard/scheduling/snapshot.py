@@ -9,13 +9,7 @@ from typing import Final, TypeAlias
 
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup
 from batchyard.base import invariant
-from batchyard.scheduling.cluster_queue import (
-    AdmittedWorkload,
-    ClusterQueue,
-    FlavorGroup,
-    FlavorMismatches,
-    ResourceGroupIndex,
-)
+from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 
 # --- cohort forest ---
@@ -88,7 +82,7 @@ class CohortForest:
                 if quota.lending_limit is not None:
                     node.lending_limit[fr] = quota.lending_limit
 
-    def rebuild(self, queues: Iterable[ClusterQueue]) -> None:
+    def rebuild(self, queues: Iterable[cluster_queue.ClusterQueue]) -> None:
         """Rebuild all trees from the Cohort specs and these ClusterQueues, which must be sorted by name."""
         width = len(self.names)
         self.cohorts = {}
@@ -135,7 +129,7 @@ class CohortForest:
 
 
 #: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
-TentativeChange: TypeAlias = tuple[ClusterQueue, AdmittedWorkload | None, Usage, int]
+TentativeChange: TypeAlias = tuple[cluster_queue.ClusterQueue, cluster_queue.AdmittedWorkload | None, Usage, int]
 
 
 class TentativeChanges:
@@ -159,13 +153,13 @@ class Snapshot:
     def __init__(self) -> None:
         self.forest = CohortForest()
         self.flavors: dict[str, FlavorView] = {}
-        self.obstacles = FlavorMismatches(self.flavors)
-        self.queues: dict[str, ClusterQueue] = {}
+        self.obstacles = cluster_queue.FlavorMismatches(self.flavors)
+        self.queues: dict[str, cluster_queue.ClusterQueue] = {}
         #: The ClusterQueue of each leaf.
-        self.queue_of: dict[QuotaNode, ClusterQueue] = {}
+        self.queue_of: dict[QuotaNode, cluster_queue.ClusterQueue] = {}
         #: Shared resource groups, by the resources and flavors of each group; `settle()` drops unused ones.
-        self._shared_groups: dict[object, ResourceGroupIndex] = {}
-        self._holders: dict[str, AdmittedWorkload] = {}
+        self._shared_groups: dict[object, cluster_queue.ResourceGroupIndex] = {}
+        self._holders: dict[str, cluster_queue.AdmittedWorkload] = {}
         self._tentative_changes: list[TentativeChange] = []
         self._depth = 0
         self._is_outdated = False
@@ -188,11 +182,13 @@ class Snapshot:
 
     # Permanent changes.
 
-    def put_queue(self, view: ClusterQueueView) -> ClusterQueue:
+    def put_queue(self, view: ClusterQueueView) -> cluster_queue.ClusterQueue:
         """Add or replace the spec of a ClusterQueue; its Workloads stay."""
         queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
-            queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)), coverage)
+            queue = self.queues[view.name] = cluster_queue.ClusterQueue(
+                view, QuotaNode(view.name, len(self.names)), coverage
+            )
             self.queue_of[queue.node] = queue
             self._changed_queues[view.name] = None
         elif (queue.view.groups, queue.view.cohort) != (view.groups, view.cohort):
@@ -235,7 +231,7 @@ class Snapshot:
         self.flavors.pop(name, None)
         self._clear_request_caches()
 
-    def hold(self, workload: AdmittedWorkload) -> None:
+    def hold(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Add a quota holder to its queue, and replace the previous entry of the same Workload, if any."""
         self.release(workload.key)
         workload.queue.put(workload)
@@ -243,11 +239,11 @@ class Snapshot:
         self._count_usage(workload.queue.node, workload.usage, 1)
 
     @staticmethod
-    def confirm(workload: AdmittedWorkload) -> None:
+    def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
         """Confirm a quota holder that was added before its write; older flavor searches of its queue start over."""
         workload.queue.generation += 1
 
-    def release(self, key: str) -> AdmittedWorkload | None:
+    def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:
         """Remove a quota holder and its usage; return its entry, or None if the Workload holds no quota."""
         invariant(self._depth == 0, "release() must not be called inside a what_if() block")
         workload = self._holders.pop(key, None)
@@ -258,7 +254,7 @@ class Snapshot:
             self._count_usage(queue.node, workload.usage, -1)
         return workload
 
-    def holder(self, key: str) -> AdmittedWorkload | None:
+    def holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
         """Return the quota holder with this Workload key; None if the Workload holds no quota."""
         return self._holders.get(key)
 
@@ -301,7 +297,7 @@ class Snapshot:
 
     # Queries on the trees.
 
-    def queues_below(self, node: QuotaNode) -> list[ClusterQueue]:
+    def queues_below(self, node: QuotaNode) -> list[cluster_queue.ClusterQueue]:
         """Return all ClusterQueues of a subtree."""
         queues_in_subtree, nodes = [], [node]
         for step in nodes:
@@ -312,7 +308,7 @@ class Snapshot:
         return queues_in_subtree
 
     @staticmethod
-    def path_of(queue: ClusterQueue) -> str:
+    def path_of(queue: cluster_queue.ClusterQueue) -> str:
         """Return the path of a ClusterQueue in its tree: `/company/team/queue`."""
         return "/" + "/".join(node.name for node in queue.node.path)
 
@@ -337,21 +333,25 @@ class Snapshot:
                 queue.put(workload)
         self._depth -= 1
 
-    def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
+    def add_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
         """Tentatively add usage to a queue, without a Workload; only inside a what_if() block."""
         self._apply_tentatively(queue, None, usage, 1)
 
-    def remove_usage(self, queue: ClusterQueue, usage: Usage) -> None:
+    def remove_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
         """Tentatively subtract usage from a queue; only inside a what_if() block."""
         self._apply_tentatively(queue, None, usage, -1)
 
-    def remove_workload(self, workload: AdmittedWorkload) -> None:
+    def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Tentatively remove a quota holder and its usage; only inside a what_if() block."""
         self._apply_tentatively(workload.queue, workload, workload.usage, -1)
         workload.queue.remove(workload.key)
 
     def _apply_tentatively(
-        self, queue: ClusterQueue, removed_workload: AdmittedWorkload | None, usage: Usage, sign: int
+        self,
+        queue: cluster_queue.ClusterQueue,
+        removed_workload: cluster_queue.AdmittedWorkload | None,
+        usage: Usage,
+        sign: int,
     ) -> None:
         assert self._depth > 0, "tentative changes are allowed only inside a what_if() block"
         self._tentative_changes.append((queue, removed_workload, usage, sign))
@@ -367,19 +367,19 @@ class Snapshot:
             node.usage.extend([0] * (fr + 1 - len(node.usage)))
             node.usage[fr] += sign * amount
 
-    def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> ResourceGroupIndex:
+    def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
         """Return the ResourceGroupIndex that all ClusterQueues with these resource groups share."""
         content = tuple([(group.resources, group.flavors) for group in groups])
         shared_index = self._shared_groups.get(content)
         if shared_index is None:
-            shared_index = self._shared_groups[content] = ResourceGroupIndex(
+            shared_index = self._shared_groups[content] = cluster_queue.ResourceGroupIndex(
                 tuple([self._flavor_group(n, group) for n, group in enumerate(groups)])
             )
         return shared_index
 
-    def _flavor_group(self, number: int, group: ResourceGroup) -> FlavorGroup:
+    def _flavor_group(self, number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
         ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
-        return FlavorGroup(number, group.flavors, ids)
+        return cluster_queue.FlavorGroup(number, group.flavors, ids)
 
     def _clear_request_caches(self) -> None:
         self.obstacles.forget()

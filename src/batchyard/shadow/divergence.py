@@ -11,16 +11,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.workload import lifecycle
-from batchyard.shadow.findings import (
-    Divergence,
-    DivergenceType,
-    fair_sharing_hint_for,
-    flavors_in_words,
-    observed_document,
-    ours_in_words,
-    predicted_document,
-    where_to_look,
-)
+from batchyard.shadow import findings
 from batchyard.shadow.observed import (
     Observed,
     ObservedAdmission,
@@ -45,29 +36,34 @@ class ObservedDecision(NamedTuple):
 
 def unpredicted_decision(
     kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
-) -> Divergence:
+) -> findings.Divergence:
     """Return the divergence for a decision of Kueue that the model would not make; `names` maps uids to Workloads."""
     observed = kueue_decision.decision
     if isinstance(observed, ObservedAdmission):
         return _unpredicted_admission(observed, kueue_decision.at, model, names, now)
     preemptor = names.get(observed.preemptor_uid, "")
     prediction = model.decide_alone(preemptor) if preemptor else None
-    documents = observed_document(observed, names), predicted_document(prediction)
+    documents = findings.observed_document(observed, names), findings.predicted_document(prediction)
     kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed.reason})"
     admitted = model.index.snapshot.holder(observed.workload)
     queue = "" if admitted is None else admitted.queue.name
     if isinstance(prediction, Preempt):
-        divergence_type, model_text = DivergenceType.VICTIMS, _describe_other_victims(observed, prediction, model)
+        divergence_type, model_text = (
+            findings.DivergenceType.VICTIMS,
+            _describe_other_victims(observed, prediction, model),
+        )
         predicted_reasons = [target.reason for target in prediction.targets]
     else:
         divergence_type, model_text, predicted_reasons = (
-            DivergenceType.PREEMPTED,
+            findings.DivergenceType.PREEMPTED,
             _explain_no_preemption(prediction, preemptor, model),
             [],
         )
-    fair_sharing_hint = fair_sharing_hint_for(observed.reason, predicted_reasons, is_fair=model.has_fair_sharing)
-    look_hints = where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, fair_sharing_hint)
-    return Divergence(
+    fair_sharing_hint = findings.fair_sharing_hint_for(
+        observed.reason, predicted_reasons, is_fair=model.has_fair_sharing
+    )
+    look_hints = findings.where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, fair_sharing_hint)
+    return findings.Divergence(
         divergence_type,
         now,
         observed.workload,
@@ -80,16 +76,16 @@ def unpredicted_decision(
 
 def _unpredicted_admission(
     observed: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
-) -> Divergence:
+) -> findings.Divergence:
     prediction = model.decide_alone(observed.workload)
-    kueue_text = f"admitted in {observed.queue} with {flavors_in_words(observed.pod_sets)}"
+    kueue_text = f"admitted in {observed.queue} with {findings.flavors_in_words(observed.pod_sets)}"
     divergence_type, model_text, predicted = (
-        DivergenceType.ADMITTED,
-        ours_in_words(prediction),
-        predicted_document(prediction),
+        findings.DivergenceType.ADMITTED,
+        findings.ours_in_words(prediction),
+        findings.predicted_document(prediction),
     )
     if isinstance(prediction, Admit) and predicted_admission(prediction) != observed:
-        divergence_type = DivergenceType.FLAVORS
+        divergence_type = findings.DivergenceType.FLAVORS
         if prediction.queue.name != observed.queue:
             model_text = f"it waits in {prediction.queue.name}, and {model_text} there"
     elif isinstance(prediction, Admit):
@@ -98,9 +94,9 @@ def _unpredicted_admission(
         predicted = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
     elif prediction is None:
         model_text = _explain_no_decision(observed.workload, model)
-    look_hints = where_to_look(divergence_type, observed.workload, observed.queue, at)
-    documents = observed_document(observed, names), predicted
-    return Divergence(
+    look_hints = findings.where_to_look(divergence_type, observed.workload, observed.queue, at)
+    documents = findings.observed_document(observed, names), predicted
+    return findings.Divergence(
         divergence_type, now, observed.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=look_hints
     )
 
@@ -140,7 +136,7 @@ def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: S
     """Explain why the model preempts no victims for a Workload."""
     if not preemptor:
         return "the model knows no reason for this preemption"
-    return _explain_no_decision(preemptor, model) if prediction is None else ours_in_words(prediction)
+    return _explain_no_decision(preemptor, model) if prediction is None else findings.ours_in_words(prediction)
 
 
 def _describe_other_victims(observed: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
@@ -169,26 +165,28 @@ def _describe_victim(target: PreemptionTarget) -> str:
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {since}: {target.reason})"
 
 
-def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, now: Instant) -> Divergence:
+def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, now: Instant) -> findings.Divergence:
     """Return the divergence for a decision that the model made at `since` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
     kueue_message = str((condition or {}).get("message") or "")
-    divergence_type = DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else DivergenceType.NOT_PREEMPTED
+    divergence_type = (
+        findings.DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else findings.DivergenceType.NOT_PREEMPTED
+    )
     queue = decision.head.queue
-    message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {ours_in_words(decision)}"
+    message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
     kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}
-    look_hints = where_to_look(divergence_type, view.key, queue, since)
-    return Divergence(
+    look_hints = findings.where_to_look(divergence_type, view.key, queue, since)
+    return findings.Divergence(
         divergence_type,
         now,
         view.key,
         message,
         kueue_document,
-        predicted_document(decision),
+        findings.predicted_document(decision),
         since=since,
         look=look_hints,
     )
@@ -299,6 +297,6 @@ class DivergenceDetector(DecisionReplay):
         first_made = self._unmatched.pop(tree).first_made_at.get(self.missed[key], self._now)
         self._add_finding(missing_decision(decision, self.model, first_made, self._now))
 
-    def _add_finding(self, finding: Divergence) -> None:
+    def _add_finding(self, finding: findings.Divergence) -> None:
         self.counts.parted[finding.divergence_type.value] = self.counts.parted.get(finding.divergence_type.value, 0) + 1
         self.findings.append(finding)

@@ -17,17 +17,8 @@ from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD, Pendi
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+from batchyard.shadow import observed
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
-from batchyard.shadow.observed import (
-    ChangeBacklog,
-    ObservedAdmission,
-    ObservedChange,
-    ObservedPreemption,
-    PendingChange,
-    Signature,
-    is_effective,
-    waits_for_victims,
-)
 
 # --- model ---
 #
@@ -79,14 +70,14 @@ class SchedulerModel:
 
     def _apply_pending_message(self, event: WatchEvent, before: WatchEvent | None, arrived_at: Instant) -> None:
         """Record from Kueue's pending message that a Workload was tried; if it waits for victims, it stays the head."""
-        is_waiting = waits_for_victims(event.obj)
+        is_waiting = observed.waits_for_victims(event.obj)
         pending_position = None if is_waiting is None else self._pending_position(str(event.key))
         if pending_position is None or (waiting := pending_position[0].get(str(event.key))) is None:
             return
         self._reports_reasons = True
         queue, name, was_waiting = pending_position[0], str(event.key), None
         if before is not None:
-            was_waiting = waits_for_victims(before.obj)
+            was_waiting = observed.waits_for_victims(before.obj)
             if find_condition(before.obj, lifecycle.QUOTA_RESERVED) != find_condition(
                 event.obj, lifecycle.QUOTA_RESERVED
             ):
@@ -187,10 +178,14 @@ class SchedulerModel:
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return the requeue reason; Kueue's message decides whether a Workload waits for other Workloads' victims."""
         reason = decision.requeue
-        if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._reports_reasons:
+        if (
+            reason is not RequeueReason.PENDING_PREEMPTION
+            or observed.is_effective(decision)
+            or not self._reports_reasons
+        ):
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
-        is_reported = obj is not None and waits_for_victims(obj)
+        is_reported = obj is not None and observed.waits_for_victims(obj)
         return reason if is_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
@@ -323,9 +318,9 @@ class ShadowState:
         self.findings: list[Divergence] = []
         self._settings = settings
         #: Changes that the model has not processed yet.
-        self.backlog = ChangeBacklog()
+        self.backlog = observed.ChangeBacklog()
         #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
-        self.missed: dict[str, Signature] = {}
+        self.missed: dict[str, observed.Signature] = {}
         self._names: dict[str, str] = {}
         self._deleted_uids: deque[str] = deque()
         self._now: Instant = 0
@@ -355,9 +350,9 @@ class ShadowState:
         """The number of Workloads, including recently deleted ones."""
         return len(self._names)
 
-    def _requeue_if_missed(self, change: ObservedChange) -> None:
+    def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
         """Requeue a Workload reported as missed if Kueue made a decision for it or its spec changed."""
-        if isinstance(change.decision, ObservedPreemption):
+        if isinstance(change.decision, observed.ObservedPreemption):
             self._requeue_missed(self._names.get(change.decision.preemptor_uid, ""))
         view, old = workload_view(change.event.obj), change.event.old
         is_changed = (
@@ -365,7 +360,7 @@ class ShadowState:
         )
         if view.key in self.missed and (change.decision is not None or is_changed):
             self._requeue_missed(view.key)
-            if isinstance(change.decision, ObservedAdmission):
+            if isinstance(change.decision, observed.ObservedAdmission):
                 self.counts.late += 1
                 self.findings.append(Divergence(DivergenceType.LATE, self._now, view.key, "admitted late"))
 
@@ -386,7 +381,7 @@ class ShadowState:
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
-    def _tree_of(self, item: PendingChange) -> str:
+    def _tree_of(self, item: observed.PendingChange) -> str:
         """Return the cohort tree that a change affects, or ALL."""
         event = item.change.event
         if event.key.kind == scheme.WORKLOAD:

@@ -25,30 +25,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.journal_file import (
-    BUSY_TIMEOUT_SECONDS,
-    CommitMark,
-    CommitRecord,
-    CompactionFloor,
-    DamagedMark,
-    JournalContents,
-    JournalError,
-    create_journal,
-    damaged_journal_error,
-    floor_over_all,
-    journal_errors,
-    new_identity,
-    open_read_only,
-    read_commit_record,
-    read_journal,
-    record_replaced_rows,
-    reject_interrupted_restore,
-    reject_orphaned_log,
-    rename_durably,
-    restore_draft_path,
-    row_checksum,
-    write_floor,
-)
+from batchyard.store import journal_file
 from batchyard.store.memory import RecoveredStore
 
 #: Added to the revision after a loss of revisions, so that no revision is used for two different changes.
@@ -84,11 +61,11 @@ class RevisionJournal:
         ones.
         """
         self._path = path
-        self._mark = CommitMark(path)
+        self._mark = journal_file.CommitMark(path)
         try:
             contents = self._read_contents(accept_loss=accept_loss)
             self._connection = self._open_connection(contents.recovered.revision, sync)
-        except JournalError:
+        except journal_file.JournalError:
             self._mark.close()
             raise
         self._floor = contents.floor
@@ -113,10 +90,10 @@ class RevisionJournal:
         """
         rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.
-        with self._transaction() if len(rows) > _ROWS_PER_INSERT else journal_errors(self._path):
+        with self._transaction() if len(rows) > _ROWS_PER_INSERT else journal_file.journal_errors(self._path):
             self._insert(rows)
         for change in changes:
-            record_replaced_rows(self._replaced_rows, change)
+            journal_file.record_replaced_rows(self._replaced_rows, change)
         if changes:
             self._acknowledge(changes[-1].revision)
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
@@ -127,11 +104,11 @@ class RevisionJournal:
         obsolete = [replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
         rows = self._floor.rows + floor - self._floor.revision - len(obsolete)
-        new_floor = CompactionFloor(self._floor.identity, floor, rows)
+        new_floor = journal_file.CompactionFloor(self._floor.identity, floor, rows)
         with self._transaction():
             for start_index in range(0, len(obsolete), _ROWS_PER_DELETE):
                 self._delete(obsolete[start_index : start_index + _ROWS_PER_DELETE])
-            write_floor(self._connection, new_floor)
+            journal_file.write_floor(self._connection, new_floor)
         self._floor = new_floor
         for _ in obsolete:
             self._replaced_rows.popleft()
@@ -139,67 +116,71 @@ class RevisionJournal:
     def close(self) -> None:
         """Close the journal file and its commit mark."""
         self._flush_mark()
-        with journal_errors(self._path):
+        with journal_file.journal_errors(self._path):
             self._connection.close()
         self._mark.close()
 
     # --- opening ---
 
-    def _read_contents(self, *, accept_loss: bool) -> JournalContents:
+    def _read_contents(self, *, accept_loss: bool) -> journal_file.JournalContents:
         """Read the journal file; raise JournalError unless it has every acknowledged change."""
         try:
             commit_record, problem = self._mark.read(), "" if self._path.exists() else "missing"
-        except DamagedMark:
+        except journal_file.DamagedMark:
             commit_record, problem = None, "its commit mark is damaged, so the acknowledged revision is unknown"
         if problem == "missing":
-            reject_interrupted_restore(self._path)
+            journal_file.reject_interrupted_restore(self._path)
             if commit_record is not None and commit_record.revision:
                 missing = f"{self._path} is missing, although its revision {commit_record.revision} was acknowledged"
-                raise JournalError(f"{missing}; restore a backup into another data directory")
-            reject_orphaned_log(self._path)
+                raise journal_file.JournalError(f"{missing}; restore a backup into another data directory")
+            journal_file.reject_orphaned_log(self._path)
             commit_record = self._create_journal()
             problem = ""
-        contents = read_journal(self._path)
+        contents = journal_file.read_journal(self._path)
         problem = problem or _find_mismatch(contents, commit_record)
         if not problem:
             return contents
         if not accept_loss:
-            raise JournalError(f"{self._path} is damaged: {problem}; restore a backup, or start with --accept-loss")
+            raise journal_file.JournalError(
+                f"{self._path} is damaged: {problem}; restore a backup, or start with --accept-loss"
+            )
         return self._raise_revision(max(contents.recovered.revision, commit_record.revision if commit_record else 0))
 
-    def _create_journal(self) -> CommitRecord:
+    def _create_journal(self) -> journal_file.CommitRecord:
         """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
-            commit_record = CommitRecord(create_journal(draft).identity, 0)
+            commit_record = journal_file.CommitRecord(journal_file.create_journal(draft).identity, 0)
             self._mark.write(commit_record)
             self._mark.flush()
-            rename_durably(draft, self._path)
+            journal_file.rename_durably(draft, self._path)
         except OSError as error:
-            raise JournalError(f"{self._path} cannot be created: {error.strerror}; check its folder") from error
+            raise journal_file.JournalError(
+                f"{self._path} cannot be created: {error.strerror}; check its folder"
+            ) from error
         return commit_record
 
-    def _raise_revision(self, revision: int) -> JournalContents:
+    def _raise_revision(self, revision: int) -> journal_file.JournalContents:
         """Raise the revision beyond all that clients may have seen; clients with older watches must list again."""
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
-            self._floor = write_floor(
-                self._connection, floor_over_all(self._connection, identity, revision + REVISION_LEAP)
+            self._floor = journal_file.write_floor(
+                self._connection, journal_file.floor_over_all(self._connection, identity, revision + REVISION_LEAP)
             )
         self._connection.close()
         self._acknowledge(revision + REVISION_LEAP)
-        return read_journal(self._path)
+        return journal_file.read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
         """Open the journal file for writing; raise JournalError if it has changed since it was read."""
-        with journal_errors(self._path):
+        with journal_file.journal_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
                 isolation_level=None,
                 check_same_thread=False,
-                timeout=BUSY_TIMEOUT_SECONDS,
+                timeout=journal_file.BUSY_TIMEOUT_SECONDS,
                 cached_statements=_STATEMENT_CACHE_SIZE,
             )
             connection.execute(f"PRAGMA synchronous = {'FULL' if sync is SyncMode.FULL else 'NORMAL'}")
@@ -208,7 +189,9 @@ class RevisionJournal:
             connection.execute("COMMIT")
         if (last_revision or 0) > revision:
             connection.close()
-            raise JournalError(f"{self._path}: another process has the journal open; stop that process first")
+            raise journal_file.JournalError(
+                f"{self._path}: another process has the journal open; stop that process first"
+            )
         return connection
 
     # --- writing ---
@@ -225,7 +208,7 @@ class RevisionJournal:
 
     def _acknowledge(self, revision: int) -> None:
         with self._convert_mark_errors():
-            self._mark.write(CommitRecord(self._floor.identity, revision))
+            self._mark.write(journal_file.CommitRecord(self._floor.identity, revision))
 
     def _flush_mark(self) -> None:
         with self._convert_mark_errors():
@@ -236,11 +219,13 @@ class RevisionJournal:
         try:
             yield
         except OSError as error:
-            raise JournalError(f"{self._path}: cannot write its mark: {error.strerror}; check the disk") from error
+            raise journal_file.JournalError(
+                f"{self._path}: cannot write its mark: {error.strerror}; check the disk"
+            ) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with journal_errors(self._path):
+        with journal_file.journal_errors(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -250,7 +235,7 @@ class RevisionJournal:
                     self._connection.execute("ROLLBACK")
 
 
-def _find_mismatch(contents: JournalContents, commit_record: CommitRecord | None) -> str:
+def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
     """Describe how a journal differs from its mark; '' if it does not."""
     last_revision = contents.recovered.revision
     if commit_record is None:
@@ -266,7 +251,7 @@ def _find_mismatch(contents: JournalContents, commit_record: CommitRecord | None
 
 def _encode_row(change: WatchEvent) -> _Row:
     text = None if change.type is EventType.DELETED else _encode(change.obj)
-    return change.revision, *change.key, text, row_checksum(change.revision, change.key, text)
+    return change.revision, *change.key, text, journal_file.row_checksum(change.revision, change.key, text)
 
 
 # --- backup ---
@@ -283,62 +268,67 @@ def _encode_row(change: WatchEvent) -> _Row:
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
-def back_up(journal: Path, backup: Path) -> JournalContents:
+def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     """Write a backup of a journal, verify it, and return its contents. Raises JournalError if one is damaged."""
     if not journal.exists():
-        raise JournalError(f"{journal} does not exist; pass the data directory of the journal")
+        raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
     if not backup.parent.is_dir():
-        raise JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
+        raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
-        commit_record = read_commit_record(journal)
-    except DamagedMark:
+        commit_record = journal_file.read_commit_record(journal)
+    except journal_file.DamagedMark:
         commit_record = None
     with _temporary_file(backup) as draft:
         _copy_journal(journal, draft, reported_as=backup)
-        contents = read_journal(draft, is_immutable=True, reported_as=journal)
+        contents = journal_file.read_journal(draft, is_immutable=True, reported_as=journal)
         last_revision = contents.recovered.revision
         if (
             commit_record is None
             or commit_record.revision > last_revision
             or commit_record.identity != contents.floor.identity
         ):
-            raise damaged_journal_error(
+            raise journal_file.damaged_journal_error(
                 journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
             )
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
-        rename_durably(draft, backup)
+        journal_file.rename_durably(draft, backup)
     return contents
 
 
-def restore_backup(backup: Path, journal: Path) -> JournalContents:
+def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
     """Create a journal from a backup and return its contents. Raises JournalError if the backup is invalid."""
     if not backup.is_file():
-        raise JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
+        raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        raise JournalError(f"{backup} is not a backup: it has a log file; create one with `batchyard backup`")
+        raise journal_file.JournalError(
+            f"{backup} is not a backup: it has a log file; create one with `batchyard backup`"
+        )
     with backup.open("rb") as file:
         if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-            raise JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
-    contents = read_journal(backup, is_immutable=True)
-    mark = CommitMark(journal)
+            raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
+    contents = journal_file.read_journal(backup, is_immutable=True)
+    mark = journal_file.CommitMark(journal)
     try:
         _refuse_to_overwrite(journal)
-        reject_orphaned_log(journal)
-        draft = restore_draft_path(journal)
+        journal_file.reject_orphaned_log(journal)
+        draft = journal_file.restore_draft_path(journal)
         for suffix in ("", "-journal", "-wal", "-shm"):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
         _copy_journal(backup, draft, is_immutable=True, reported_as=journal)
-        with journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
+        with journal_file.journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
-            floor = write_floor(
-                file, floor_over_all(file, new_identity(file), contents.recovered.revision + REVISION_LEAP)
+            floor = journal_file.write_floor(
+                file,
+                journal_file.floor_over_all(
+                    file, journal_file.new_identity(file), contents.recovered.revision + REVISION_LEAP
+                ),
             )
             file.execute("COMMIT")
-        restored = read_journal(draft, is_immutable=True)
-        mark.write(CommitRecord(floor.identity, floor.revision))
+        restored = journal_file.read_journal(draft, is_immutable=True)
+        mark.write(journal_file.CommitRecord(floor.identity, floor.revision))
         mark.flush()
-        rename_durably(draft, journal)
+        journal_file.rename_durably(draft, journal)
     finally:
         mark.close()
     return restored
@@ -346,10 +336,16 @@ def restore_backup(backup: Path, journal: Path) -> JournalContents:
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
     """Copy a journal file in its current state; a disk error names the file that it concerns."""
-    with journal_errors(path), closing(open_read_only(path, is_immutable=is_immutable)) as source:
+    with (
+        journal_file.journal_errors(path),
+        closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as source,
+    ):
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with journal_errors(target if reported_as is None else reported_as), closing(sqlite3.connect(target)) as copy:
+        with (
+            journal_file.journal_errors(target if reported_as is None else reported_as),
+            closing(sqlite3.connect(target)) as copy,
+        ):
             source.backup(copy)
 
 
@@ -359,7 +355,9 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:
-        raise JournalError(f"{path}: {error.strerror}; choose a folder in which you can create files") from error
+        raise journal_file.JournalError(
+            f"{path}: {error.strerror}; choose a folder in which you can create files"
+        ) from error
     os.close(fd)
     draft = Path(name)
     try:
@@ -371,4 +369,4 @@ def _temporary_file(path: Path) -> Iterator[Path]:
 
 def _refuse_to_overwrite(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise JournalError(f"{path} already exists and is not overwritten; choose another path")
+        raise journal_file.JournalError(f"{path} already exists and is not overwritten; choose another path")

@@ -11,15 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import meta
-from batchyard.api.schema.violations import (
-    SchemaViolation,
-    SchemaViolations,
-    find_nearest_name,
-    format_value,
-    join_alternatives,
-    single_violation,
-    wrong_type_violation,
-)
+from batchyard.api.schema import violations
 from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
 from batchyard.base.instant import parse_duration
 from batchyard.base.memory import memoized_if_short
@@ -67,16 +59,18 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
     return _accept_any
 
 
-def plain_flaws(wanted: type, value: Any) -> SchemaViolations:
+def plain_flaws(wanted: type, value: Any) -> violations.SchemaViolations:
     """Return the flaw of a value that is not a string or not a boolean, as required."""
     if wanted is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
-        return wrong_type_violation(
+        return violations.wrong_type_violation(
             value, TYPE_DESCRIPTIONS["bool"], f"write {boolean_text} without quotes" if boolean_text else ""
         )
-    text = format_value(value)
+    text = violations.format_value(value)
     is_scalar = isinstance(value, bool | int | float) and " " not in text
-    return wrong_type_violation(value, TYPE_DESCRIPTIONS["string"], f'put it in quotes: "{text}"' if is_scalar else "")
+    return violations.wrong_type_violation(
+        value, TYPE_DESCRIPTIONS["string"], f'put it in quotes: "{text}"' if is_scalar else ""
+    )
 
 
 def _accept_any(value: Any) -> Any:
@@ -93,27 +87,27 @@ def _integer_visitor(expression: str, facts: Mapping[str, Any]) -> Visitor:
         if minimum <= value <= maximum:
             return value
         if value < minimum:
-            return single_violation(
-                f"Invalid value: {format_value(value)}: must be at least {minimum}", f"use {minimum} or more"
+            return violations.single_violation(
+                f"Invalid value: {violations.format_value(value)}: must be at least {minimum}", f"use {minimum} or more"
             )
-        return single_violation(
-            f"Invalid value: {format_value(value)}: must be at most {maximum}", f"use {maximum} or less"
+        return violations.single_violation(
+            f"Invalid value: {violations.format_value(value)}: must be at most {maximum}", f"use {maximum} or less"
         )
 
     return visit
 
 
-def _not_an_integer_flaws(value: Any) -> SchemaViolations:
+def _not_an_integer_flaws(value: Any) -> violations.SchemaViolations:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
-        return wrong_type_violation(value, "an integer", f"write {int(value)} without quotes")
+        return violations.wrong_type_violation(value, "an integer", f"write {int(value)} without quotes")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
-        return wrong_type_violation(value, "an integer", f"write {int(value)}")
-    return wrong_type_violation(value, "an integer")
+        return violations.wrong_type_violation(value, "an integer", f"write {int(value)}")
+    return violations.wrong_type_violation(value, "an integer")
 
 
 def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
-        return SchemaViolations(_string_flaws(value, facts)) or value
+        return violations.SchemaViolations(_string_flaws(value, facts)) or value
 
     checked = memoized_if_short(_CACHE_SIZE)(check)
 
@@ -126,7 +120,7 @@ def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     return visit
 
 
-def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[SchemaViolation]:
+def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
     allowed = facts.get("enum")
     if allowed is not None:
         if value not in allowed:
@@ -135,21 +129,27 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[SchemaViolat
     if len(value) < facts.get("minLength", 0):
         minimum_length = facts["minLength"]
         requirement = f"must have at least {minimum_length} characters" if minimum_length > 1 else "must not be empty"
-        yield SchemaViolation((), f"Invalid value: {format_value(value)}: {requirement}", "write a longer value")
+        yield violations.SchemaViolation(
+            (), f"Invalid value: {violations.format_value(value)}: {requirement}", "write a longer value"
+        )
     elif len(value) > facts.get("maxLength", len(value)):
         remedy = f"shorten it by {len(value) - facts['maxLength']}"
-        yield SchemaViolation((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
+        yield violations.SchemaViolation((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
     elif "pattern" in facts and not _compile_pattern(facts["pattern"]).search(value):
         description = _PATTERN_DESCRIPTIONS.get(facts["pattern"])
         remedy = f"use {description}" if description else "write a value that matches this regular expression"
-        yield SchemaViolation((), f"Invalid value: {format_value(value)}: must match {facts['pattern']}", remedy)
+        yield violations.SchemaViolation(
+            (), f"Invalid value: {violations.format_value(value)}: must match {facts['pattern']}", remedy
+        )
 
 
-def _unsupported_value_flaw(value: str, allowed: list[str]) -> SchemaViolation:
-    nearest_value = find_nearest_name(value, allowed)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {join_alternatives(allowed)}"
-    shown_names = ", ".join(map(format_value, allowed))
-    return SchemaViolation((), f"Unsupported value: {format_value(value)}: supported values: {shown_names}", remedy)
+def _unsupported_value_flaw(value: str, allowed: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, allowed)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(allowed)}"
+    shown_names = ", ".join(map(violations.format_value, allowed))
+    return violations.SchemaViolation(
+        (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_names}", remedy
+    )
 
 
 @lru_cache
@@ -165,13 +165,15 @@ def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[A
 
     def visit(value: Any) -> Any:
         if type(value) not in types:
-            return wrong_type_violation(value, TYPE_DESCRIPTIONS[expression])
+            return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS[expression])
         try:
             result = parse(value)
         except ValueError as wrong:
             problem, separator, remedy = str(wrong).rpartition("; ")
             problem, remedy = (problem, remedy) if separator else (remedy, "")
-            return single_violation(f"Invalid value: {problem}", remedy or f"write {TYPE_DESCRIPTIONS[expression]}")
+            return violations.single_violation(
+                f"Invalid value: {problem}", remedy or f"write {TYPE_DESCRIPTIONS[expression]}"
+            )
         return result if expression in _NORMALIZED and result != value else value
 
     return visit

@@ -11,17 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api import times, well_known
-from batchyard.api.meta import (
-    Obj,
-    annotated_duration,
-    annotation,
-    find_condition,
-    is_true,
-    label,
-    with_metadata,
-    with_status,
-)
+from batchyard.api import meta, times, well_known
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import node
 from batchyard.api.views.node import Requests, Toleration, parse_taint, parse_toleration
@@ -73,7 +63,7 @@ class PodView:
     unplaced: str
     scheduler: str
 
-    def __init__(self, obj: Obj, before: "PodView | None" = None) -> None:
+    def __init__(self, obj: meta.Obj, before: "PodView | None" = None) -> None:
         """Parse a Pod. `before` is the view of an earlier revision of the pod with equal spec and labels, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _EMPTY_OBJECT
         self.labels = metadata.get("labels") or _NO_LABELS
@@ -136,10 +126,10 @@ class PodView:
 
 
 _shapes: dict[bytes, PodShape] = {}
-_views: dict[str, tuple[Obj, PodView]] = {}
+_views: dict[str, tuple[meta.Obj, PodView]] = {}
 
 
-def pod_view(obj: Obj) -> PodView:
+def pod_view(obj: meta.Obj) -> PodView:
     """Return the view of a Pod; the view of its last revision is cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
@@ -158,7 +148,7 @@ def forget_pod_view(uid: str) -> None:
     _views.pop(uid, None)
 
 
-def _has_same_shape(new: Obj, old: Obj) -> bool:
+def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
     """Report whether two revisions of a Pod share the same spec and labels, and so the shape."""
     if new["spec"] is not old["spec"]:
         return False
@@ -182,7 +172,7 @@ def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
     """Return the reason of the condition PodScheduled=False or '', and its message if the reason is Unschedulable."""
-    condition = find_condition(status, "PodScheduled")
+    condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
     reason = condition.get("reason") or "Unschedulable"
@@ -190,7 +180,7 @@ def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _is_preempted(status: Mapping[str, Any]) -> bool:
-    condition = find_condition(status, "DisruptionTarget")
+    condition = meta.find_condition(status, "DisruptionTarget")
     return condition is not None and condition["status"] == "True" and condition["reason"] == "PreemptionByScheduler"
 
 
@@ -275,52 +265,52 @@ DISRUPTION_BY_KUBELET: Final = Disruption(
 )
 
 
-def phase(pod: Obj) -> str:
+def phase(pod: meta.Obj) -> str:
     """Return the phase of a pod, by default Pending."""
     return (pod.get("status") or {}).get("phase") or PENDING
 
 
-def is_terminal(pod: Obj) -> bool:
+def is_terminal(pod: meta.Obj) -> bool:
     """Report whether the phase of a pod is Succeeded or Failed."""
     return phase(pod) in {SUCCEEDED, FAILED}
 
 
-def is_terminating(pod: Obj) -> bool:
+def is_terminating(pod: meta.Obj) -> bool:
     """Report whether a pod is being deleted: it has a deletionTimestamp."""
     return "deletionTimestamp" in pod["metadata"]
 
 
-def awaits_deletion(pod: Obj) -> bool:
+def awaits_deletion(pod: meta.Obj) -> bool:
     """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must then delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
-def has_only_finalizers_left(pod: Obj) -> bool:
+def has_only_finalizers_left(pod: meta.Obj) -> bool:
     """Report whether only finalizers keep a pod: it is terminal and terminating, without a remaining grace period."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
-def is_ready(pod: Obj) -> bool:
+def is_ready(pod: meta.Obj) -> bool:
     """Report whether the condition Ready of a pod is True."""
-    return is_true(pod, READY)
+    return meta.is_true(pod, READY)
 
 
-def bound_node(pod: Obj) -> str:
+def bound_node(pod: meta.Obj) -> str:
     """Return the name of the node to which a pod is bound, or ''."""
     return pod["spec"].get("nodeName") or ""
 
 
-def priority(pod: Obj) -> int:
+def priority(pod: meta.Obj) -> int:
     """Return the priority of a pod, by default 0."""
     return pod["spec"].get("priority") or 0
 
 
-def grace_period(pod: Obj) -> int:
+def grace_period(pod: meta.Obj) -> int:
     """Return the grace period of a pod in seconds."""
     return node.grace_period(pod["spec"])
 
 
-def deleted_at(pod: Obj) -> Instant | None:
+def deleted_at(pod: meta.Obj) -> Instant | None:
     """Return when a pod's deletion was requested: deletionTimestamp minus the grace period; None if not deleted."""
     metadata = pod["metadata"]
     until = metadata.get("deletionTimestamp")
@@ -330,15 +320,15 @@ def deleted_at(pod: Obj) -> Instant | None:
     return parse_time(until) - grace * SECOND
 
 
-def scheduled_at(pod: Obj) -> Instant:
+def scheduled_at(pod: meta.Obj) -> Instant:
     """Return when a pod was bound to its node, else its start time or, if it has none, its creation time."""
-    scheduled = find_condition(pod, SCHEDULED)
+    scheduled = meta.find_condition(pod, SCHEDULED)
     if scheduled is not None and scheduled["status"] == "True":
         return parse_time(scheduled["lastTransitionTime"])
     return parse_time((pod.get("status") or {}).get("startTime") or pod["metadata"]["creationTimestamp"])
 
 
-def taint_eviction_time(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
+def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
     """Return when the NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
 
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
@@ -362,7 +352,7 @@ def taint_eviction_time(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instan
     return max(min(added, default=0), scheduled_at(pod)) + min(seconds) * SECOND
 
 
-def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> Obj:
+def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
     """Return the pod with a condition set; `why` is its reason and message. Returns the same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
@@ -371,7 +361,7 @@ def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: 
     if new == old:
         return pod
     changed = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
-    return with_status(pod, {**status, "conditions": changed})
+    return meta.with_status(pod, {**status, "conditions": changed})
 
 
 def pod_condition(
@@ -392,25 +382,25 @@ def pod_condition(
     return new
 
 
-def with_disruption(pod: Obj, by: Disruption, now: Instant) -> Obj:
+def with_disruption(pod: meta.Obj, by: Disruption, now: Instant) -> meta.Obj:
     """Return the pod with the condition DisruptionTarget, so that a Job's podFailurePolicy can ignore the failure."""
     return with_condition(pod, DISRUPTION_TARGET, True, by, now)
 
 
-def with_ready_false(pod: Obj, now: Instant) -> Obj:
+def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
     """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
-    ready = find_condition(pod, READY)
+    ready = meta.find_condition(pod, READY)
     if ready is None:
         return pod
     return with_condition(pod, READY, False, (ready.get("reason", ""), ready.get("message", "")), now)
 
 
-def with_failed_phase(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
+def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
     """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
     if is_terminal(pod):
         return pod
     marked = pod if by is None else with_disruption(pod, by, now)
-    return with_status(marked, {**(marked.get("status") or {}), "phase": FAILED})
+    return meta.with_status(marked, {**(marked.get("status") or {}), "phase": FAILED})
 
 
 # --- checkpoints ---
@@ -436,13 +426,13 @@ class Resumption(NamedTuple):
     work: Duration
 
 
-def checkpoint_interval(objects: Iterable[Obj | None]) -> Duration | None:
+def checkpoint_interval(objects: Iterable[meta.Obj | None]) -> Duration | None:
     """Return the checkpoint interval of the first object (pod, Job, JobSet) whose annotation sets one, or None."""
-    intervals = (annotated_duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
+    intervals = (meta.annotated_duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
-def running_since(pod: Obj) -> Instant | None:
+def running_since(pod: meta.Obj) -> Instant | None:
     """Return when the running containers of a pod started; None if the pod does not run."""
     if phase(pod) != RUNNING:
         return None
@@ -465,12 +455,12 @@ def kept_work(started: Instant | None, interval: Duration | None, now: Instant) 
     return elapsed - lost_work(started, interval, now)
 
 
-def is_interchangeable(pod: Obj) -> bool:
+def is_interchangeable(pod: meta.Obj) -> bool:
     """Report whether another pod of the Job can take over a pod's work: it has no completion index."""
-    return annotation(pod, well_known.COMPLETION_INDEX) is None
+    return meta.annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
-def saved_work_key(pod: Obj) -> str:
+def saved_work_key(pod: meta.Obj) -> str:
     """Return the key under which the Job stores a pod's saved work: its completion index, or else its name.
 
     A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
@@ -479,27 +469,27 @@ def saved_work_key(pod: Obj) -> str:
     resumed = resumption(pod)
     if resumed is not None:
         return resumed.place
-    pod_key = annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
-    replicated, job = label(pod, well_known.REPLICATED_JOB_NAME), label(pod, well_known.JOB_INDEX)
+    pod_key = meta.annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
+    replicated, job = meta.label(pod, well_known.REPLICATED_JOB_NAME), meta.label(pod, well_known.JOB_INDEX)
     return pod_key if replicated is None or job is None else f"{replicated}/{job}/{pod_key}"
 
 
-def resumption(pod: Obj) -> Resumption | None:
+def resumption(pod: meta.Obj) -> Resumption | None:
     """Return the saved work with which a pod resumes, from its condition Resumed; None if it starts from zero."""
-    resumed_condition = find_condition(pod, RESUMED)
+    resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
     work, _, place = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
     return Resumption(place, parse_duration(work))
 
 
-def resumed_work(pod: Obj) -> Duration:
+def resumed_work(pod: meta.Obj) -> Duration:
     """Return the work that earlier pods or containers did before a pod's containers started; 0 without any."""
     resumed = resumption(pod)
     return 0 if resumed is None else resumed.work
 
 
-def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
+def with_resumption(pod: meta.Obj, resumed: Resumption | None, now: Instant) -> meta.Obj:
     """Return the pod with the condition Resumed set or, for None, removed; the same object if unchanged."""
     if resumption(pod) == resumed:
         return pod
@@ -507,28 +497,28 @@ def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
     if resumed is not None and resumed.work:
         why = (_RESUMED_REASON, f"{format_duration(resumed.work)}{_RESUMED_SEPARATOR}{resumed.place}")
         conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
-    return with_status(pod, {**pod["status"], "conditions": conditions})
+    return meta.with_status(pod, {**pod["status"], "conditions": conditions})
 
 
-def saved_work(job: Obj, place: str) -> Duration:
+def saved_work(job: meta.Obj, place: str) -> Duration:
     """Return the work that a Job or JobSet has saved for a place; 0 if none."""
     return _parse_saved_duration(saved_work_by_place(job).get(place))
 
 
-def most_saved_work(job: Obj, places: Iterable[str]) -> Resumption | None:
+def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
     """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
     saved = saved_work_by_place(job)
     resumptions = [Resumption(place, work) for place in places if (work := _parse_saved_duration(saved.get(place)))]
     return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
 
 
-def saved_work_by_place(job: Obj) -> Mapping[str, str]:
+def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
     """Return the saved work of a Job or JobSet by place, from its annotation."""
-    text = annotation(job, well_known.WORK_DONE)
+    text = meta.annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 
 
-def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
+def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
     """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
     saved = saved_work_by_place(job)
     if _parse_saved_duration(saved.get(place)) == work:
@@ -543,7 +533,7 @@ def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
         annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved).decode()
     else:
         del annotations[well_known.WORK_DONE]
-    return with_metadata(job, annotations=annotations)
+    return meta.with_metadata(job, annotations=annotations)
 
 
 @lru_cache(maxsize=64)

@@ -11,16 +11,7 @@ import msgspec
 
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, selector
-from batchyard.api.views.node import (
-    PodTemplate,
-    Requests,
-    Taint,
-    Toleration,
-    order_requests,
-    parse_pod_template,
-    parse_taint,
-    parse_toleration,
-)
+from batchyard.api.views import node
 from batchyard.base.instant import Instant
 
 #: Identifies the scheduling equivalence class of a Workload: those with equal shapes get equal decisions.
@@ -48,7 +39,7 @@ class PodSet:
     name: str
     count: int
     min_count: int | None
-    template: PodTemplate
+    template: node.PodTemplate
     #: The name of the pod set group, whose pod sets get the same flavors; None if it is in none.
     group: str | None
 
@@ -59,7 +50,7 @@ class Holding(NamedTuple):
     name: str
     pods: int
     flavors: Mapping[str, str]
-    usage: Requests
+    usage: node.Requests
 
 
 @dataclass(slots=True, init=False, eq=False)
@@ -307,7 +298,7 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
         name=obj["name"],
         count=obj["count"],
         min_count=obj.get("minCount"),
-        template=parse_pod_template((obj.get("template") or {}).get("spec") or {}),
+        template=node.parse_pod_template((obj.get("template") or {}).get("spec") or {}),
         group=topology.get("podSetGroupName"),
     )
 
@@ -350,7 +341,7 @@ def _holding(assignment: Mapping[str, Any], total: int, remaining: Mapping[str, 
     if remaining.get(name, count) < count:
         usage = {r: amount // count * remaining[name] for r, amount in usage.items()}
         count = remaining[name]
-    return Holding(name, count, assignment.get("flavors") or {}, order_requests(usage))
+    return Holding(name, count, assignment.get("flavors") or {}, node.order_requests(usage))
 
 
 # --- queues ---
@@ -563,17 +554,17 @@ class FlavorView:
     name: str
     labels: Mapping[str, str]
     #: The taints with the effects NoSchedule and NoExecute.
-    taints: tuple[Taint, ...]
-    tolerations: tuple[Toleration, ...]
+    taints: tuple[node.Taint, ...]
+    tolerations: tuple[node.Toleration, ...]
 
 
 def flavor_view(obj: Obj) -> FlavorView:
     """Parse a ResourceFlavor to its view."""
     spec = obj.get("spec") or {}
-    taints = map(parse_taint, spec.get("nodeTaints") or ())
+    taints = map(node.parse_taint, spec.get("nodeTaints") or ())
     return FlavorView(
         name=obj["metadata"]["name"],
         labels=spec.get("nodeLabels") or {},
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
-        tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
+        tolerations=tuple(map(node.parse_toleration, spec.get("tolerations") or ())),
     )

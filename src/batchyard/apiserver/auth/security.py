@@ -7,20 +7,7 @@ from urllib.parse import unquote
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.apiserver.auth.authorization import (
-    GROUP,
-    AuthorizationDecision,
-    Authorizer,
-    RbacAuthorizer,
-    RbacRule,
-    RequestAttributes,
-    attributes_of,
-    forbidden_error,
-    forbidden_resource_error,
-    missing_rules,
-    role_key,
-    rules_of,
-)
+from batchyard.apiserver.auth import authorization
 from batchyard.apiserver.auth.reviews import Reviews, TokenRequests
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH
@@ -87,22 +74,24 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
     return UserInfo(name, groups, request.headers.get(_IMPERSONATE_UID, ""), extra)
 
 
-def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[RequestAttributes]:
+def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[authorization.RequestAttributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_IMPERSONATE_USER]
     account = account_of(name)
     if account is None:
-        yield RequestAttributes(user, "impersonate", "", "users", name=name)
+        yield authorization.RequestAttributes(user, "impersonate", "", "users", name=name)
     else:
-        yield RequestAttributes(user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1])
+        yield authorization.RequestAttributes(
+            user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1]
+        )
     for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR):
         if group:
-            yield RequestAttributes(user, "impersonate", "", "groups", name=group)
+            yield authorization.RequestAttributes(user, "impersonate", "", "groups", name=group)
     if uid := request.headers.get(_IMPERSONATE_UID, ""):
-        yield RequestAttributes(user, "impersonate", _AUTHENTICATION, "uids", name=uid)
+        yield authorization.RequestAttributes(user, "impersonate", _AUTHENTICATION, "uids", name=uid)
     for key, values in _extra_headers(request):
         for value in values:
-            yield RequestAttributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
+            yield authorization.RequestAttributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
 
 
 def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
@@ -122,7 +111,7 @@ _PAGE_SUBRESOURCES: Final = ("why", "eta")
 class AuthFilters:
     """The authentication, impersonation and authorization of requests."""
 
-    def __init__(self, authorizer: Authorizer, tokens: TokenIssuer) -> None:
+    def __init__(self, authorizer: authorization.Authorizer, tokens: TokenIssuer) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
@@ -150,19 +139,19 @@ class AuthFilters:
         for attributes in required_permissions(request.user, request):
             decision = self._authorizer.decide(attributes)
             if not decision.allowed:
-                raise forbidden_error(attributes, decision.reason)
+                raise authorization.forbidden_error(attributes, decision.reason)
         return request.made_by(user)
 
     def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
         if path is None and _is_public(request):
             return
-        attributes = attributes_of(request, path)
+        attributes = authorization.attributes_of(request, path)
         if verb:
             attributes = attributes._replace(verb=verb)
         decision = self._authorizer.decide(attributes)
         if not decision.allowed:
-            raise forbidden_error(attributes, decision.reason)
+            raise authorization.forbidden_error(attributes, decision.reason)
 
 
 def unauthorized_error() -> StatusError:
@@ -199,7 +188,7 @@ _RBAC_RESOURCES: Final = {
 class EscalationGuard:
     """Prevents privilege escalation by writes of roles and bindings."""
 
-    def __init__(self, rbac: RbacAuthorizer) -> None:
+    def __init__(self, rbac: authorization.RbacAuthorizer) -> None:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, WriteGuard]:
@@ -215,44 +204,55 @@ class EscalationGuard:
         """
         if _changes_only_lifecycle(new, old):
             return
-        resource, metadata = _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
+        resource, metadata = _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"], new["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
         if self._is_allowed(user, "escalate", resource, namespace, name):
             return
-        required_rules = rules_of(new)
+        required_rules = authorization.rules_of(new)
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            required_rules = (*required_rules, RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",)))
+            required_rules = (
+                *required_rules,
+                authorization.RbacRule(("*",), ("*",), ("*",)),
+                authorization.RbacRule(("*",), urls=("*",)),
+            )
         self._check_permissions_held(user, new, required_rules)
 
     def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
         if _changes_only_lifecycle(new, old):
             return
-        role, namespace = role_key(new), new["metadata"].get("namespace", "")
+        role, namespace = authorization.role_key(new), new["metadata"].get("namespace", "")
         resource = _RBAC_RESOURCES[role.kind]
         if self._is_allowed(user, "bind", resource, namespace, role.name):
             return
         rules = self._rbac.rules_of(role)
         if rules is None:
-            details = {"name": role.name, "group": GROUP, "kind": resource}
-            raise StatusError(404, "NotFound", f'{resource}.{GROUP} "{role.name}" not found', details)
+            details = {"name": role.name, "group": authorization.GROUP, "kind": resource}
+            raise StatusError(404, "NotFound", f'{resource}.{authorization.GROUP} "{role.name}" not found', details)
         self._check_permissions_held(user, new, rules)
 
     def _is_allowed(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
         if MASTERS_GROUP in user.groups:
             return True
-        return self._rbac.decide(RequestAttributes(user, verb, GROUP, resource, "", namespace, name)).allowed
+        return self._rbac.decide(
+            authorization.RequestAttributes(user, verb, authorization.GROUP, resource, "", namespace, name)
+        ).allowed
 
-    def _check_permissions_held(self, user: UserInfo, new: Obj, required_rules: Sequence[RbacRule]) -> None:
+    def _check_permissions_held(
+        self, user: UserInfo, new: Obj, required_rules: Sequence[authorization.RbacRule]
+    ) -> None:
         metadata = new["metadata"]
-        missing = missing_rules(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        missing = authorization.missing_rules(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing:
             return
         groups = " ".join(map(json.dumps, user.groups))
         message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
         reason = "\n".join([message, *sorted(map(str, missing))])
-        raise forbidden_resource_error(
-            GROUP, _RBAC_RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), reason
+        raise authorization.forbidden_resource_error(
+            authorization.GROUP,
+            _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"],
+            metadata.get("name", ""),
+            reason,
         )
 
 
@@ -287,21 +287,21 @@ class OwnerPodsAuthorizer:
     It delegates all other requests to another authorizer.
     """
 
-    def __init__(self, authorizer: Authorizer, denial: Callable[[], str]) -> None:
+    def __init__(self, authorizer: authorization.Authorizer, denial: Callable[[], str]) -> None:
         """Create the authorizer. `denial` returns why the machine cannot isolate pods; '' if it can."""
         self._authorizer = authorizer
         self._denial = denial
 
-    def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
+    def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""
         if MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._denial()
             if reason:
-                return AuthorizationDecision(False, reason)
+                return authorization.AuthorizationDecision(False, reason)
         return self._authorizer.decide(attributes)
 
 
-def _starts_processes(attributes: RequestAttributes) -> bool:
+def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
     kind = (attributes.group, attributes.resource)
     if kind == ("", "pods") and attributes.subresource in _COMMAND_SUBRESOURCES:
         return True
@@ -312,7 +312,7 @@ class ServerSecurity(NamedTuple):
     """The filters of a server, the RBAC index that must observe every change, and all served resources."""
 
     access: AuthFilters
-    rbac: RbacAuthorizer
+    rbac: authorization.RbacAuthorizer
     resources: Sequence[Resource]
 
 
@@ -330,7 +330,7 @@ def build_security(
 
     `pods_denial` returns why only the owner may start pods; '' if other users may too.
     """
-    rbac = RbacAuthorizer(objects)
+    rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()
     served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
     served = with_subresource_handlers(

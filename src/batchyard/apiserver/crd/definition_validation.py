@@ -12,29 +12,12 @@ from batchyard.api.meta import Obj, annotation, is_true
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.validation import rules
 from batchyard.api.validation.rules import forbidden, immutable, invalid, invalid_without_value, required, unsupported
+from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.json_path import InvalidJsonPath, parse_json_path
 from batchyard.apiserver.crd.rules import check_rule
-from batchyard.apiserver.crd.values import (
-    EMBEDDED_RESOURCE,
-    INT_OR_STRING,
-    LIST_TYPE,
-    MAP_KEYS,
-    MAP_TYPE,
-    PRESERVE_UNKNOWN_FIELDS,
-    VALIDATION_RULES,
-    Schema,
-    additional_properties_schema,
-    child,
-    items,
-    properties,
-    prune_unknown_fields,
-    root_schema,
-    value_faults,
-    with_defaults,
-)
 
-_STRING: Final[Schema] = {"type": "string"}
-_BOOLEAN: Final[Schema] = {"type": "boolean"}
+_STRING: Final[values.Schema] = {"type": "string"}
+_BOOLEAN: Final[values.Schema] = {"type": "boolean"}
 _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COMBINING_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_IN_NESTED: Final = {
@@ -44,114 +27,126 @@ _FORBIDDEN_IN_NESTED: Final = {
     "title": "must be empty to be structural",
     "description": "must be empty to be structural",
     "nullable": "must be false to be structural",
-    PRESERVE_UNKNOWN_FIELDS: "must be false to be structural",
-    EMBEDDED_RESOURCE: "must be false to be structural",
-    INT_OR_STRING: "must be false to be structural",
-    MAP_KEYS: "must be empty to be structural",
-    LIST_TYPE: "must be undefined to be structural",
-    MAP_TYPE: "must be undefined to be structural",
-    VALIDATION_RULES: "must be empty to be structural",
+    values.PRESERVE_UNKNOWN_FIELDS: "must be false to be structural",
+    values.EMBEDDED_RESOURCE: "must be false to be structural",
+    values.INT_OR_STRING: "must be false to be structural",
+    values.MAP_KEYS: "must be empty to be structural",
+    values.LIST_TYPE: "must be undefined to be structural",
+    values.MAP_TYPE: "must be undefined to be structural",
+    values.VALIDATION_RULES: "must be empty to be structural",
 }
 _INTEGER_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
 _METADATA_FIELDS: Final = frozenset({"name", "generateName"})
 
 
-def schema_faults(schema: Schema, path: str) -> Iterator[FieldError]:
+def schema_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of the root schema of a version in a CustomResourceDefinition."""
-    if additional_properties_schema(schema) is not None:
+    if values.additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "must not be used at the root", "")
     if schema.get("type", "object") != "object":
         yield invalid(f"{path}.type", schema["type"], "must be object at the root", "")
     yield from _schema_faults(schema, path, "must not be empty at the root")
-    metadata = properties(schema).get("metadata", {})
-    if not _METADATA_FIELDS.issuperset(properties(metadata)) or set(metadata) - {"type", "properties", "description"}:
+    metadata = values.properties(schema).get("metadata", {})
+    if not _METADATA_FIELDS.issuperset(values.properties(metadata)) or set(metadata) - {
+        "type",
+        "properties",
+        "description",
+    }:
         message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
         yield forbidden(f"{path}.properties[metadata]", message, "")
 
 
-def _schema_faults(schema: Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
+def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
     yield from _type_faults(schema, path, missing_type_message)
     yield from _extension_faults(schema, path)
     yield from _list_and_map_faults(schema, path)
     yield from _unsupported_keyword_faults(schema, path)
     yield from _rule_faults(schema, path)
-    yield from _combining_keyword_faults(schema, path, is_int_or_string=bool(schema.get(INT_OR_STRING)))
-    for name, field_schema in properties(schema).items():
+    yield from _combining_keyword_faults(schema, path, is_int_or_string=bool(schema.get(values.INT_OR_STRING)))
+    for name, field_schema in values.properties(schema).items():
         yield from _schema_faults(
             field_schema, f"{path}.properties[{name}]", "must not be empty for specified object fields"
         )
-    if additional_schema := additional_properties_schema(schema):
+    if additional_schema := values.additional_properties_schema(schema):
         yield from _schema_faults(
             additional_schema, f"{path}.additionalProperties", "must not be empty for specified object fields"
         )
     if isinstance(schema.get("items"), Mapping):
-        yield from _schema_faults(items(schema), f"{path}.items", "must not be empty for specified array items")
+        yield from _schema_faults(values.items(schema), f"{path}.items", "must not be empty for specified array items")
     if "default" in schema:
         yield from _default_faults(schema, path)
 
 
-def _type_faults(schema: Schema, path: str, must_have: str) -> Iterator[FieldError]:
+def _type_faults(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
     type_name = schema.get("type", "")
     if type_name and type_name not in _TYPES:
         yield unsupported(f"{path}.type", type_name, _TYPES)
-    if schema.get(EMBEDDED_RESOURCE) and type_name != "object":
-        message = f"must be object if {EMBEDDED_RESOURCE} is true"
+    if schema.get(values.EMBEDDED_RESOURCE) and type_name != "object":
+        message = f"must be object if {values.EMBEDDED_RESOURCE} is true"
         yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")
-    elif not type_name and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE_UNKNOWN_FIELDS):
+    elif not type_name and not schema.get(values.INT_OR_STRING) and not schema.get(values.PRESERVE_UNKNOWN_FIELDS):
         yield required(f"{path}.type", must_have, "")
     if type_name == "array" and not isinstance(schema.get("items"), Mapping):
         yield required(f"{path}.items", "must be specified", "")
 
 
-def _extension_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    if schema.get(INT_OR_STRING):
-        for keyword in (PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE):
+def _extension_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+    if schema.get(values.INT_OR_STRING):
+        for keyword in (values.PRESERVE_UNKNOWN_FIELDS, values.EMBEDDED_RESOURCE):
             if schema.get(keyword):
-                yield invalid(f"{path}.{keyword}", True, f"must be false if {INT_OR_STRING} is true", "")
-    if schema.get(EMBEDDED_RESOURCE) and additional_properties_schema(schema) is not None:
-        yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED_RESOURCE} is set", "")
-    if schema.get(EMBEDDED_RESOURCE) and not schema.get(PRESERVE_UNKNOWN_FIELDS) and not properties(schema):
-        message = f"must not be empty if {EMBEDDED_RESOURCE} is true without {PRESERVE_UNKNOWN_FIELDS}"
+                yield invalid(f"{path}.{keyword}", True, f"must be false if {values.INT_OR_STRING} is true", "")
+    if schema.get(values.EMBEDDED_RESOURCE) and values.additional_properties_schema(schema) is not None:
+        yield forbidden(f"{path}.additionalProperties", f"must not be used if {values.EMBEDDED_RESOURCE} is set", "")
+    if (
+        schema.get(values.EMBEDDED_RESOURCE)
+        and not schema.get(values.PRESERVE_UNKNOWN_FIELDS)
+        and not values.properties(schema)
+    ):
+        message = f"must not be empty if {values.EMBEDDED_RESOURCE} is true without {values.PRESERVE_UNKNOWN_FIELDS}"
         yield required(f"{path}.properties", message, "")
-    if schema.get(PRESERVE_UNKNOWN_FIELDS) is False:
-        yield invalid(f"{path}.{PRESERVE_UNKNOWN_FIELDS}", False, "must be true or undefined", "")
-    if properties(schema) and additional_properties_schema(schema) is not None:
+    if schema.get(values.PRESERVE_UNKNOWN_FIELDS) is False:
+        yield invalid(f"{path}.{values.PRESERVE_UNKNOWN_FIELDS}", False, "must be true or undefined", "")
+    if values.properties(schema) and values.additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive", "")
 
 
-def _list_and_map_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    list_type, keys = schema.get(LIST_TYPE), schema.get(MAP_KEYS) or ()
+def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+    list_type, keys = schema.get(values.LIST_TYPE), schema.get(values.MAP_KEYS) or ()
     if list_type is not None:
         if schema.get("type") != "array":
-            yield invalid(f"{path}.type", schema.get("type", ""), f"must be array if {LIST_TYPE} is specified", "")
+            yield invalid(
+                f"{path}.type", schema.get("type", ""), f"must be array if {values.LIST_TYPE} is specified", ""
+            )
         if list_type not in ("atomic", "set", "map"):
-            yield unsupported(f"{path}.{LIST_TYPE}", list_type, ("atomic", "set", "map"))
+            yield unsupported(f"{path}.{values.LIST_TYPE}", list_type, ("atomic", "set", "map"))
     if list_type == "map":
         yield from _map_key_faults(schema, keys, path)
     elif keys:
-        yield invalid(f"{path}.{LIST_TYPE}", list_type or "", f"must be map if {MAP_KEYS} is non-empty", "")
-    if (map_type := schema.get(MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
-        yield unsupported(f"{path}.{MAP_TYPE}", map_type, ("atomic", "granular"))
+        yield invalid(
+            f"{path}.{values.LIST_TYPE}", list_type or "", f"must be map if {values.MAP_KEYS} is non-empty", ""
+        )
+    if (map_type := schema.get(values.MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
+        yield unsupported(f"{path}.{values.MAP_TYPE}", map_type, ("atomic", "granular"))
 
 
-def _map_key_faults(schema: Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
-    item_schema = items(schema)
+def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
+    item_schema = values.items(schema)
     if not keys:
-        yield required(f"{path}.{MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
+        yield required(f"{path}.{values.MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
     if item_schema.get("type") != "object":
-        message = f"must be object if parent array's {LIST_TYPE} is map"
+        message = f"must be object if parent array's {values.LIST_TYPE} is map"
         yield invalid(f"{path}.items.type", item_schema.get("type", ""), message, "")
     for i, key in enumerate(keys):
-        if key not in properties(item_schema):
-            yield invalid(f"{path}.{MAP_KEYS}[{i}]", key, "entries must all be names of item properties", "")
-        elif key not in (item_schema.get("required") or ()) and "default" not in properties(item_schema)[key]:
+        if key not in values.properties(item_schema):
+            yield invalid(f"{path}.{values.MAP_KEYS}[{i}]", key, "entries must all be names of item properties", "")
+        elif key not in (item_schema.get("required") or ()) and "default" not in values.properties(item_schema)[key]:
             message = (
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
             )
             yield required(f"{path}.items.properties[{key}].default", message, "")
 
 
-def _unsupported_keyword_faults(schema: Schema, path: str) -> Iterator[FieldError]:
+def _unsupported_keyword_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     for keyword in ("$ref", "id", "patternProperties", "definitions", "dependencies", "additionalItems"):
         if keyword in schema:
             yield forbidden(f"{path}.{keyword}", f"{keyword} is not supported", "")
@@ -163,32 +158,32 @@ def _unsupported_keyword_faults(schema: Schema, path: str) -> Iterator[FieldErro
         yield invalid(f"{path}.pattern", pattern, message, "")
 
 
-def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    for i, rule in enumerate(schema.get(VALIDATION_RULES) or ()):
-        rule_path = f"{path}.{VALIDATION_RULES}[{i}]"
+def _rule_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+    for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
+        rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
         if not str(rule.get("rule", "")).strip():
             yield required(f"{rule_path}.rule", "rule is not specified", "")
         elif problem := check_rule(rule)[0]:
             yield invalid(f"{rule_path}.rule", rule["rule"], problem, "")
 
 
-def rule_warnings(schema: Schema, path: str) -> Iterator[str]:
+def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
     """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
-    for i, rule in enumerate(schema.get(VALIDATION_RULES) or ()):
+    for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
         if unsupported_functions := check_rule(rule)[1]:
-            rule_path = f"{path}.{VALIDATION_RULES}[{i}]"
+            rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
             yield f"{rule_path}: the rule is not checked: unsupported functions: {unsupported_functions}"
-    for name, field_schema in properties(schema).items():
+    for name, field_schema in values.properties(schema).items():
         yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
     for keyword, inner_schema in (
-        ("additionalProperties", additional_properties_schema(schema)),
-        ("items", items(schema)),
+        ("additionalProperties", values.additional_properties_schema(schema)),
+        ("items", values.items(schema)),
     ):
         if inner_schema:
             yield from rule_warnings(inner_schema, f"{path}.{keyword}")
 
 
-def _combining_keyword_faults(schema: Schema, path: str, *, is_int_or_string: bool) -> Iterator[FieldError]:
+def _combining_keyword_faults(schema: values.Schema, path: str, *, is_int_or_string: bool) -> Iterator[FieldError]:
     for keyword in _COMBINING_KEYWORDS:
         for i, nested_schema in enumerate(schema.get(keyword) or ()):
             is_int_or_string_form = is_int_or_string and (
@@ -201,30 +196,30 @@ def _combining_keyword_faults(schema: Schema, path: str, *, is_int_or_string: bo
         yield from _nested_faults(schema["not"], f"{path}.not")
 
 
-def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
+def _nested_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of schemas below allOf, anyOf, oneOf and not, which must not declare structure."""
     for keyword, message in _FORBIDDEN_IN_NESTED.items():
         if schema.get(keyword):
             yield forbidden(f"{path}.{keyword}", message, "")
-    if "metadata" in properties(schema):
+    if "metadata" in values.properties(schema):
         yield forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context", "")
     yield from _combining_keyword_faults(schema, path, is_int_or_string=False)
-    for name, field_schema in properties(schema).items():
+    for name, field_schema in values.properties(schema).items():
         yield from _nested_faults(field_schema, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
-        yield from _nested_faults(items(schema), f"{path}.items")
+        yield from _nested_faults(values.items(schema), f"{path}.items")
 
 
-def _default_faults(schema: Schema, path: str) -> Iterator[FieldError]:
+def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a schema's default, which must be valid and have no unknown fields."""
     default: Any = schema["default"]
     if (
         isinstance(default, Mapping)
-        and not schema.get(EMBEDDED_RESOURCE)
-        and prune_unknown_fields(default, schema) != default
+        and not schema.get(values.EMBEDDED_RESOURCE)
+        and values.prune_unknown_fields(default, schema) != default
     ):
         yield invalid(f"{path}.default", default, "must not have unknown fields", "")
-    yield from value_faults(with_defaults(default, schema), schema, f"{path}.default")
+    yield from values.value_faults(values.with_defaults(default, schema), schema, f"{path}.default")
 
 
 # --- schema keywords ---
@@ -234,10 +229,10 @@ def _default_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
 
 
-_NUMBER: Final[Schema] = {"type": "number"}
-_INTEGER: Final[Schema] = {"type": "integer"}
-_STRING_LIST: Final[Schema] = {"type": "array", "items": _STRING}
-_VALIDATION_RULE: Final[Schema] = {
+_NUMBER: Final[values.Schema] = {"type": "number"}
+_INTEGER: Final[values.Schema] = {"type": "integer"}
+_STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING}
+_VALIDATION_RULE: Final[values.Schema] = {
     "type": "object",
     "required": ["rule"],
     "properties": {
@@ -251,22 +246,24 @@ _VALIDATION_RULE: Final[Schema] = {
 }
 
 
-def _schema_of_schemas() -> Schema:
+def _schema_of_schemas() -> values.Schema:
     schema: dict[str, Any] = {"type": "object"}
-    schema_list: Schema = {"type": "array", "items": schema}
+    schema_list: values.Schema = {"type": "array", "items": schema}
     schema["properties"] = {
-        **dict.fromkeys(("type", "format", "title", "description", "pattern", LIST_TYPE, MAP_TYPE), _STRING),
+        **dict.fromkeys(
+            ("type", "format", "title", "description", "pattern", values.LIST_TYPE, values.MAP_TYPE), _STRING
+        ),
         **dict.fromkeys(("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum"), _BOOLEAN),
-        **dict.fromkeys((PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE, INT_OR_STRING), _BOOLEAN),
+        **dict.fromkeys((values.PRESERVE_UNKNOWN_FIELDS, values.EMBEDDED_RESOURCE, values.INT_OR_STRING), _BOOLEAN),
         **dict.fromkeys(("maximum", "minimum", "multipleOf"), _NUMBER),
         **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _INTEGER),
-        **dict.fromkeys(("required", MAP_KEYS), _STRING_LIST),
+        **dict.fromkeys(("required", values.MAP_KEYS), _STRING_LIST),
         **dict.fromkeys(("items", "not"), schema),
         **dict.fromkeys(("allOf", "anyOf", "oneOf"), schema_list),
         "enum": {"type": "array", "items": {}},
         "properties": {"type": "object", "additionalProperties": schema},
         "additionalProperties": {"anyOf": [schema, _BOOLEAN]},
-        VALIDATION_RULES: {"type": "array", "items": _VALIDATION_RULE},
+        values.VALIDATION_RULES: {"type": "array", "items": _VALIDATION_RULE},
     }
     return schema
 
@@ -313,7 +310,7 @@ def definition_warnings(definition: Obj) -> list[str]:
         )
         return warnings
     for i, version in enumerate(definition["spec"]["versions"]):
-        warnings += rule_warnings(root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
+        warnings += rule_warnings(values.root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
     return warnings
 
 
@@ -388,11 +385,11 @@ def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
 
 
 def _version_schema_faults(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    schema = root_schema(version)
+    schema = values.root_schema(version)
     if not schema:
         yield required(f"{path}.schema.openAPIV3Schema", "schemas are required", "")
         return
-    keyword_faults = list(value_faults(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
+    keyword_faults = list(values.value_faults(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
     if keyword_faults:
         yield from keyword_faults
         return
@@ -429,16 +426,16 @@ def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldE
         yield invalid(f"{path}.labelSelectorPath", selector, message, "")
 
 
-def _selectable_faults(version: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
+def _selectable_faults(version: Mapping[str, Any], schema: values.Schema, path: str) -> Iterator[FieldError]:
     fields = version.get("selectableFields") or ()
     if len(fields) > _SELECTABLE_MAX:
         yield FieldError(path, f"Too many: {len(fields)}: must have at most {_SELECTABLE_MAX} items")
     known_paths: list[str] = []
     for i, field in enumerate(fields):
         json_path = field["jsonPath"]
-        field_schema: Schema = schema
+        field_schema: values.Schema = schema
         for name in json_path.strip(".").split("."):
-            field_schema = child(field_schema, name)
+            field_schema = values.child(field_schema, name)
         if json_path in known_paths:
             yield FieldError(f"{path}[{i}].jsonPath", f'Duplicate value: "{json_path}"')
         elif not field_schema:

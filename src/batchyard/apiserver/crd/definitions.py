@@ -11,18 +11,13 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
+from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.definition_validation import (
     definition_faults,
     definition_update_faults,
     definition_warnings,
 )
 from batchyard.apiserver.crd.strategy import CustomStrategy
-from batchyard.apiserver.crd.values import (
-    LIST_TYPE,
-    MAP_KEYS,
-    PRESERVE_UNKNOWN_FIELDS,
-    Schema,
-)
 from batchyard.apiserver.resources import ApiObjectStore, Resource, Resources
 from batchyard.apiserver.subresources.scale import with_scale
 from batchyard.base.instant import SECOND, Instant
@@ -35,20 +30,22 @@ from batchyard.interfaces.client import WatchEvent
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types.go.
 
 
-_STRING: Final[Schema] = {"type": "string"}
-_BOOLEAN: Final[Schema] = {"type": "boolean"}
-_STRING_LIST: Final[Schema] = {"type": "array", "items": _STRING, LIST_TYPE: "atomic"}
-_ANY_OBJECT: Final[Schema] = {"type": "object", PRESERVE_UNKNOWN_FIELDS: True}
+_STRING: Final[values.Schema] = {"type": "string"}
+_BOOLEAN: Final[values.Schema] = {"type": "boolean"}
+_STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING, values.LIST_TYPE: "atomic"}
+_ANY_OBJECT: Final[values.Schema] = {"type": "object", values.PRESERVE_UNKNOWN_FIELDS: True}
 
 
-def _object_schema(*required: str, about: str = "", **fields: Schema) -> dict[str, Any]:
+def _object_schema(*required: str, about: str = "", **fields: values.Schema) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "properties": fields}
     schema |= {"required": list(required)} if required else {}
     return schema | ({"description": about} if about else {})
 
 
-def _list_schema(item_schema: Schema, *keys: str) -> dict[str, Any]:
-    list_keywords: Mapping[str, Any] = {LIST_TYPE: "map", MAP_KEYS: list(keys)} if keys else {LIST_TYPE: "atomic"}
+def _list_schema(item_schema: values.Schema, *keys: str) -> dict[str, Any]:
+    list_keywords: Mapping[str, Any] = (
+        {values.LIST_TYPE: "map", values.MAP_KEYS: list(keys)} if keys else {values.LIST_TYPE: "atomic"}
+    )
     return {"type": "array", "items": item_schema, **list_keywords}
 
 

@@ -17,15 +17,7 @@ from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
-from batchyard.apiserver.apply import (
-    FieldManager,
-    ManagedFieldsJson,
-    apply_configuration,
-    check_config,
-    created_managed_fields,
-    updated_managed_fields,
-    versions_of,
-)
+from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.json_patch import json_patch_strict_faults
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
@@ -44,27 +36,7 @@ from batchyard.apiserver.request import (
     method_not_allowed,
     write_options,
 )
-from batchyard.apiserver.resources import (
-    ApiObjectStore,
-    ResourcePath,
-    conflict_error,
-    invalid_object_error,
-    not_found_error,
-    object_details,
-    rejected_write_error,
-)
 from batchyard.apiserver.selection import parse_selection
-from batchyard.apiserver.serialization import (
-    RequestBody,
-    SentObject,
-    content_type_of,
-    decode_body_object,
-    full_object_list,
-    read_body,
-    read_json,
-    read_yaml,
-    with_kind,
-)
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
@@ -155,11 +127,11 @@ _encode_json: Final = msgspec.json.Encoder().encode
 class WriteHandler:
     """The handler of write requests for all kinds."""
 
-    def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: resources.ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
-    def handle(self, request: ApiRequest, path: ResourcePath) -> Response:
+    def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
         if path.info.namespaced and not path.namespace:
             raise method_not_allowed()  # a namespaced write needs a namespace
@@ -169,12 +141,12 @@ class WriteHandler:
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.store_prepared(self.prepare(request, path), path)
 
-    def targets_large_object(self, path: ResourcePath) -> bool:
+    def targets_large_object(self, path: resources.ResourcePath) -> bool:
         """Report whether a path names a large object, for which even a small change is expensive."""
         stored = self._objects.get(_key(path)) if path.name else None
         return stored is not None and len(_encode_json(stored)) > INLINE_BODY_MAX
 
-    def prepare(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
+    def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         """Prepare a write without storing it: the steps whose cost grows with the body."""
         match request.method, bool(path.name):
             case ["POST", False]:
@@ -189,30 +161,32 @@ class WriteHandler:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared
 
-    def is_current(self, prepared: PreparedWrite, path: ResourcePath) -> bool:
+    def is_current(self, prepared: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Report whether a prepared write's object is unchanged. Raises StatusError if it no longer exists."""
         if isinstance(prepared.write, Create):
             self._check_namespace(path)
             return True
         return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared.based_on)
 
-    def store_prepared(self, prepared: PreparedWrite, path: ResourcePath) -> Response:
+    def store_prepared(self, prepared: PreparedWrite, path: resources.ResourcePath) -> Response:
         """Store a prepared write and return the response."""
         with _annotate_rejection(prepared.annotations):
             stored = self._execute_write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
         rendered = _render(stored, path)
         return Response(prepared.code, rendered, prepared.warnings, annotations=prepared.annotations)
 
-    def creates_by_apply(self, request: ApiRequest, path: ResourcePath) -> bool:
+    def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
-        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY_PATCH and not path.subresource
+        is_apply = (
+            request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH and not path.subresource
+        )
         return is_apply and self._objects.get(_key(path)) is None
 
     # --- preparation by verb ---
 
-    def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), read_body(request)
-        sent = decode_body_object(_without_server_fields(body, path), path, options)
+    def _create(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
+        options, body = write_options(request), serialization.read_body(request)
+        sent = serialization.decode_body_object(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         object_path = path._replace(name=sent.obj["metadata"].get("name", ""))
@@ -224,48 +198,52 @@ class WriteHandler:
             return self._prepare_replacement(sent, stored, object_path, options)._replace(code=201)
         return self._prepare_creation(sent, path, options)
 
-    def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), read_body(request)
+    def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
+        options, body = write_options(request), serialization.read_body(request)
         stored = self._get_stored(path)
-        return self._prepare_replacement(decode_body_object(body, path, options), stored, path, options)
+        return self._prepare_replacement(serialization.decode_body_object(body, path, options), stored, path, options)
 
-    def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
-        content_type = content_type_of(request)
+    def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
+        content_type = serialization.content_type_of(request)
         check_patch_media_type(content_type, strategic=path.resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
-            return self._apply(read_yaml(request.body), path, options)
-        body, stored = read_json(request.body), self._get_stored(path)
+            return self._apply(serialization.read_yaml(request.body), path, options)
+        body, stored = serialization.read_json(request.body), self._get_stored(path)
         current = _render(stored, path)
         patched_value = apply_patch(current, content_type, body.value, path.resource.merge_schema(path.version))
         faults = json_patch_strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = decode_body_object(RequestBody(patched_value, faults), path, options, patched_from=current)
+        sent = serialization.decode_body_object(
+            serialization.RequestBody(patched_value, faults), path, options, patched_from=current
+        )
         return self._prepare_replacement(sent, stored, path, options)
 
-    def _apply(self, body: RequestBody, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
+    def _apply(
+        self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
+    ) -> PreparedWrite:
         """Prepare a server-side apply: merge the configuration into the stored object, if one exists."""
-        config = with_kind(body.value, path)
-        check_config(config, path.resource.merge_schema(path.version))
+        config = serialization.with_kind(body.value, path)
+        apply.check_config(config, path.resource.merge_schema(path.version))
         stored = self._objects.get(_key(path))
         if stored is None and path.subresource:
-            raise not_found_error(path)
+            raise resources.not_found_error(path)
         live = None if stored is None else _render(stored, path)
-        author, versions = self._field_manager(path, options), versions_of(path.resource, path.namespace)
+        author, versions = self._field_manager(path, options), apply.versions_of(path.resource, path.namespace)
         force = options.force or (stored is not None and _is_provided(stored, path))
-        result = apply_configuration(live, _covered_fields(config, path), author, versions, force=force)
+        result = apply.apply_configuration(live, _covered_fields(config, path), author, versions, force=force)
         if stored is None:
-            decoded = decode_body_object(
-                _without_server_fields(RequestBody(result.obj, body.faults), path), path, options
+            decoded = serialization.decode_body_object(
+                _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
             )
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                raise conflict_error(path, path.name, message)
+                raise resources.conflict_error(path, path.name, message)
             return self._prepare_creation(decoded, path, options, result.entries)
-        sent = decode_body_object(RequestBody(result.obj, body.faults), path, options)
+        sent = serialization.decode_body_object(serialization.RequestBody(result.obj, body.faults), path, options)
         return self._prepare_replacement(sent, stored, path, options, result.entries)
 
-    def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:
-        options = delete_options(request, read_body(request).value)
+    def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
+        options = delete_options(request, serialization.read_body(request).value)
         stored = self._get_stored(path)
         _check_preconditions(options, stored, path, path.name)
         deleted = self._execute_write(
@@ -279,14 +257,14 @@ class WriteHandler:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(deleted, resourceVersion=revision) if revision else deleted
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
-        deleted_details = {**object_details(path, path.name), "uid": stored["metadata"]["uid"]}
+        deleted_details = {**resources.object_details(path, path.name), "uid": stored["metadata"]["uid"]}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
         return Response(200, status, _propagation_warnings(options, path))
 
-    def _delete_all(self, request: ApiRequest, path: ResourcePath) -> Response:
+    def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         if not path.resource.supports_deletecollection:
             raise method_not_allowed()
-        options = delete_options(request, read_body(request).value)
+        options = delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.info)
         objs = self._objects.list(path.info.constant, path.namespace or None)
         selected = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
@@ -295,16 +273,16 @@ class WriteHandler:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
             self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
-        return Response(200, full_object_list(deleted, path, {}))
+        return Response(200, serialization.full_object_list(deleted, path, {}))
 
     # --- steps of a write ---
 
     def _prepare_creation(
         self,
-        sent: SentObject,
-        path: ResourcePath,
+        sent: serialization.SentObject,
+        path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[ManagedFieldsJson] | None = None,
+        entries: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Prepare the creation of an object."""
         self._check_namespace(path)
@@ -313,7 +291,7 @@ class WriteHandler:
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
-            entries = created_managed_fields(
+            entries = apply.created_managed_fields(
                 new, self._field_manager(path, options), path.resource.merge_schema(path.version)
             )
         _check_guard(sent.obj, None, path, options)
@@ -325,17 +303,17 @@ class WriteHandler:
 
     def _prepare_replacement(
         self,
-        sent: SentObject,
+        sent: serialization.SentObject,
         stored: Obj,
-        path: ResourcePath,
+        path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[ManagedFieldsJson] | None = None,
+        entries: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Prepare an update of a stored object or of its status."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(sent.obj, strategy.show(stored, path.info.api_version), stored)
         obj = _without_provided_annotation(obj) if _is_provided(stored, path) and not path.subresource else obj
-        sent = SentObject(strategy.prepared(obj, stored), sent.warnings)
+        sent = serialization.SentObject(strategy.prepared(obj, stored), sent.warnings)
         _check_server_metadata(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
@@ -350,36 +328,36 @@ class WriteHandler:
             _check_guard(sent.obj, stored, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
-            versions, author = versions_of(path.resource, path.namespace), self._field_manager(path, options)
+            versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
             old_and_new = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
-            entries = updated_managed_fields(*old_and_new, known_entries, author, versions)
+            entries = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_status)
         security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
         warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
 
-    def _execute_write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
+    def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
-            raise rejected_write_error(result.error, write, path, name) from result.error
+            raise resources.rejected_write_error(result.error, write, path, name) from result.error
         assert result.obj is not None, "a successful write must return an object"
         return result.obj
 
-    def _get_stored(self, path: ResourcePath) -> Obj:
+    def _get_stored(self, path: resources.ResourcePath) -> Obj:
         stored = self._objects.get(_key(path))
         if stored is None:
-            raise not_found_error(path)
+            raise resources.not_found_error(path)
         return stored
 
-    def _check_namespace(self, path: ResourcePath) -> None:
+    def _check_namespace(self, path: resources.ResourcePath) -> None:
         """Raise StatusError if the Namespace of a new object does not exist."""
         if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
             namespace_details = {"name": path.namespace, "kind": "namespaces"}
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
-    def _field_manager(self, path: ResourcePath, options: WriteOptions) -> FieldManager:
-        return FieldManager(
+    def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
+        return apply.FieldManager(
             options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND)
         )
 
@@ -394,28 +372,28 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def _check_guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
+def _check_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
     """Raise StatusError if the user may not write the object's content."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
 
-def _key(path: ResourcePath) -> Key:
+def _key(path: resources.ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
 
 
-def _check_valid(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
+def _check_valid(faults: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
     """Raise StatusError if an object has validation errors."""
     if faults:
-        raise invalid_object_error(InvalidObject(faults), path, name)
+        raise resources.invalid_object_error(InvalidObject(faults), path, name)
 
 
-def _render(obj: Obj, path: ResourcePath) -> dict[str, Any]:
+def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
     """Return an object in the requested version."""
     return path.resource.strategy.show(obj, path.api_version)
 
 
-def _without_server_fields(body: RequestBody, path: ResourcePath) -> RequestBody:
+def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:
     """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
     if not isinstance(body.value, Mapping):
         return body
@@ -424,10 +402,10 @@ def _without_server_fields(body: RequestBody, path: ResourcePath) -> RequestBody
         obj.pop("status", None)
     if isinstance(metadata := obj.get("metadata"), Mapping):
         obj["metadata"] = {name: value for name, value in metadata.items() if name not in _SERVER_SET_METADATA}
-    return RequestBody(obj, body.faults)
+    return serialization.RequestBody(obj, body.faults)
 
 
-def _covered_fields(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
+def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
     """Return the part of an applied configuration that the path covers: the status, or everything else."""
     if path.subresource == _STATUS:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
@@ -435,7 +413,7 @@ def _covered_fields(config: Mapping[str, Any], path: ResourcePath) -> dict[str, 
     return {name: value for name, value in config.items() if name != "status" or not has_status}
 
 
-def _is_provided(stored: Obj, path: ResourcePath) -> bool:
+def _is_provided(stored: Obj, path: resources.ResourcePath) -> bool:
     """Report whether the platform provides the object and no client has taken it over."""
     return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
 
@@ -447,24 +425,24 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
     return with_metadata(obj, annotations=annotations or None)
 
 
-def _managed_fields_before(sent: Obj, stored: Obj) -> Sequence[ManagedFieldsJson]:
+def _managed_fields_before(sent: Obj, stored: Obj) -> Sequence[apply.ManagedFieldsJson]:
     """Return the `managedFields` before an update: the sent ones, none if the client resets them, or the stored."""
     sent_entries = sent["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
-    entries: Sequence[ManagedFieldsJson] = sent_entries or stored["metadata"].get("managedFields") or []
+    entries: Sequence[apply.ManagedFieldsJson] = sent_entries or stored["metadata"].get("managedFields") or []
     return entries
 
 
-def _check_server_metadata(sent: Obj, stored: Obj, path: ResourcePath) -> None:
+def _check_server_metadata(sent: Obj, stored: Obj, path: resources.ResourcePath) -> None:
     """Raise StatusError if an update is for another UID or resourceVersion, or lacks a required one."""
     new, old = sent["metadata"], stored["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
-        raise conflict_error(path, path.name, message)
+        raise resources.conflict_error(path, path.name, message)
     # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
-        raise conflict_error(path, path.name)
+        raise resources.conflict_error(path, path.name)
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
@@ -476,7 +454,7 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
         faults += _added_finalizer_faults(new.get("finalizers") or (), old.get("finalizers") or ())
     if faults:
-        raise invalid_object_error(InvalidObject(faults), path, path.name)
+        raise resources.invalid_object_error(InvalidObject(faults), path, path.name)
 
 
 def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
@@ -493,17 +471,17 @@ def _whole_seconds_of(time: str) -> int:
     return parse_time(time) // SECOND
 
 
-def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
+def _check_preconditions(options: DeleteOptions, stored: Obj, path: resources.ResourcePath, name: str) -> None:
     if unmet_precondition := options.unmet_precondition(stored):
         message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet_precondition}'
-        raise StatusError(409, "Conflict", message, object_details(path, name))
+        raise StatusError(409, "Conflict", message, resources.object_details(path, name))
 
 
-def _delete_write(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
+def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
     return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
 
 
-def _propagation_warnings(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
+def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:
     """Return the warning for a delete request that does not set a propagation policy."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

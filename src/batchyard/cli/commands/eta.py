@@ -13,20 +13,8 @@ from batchyard.api.printing import format_table
 from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
-from batchyard.cli import output
+from batchyard.cli import options, output
 from batchyard.cli.cluster_access import SOURCE_ERRORS, ClusterTarget, access_reader_of_source, requested_state
-from batchyard.cli.options import (
-    DATA_DIR,
-    Context,
-    DataDir,
-    FairSharing,
-    Kubeconfig,
-    Output,
-    OutputOption,
-    Seed,
-    Until,
-    cluster,
-)
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
@@ -50,7 +38,7 @@ class EtaRequest:
     state: str | None
     source: ClusterTarget
     forecast_options: ForecastOptions
-    output_format: Output
+    output_format: options.Output
 
 
 def run(request: EtaRequest) -> None:
@@ -63,7 +51,7 @@ def run(request: EtaRequest) -> None:
     output.write(format_forecasts(documents, request.output_format, is_one=bool(request.subject)))
 
 
-def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: Output, *, is_one: bool) -> str:
+def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: options.Output, *, is_one: bool) -> str:
     """Format the forecasts in one of the output formats."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
@@ -177,7 +165,7 @@ def eta(
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace.")] = "",
     queue: Annotated[str, typer.Option(metavar="QUEUE", help="With --all: only this LocalQueue.")] = "",
     forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The most forks to run.")] = 40,
-    until: Until = None,
+    until: options.Until = None,
     arrivals: Annotated[
         bool, typer.Option("--arrivals/--no-arrivals", help="Simulate arrivals at the recent rate.")
     ] = True,
@@ -185,12 +173,12 @@ def eta(
         str | None,
         typer.Option("--state", "-f", "--filename", metavar="FILE", help="A state file instead of a cluster."),
     ] = None,
-    kubeconfig: Kubeconfig = "",
-    kube_context: Context = "",
-    data_dir: DataDir = None,
-    fair_sharing: FairSharing = False,
-    seed: Seed = 0,
-    output: OutputOption = Output.TABLE,
+    kubeconfig: options.Kubeconfig = "",
+    kube_context: options.Context = "",
+    data_dir: options.DataDir = None,
+    fair_sharing: options.FairSharing = False,
+    seed: options.Seed = 0,
+    output: options.OutputOption = options.Output.TABLE,
 ) -> None:
     """Forecast the start of Workloads, with an interval, from many simulated forks of the current state."""
     if bool(subject) == all_:
@@ -200,5 +188,5 @@ def eta(
 
     horizon: Duration = HORIZON if until is None else until
     forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))

@@ -11,23 +11,9 @@ from batchyard.api.meta import Key
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
-from batchyard.cli import output
+from batchyard.cli import options, output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
 from batchyard.cli.commands.simulate import format_go_duration, print_warnings, read_scenario_or_exit
-from batchyard.cli.options import (
-    DATA_DIR,
-    Context,
-    DataDir,
-    FairSharing,
-    Kubeconfig,
-    Output,
-    OutputOption,
-    Seed,
-    StateFile,
-    Until,
-    cluster,
-    duration,
-)
 from batchyard.cli.output import render_document
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.scenario import FileFault, InvalidScenario
@@ -61,7 +47,7 @@ class WhatifRequest:
     source: ClusterTarget
     fair_sharing: bool
     seed: int
-    output_format: Output
+    output_format: options.Output
 
 
 def run(request: WhatifRequest) -> None:
@@ -87,7 +73,7 @@ def run(request: WhatifRequest) -> None:
         raise SystemExit(1)
 
 
-def format_differences(difference: Difference, output_format: Output) -> str:
+def format_differences(difference: Difference, output_format: options.Output) -> str:
     """Format the differences in one of the output formats."""
     if not output_format.is_table:
         return render_document(document_of(difference), output_format)
@@ -214,20 +200,20 @@ def whatif(
     at: Annotated[
         Duration,
         typer.Option(
-            parser=duration,
+            parser=options.duration,
             metavar="DURATION",
             help="The virtual time of the change, in a scenario.",
             show_default="0s",
         ),
     ] = 0,
-    until: Until = None,
-    state: StateFile = None,
-    kubeconfig: Kubeconfig = "",
-    kube_context: Context = "",
-    data_dir: DataDir = None,
-    fair_sharing: FairSharing = False,
-    seed: Seed = 0,
-    output: OutputOption = Output.TABLE,
+    until: options.Until = None,
+    state: options.StateFile = None,
+    kubeconfig: options.Kubeconfig = "",
+    kube_context: options.Context = "",
+    data_dir: options.DataDir = None,
+    fair_sharing: options.FairSharing = False,
+    seed: options.Seed = 0,
+    output: options.OutputOption = options.Output.TABLE,
 ) -> None:
     """Compare two simulated runs of the same state, with and without a change. The cluster is not changed."""
     if not change and not delete:
@@ -239,5 +225,5 @@ def whatif(
             "--at is for scenarios, as a state starts at its own time: remove --at, or give manifests as PATH"
         )
 
-    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
     run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

@@ -24,7 +24,7 @@ from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
 from batchyard.cli.output import render_json, render_yaml
-from batchyard.cli.submit import manifests
+from batchyard.cli.submit import manifests, progress
 from batchyard.cli.submit.cluster import Cluster, SubmitError
 from batchyard.cli.submit.manifests import (
     CONTAINER,
@@ -33,13 +33,6 @@ from batchyard.cli.submit.manifests import (
     format_megabytes,
     job_manifest,
     job_name_prefix,
-)
-from batchyard.cli.submit.progress import (
-    JobProgress,
-    ProgressMessage,
-    SubmitOutput,
-    has_container_started,
-    terminated_state_of,
 )
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import failure_reason
@@ -179,7 +172,7 @@ _NOT_FOUND: Final = 404
 class FollowCallbacks(NamedTuple):
     """The callbacks of JobFollower: `report` for each progress message, `log` for each line of a pod's log."""
 
-    report: Callable[[ProgressMessage], None]
+    report: Callable[[progress.ProgressMessage], None]
     log: Callable[[str, str], None]
 
 
@@ -192,7 +185,7 @@ class JobFollower:
         self._cluster = cluster
         self._job_request = job_request
         self._notify, self._log = callbacks
-        self._progress = JobProgress()
+        self._progress = progress.JobProgress()
         self._uid = uid = job["metadata"]["uid"]
         #: The latest version of the Job.
         self._job: Obj = job
@@ -280,7 +273,7 @@ class JobFollower:
         """Poll the queue position while the Job is pending, and the warnings about pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                is_starting = not has_container_started(pod) and terminated_state_of(pod) is None
+                is_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
                 if is_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
                     self._report_all(self._progress.process_warning(pod["metadata"]["name"], *warning))
             if self._progress.is_pending:
@@ -291,7 +284,7 @@ class JobFollower:
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
-        if name not in self._logs and has_container_started(pod):
+        if name not in self._logs and progress.has_container_started(pod):
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
@@ -305,7 +298,7 @@ class JobFollower:
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
             if answer.code == _NOT_FOUND or (
-                is_complete and (current_pod is None or terminated_state_of(current_pod) is not None)
+                is_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
             ):
                 return
             if answer.code >= 400:
@@ -313,7 +306,7 @@ class JobFollower:
             log.restart_reading()
             await sleep_for(_LOG_RETRY_DELAY)
 
-    def _report_all(self, messages: Iterable[ProgressMessage]) -> None:
+    def _report_all(self, messages: Iterable[progress.ProgressMessage]) -> None:
         for message in messages:
             self._notify(message)
 
@@ -324,7 +317,7 @@ class JobFollower:
     def _report_once(self, problem: str) -> None:
         if problem not in self._reported_problems:
             self._reported_problems[problem] = None
-            self._notify(ProgressMessage("Trouble", problem, {"message": problem}))
+            self._notify(progress.ProgressMessage("Trouble", problem, {"message": problem}))
 
 
 class LogReader:
@@ -369,7 +362,7 @@ async def submit_job(
     request: SubmitRequest,
     job_request: JobRequest,
     packed_folder: manifests.PackedFolder | None,
-    submit_output: SubmitOutput,
+    submit_output: progress.SubmitOutput,
 ) -> int:
     """Create the Job and, unless detached, follow it to its end; return the exit code."""
     read = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
@@ -400,7 +393,9 @@ async def submit_job(
         await transport.close()
 
 
-async def _follow_to_end(follower: JobFollower, submit_output: SubmitOutput, inspect_message: ProgressMessage) -> int:
+async def _follow_to_end(
+    follower: JobFollower, submit_output: progress.SubmitOutput, inspect_message: progress.ProgressMessage
+) -> int:
     """Follow the Job to its end; on Ctrl-C, leave it running and print the commands that inspect it."""
     loop = asyncio.get_running_loop()
     unexpected_error: asyncio.Future[int] = loop.create_future()
@@ -422,7 +417,7 @@ def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, A
         unexpected_error.set_exception(error)
 
 
-def _created_message(job_request: JobRequest, job: Any) -> ProgressMessage:
+def _created_message(job_request: JobRequest, job: Any) -> progress.ProgressMessage:
     line = f"job {job_request.name} created in namespace {job_request.namespace}, queue {job_request.queue}"
     fields = {
         "job": job_request.name,
@@ -430,21 +425,21 @@ def _created_message(job_request: JobRequest, job: Any) -> ProgressMessage:
         "queue": job_request.queue,
         "uid": job["metadata"]["uid"],
     }
-    return ProgressMessage("Created", line, fields)
+    return progress.ProgressMessage("Created", line, fields)
 
 
-def _shipped_message(packed_folder: manifests.PackedFolder) -> ProgressMessage:
+def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
     line = f"{packed_folder.files} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded:
         line += f"; left out: {', '.join(packed_folder.excluded)}"
-    return ProgressMessage(
+    return progress.ProgressMessage(
         "Shipped",
         line,
         {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded},
     )
 
 
-def _inspection_commands(kubectl: str, job_request: JobRequest) -> ProgressMessage:
+def _inspection_commands(kubectl: str, job_request: JobRequest) -> progress.ProgressMessage:
     """Return a message with the kubectl commands that inspect or delete the Job."""
     kubectl = f"{kubectl} --namespace {job_request.namespace}"
     line = "\n".join(
@@ -455,7 +450,7 @@ def _inspection_commands(kubectl: str, job_request: JobRequest) -> ProgressMessa
             f"  delete: {kubectl} delete job {job_request.name}",
         ]
     )
-    return ProgressMessage("Detached", line, {"job": job_request.name, "namespace": job_request.namespace})
+    return progress.ProgressMessage("Detached", line, {"job": job_request.name, "namespace": job_request.namespace})
 
 
 def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
@@ -487,7 +482,7 @@ def run(request: SubmitRequest) -> int:
         output.write(_format_manifests([*config_maps, job], request.output_format or DocumentFormat.YAML))
         return 0
 
-    submit_output = SubmitOutput(is_json=request.output_format is DocumentFormat.JSON)
+    submit_output = progress.SubmitOutput(is_json=request.output_format is DocumentFormat.JSON)
     try:
         return asyncio.run(submit_job(request, job_request, packed_folder, submit_output))
     except SUBMIT_ERRORS as error:

@@ -8,14 +8,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.base.instant import Duration, parse_duration
-from batchyard.cloud.catalog.machine_types import (
-    Catalog,
-    MachineType,
-    MicroDollars,
-    accelerator_from,
-    builtin_catalog,
-    catalog_of,
-)
+from batchyard.cloud.catalog import machine_types
 
 # --- pools ---
 #
@@ -25,18 +18,18 @@ from batchyard.cloud.catalog.machine_types import (
 # GKE's autoscaler, IsMultiHostTpuPodslice and ZeroOrMaxNodeScaling.
 
 
-def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
+def machine_of(pool: Obj, catalog: machine_types.Catalog) -> machine_types.MachineType:
     """Return the machine type of a pool, with the accelerators that the pool attaches and their price."""
     spec = pool["spec"]
     machine, accelerator_row = catalog.machine(spec["machineType"]), spec.get("accelerator")
     if not accelerator_row or not catalog.can_attach(machine, accelerator_row["type"]):
         return machine
-    accelerator = accelerator_from(accelerator_row)
+    accelerator = machine_types.accelerator_from(accelerator_row)
     prices = machine.prices.plus(catalog.attachable[accelerator.type].prices, accelerator.count)
     return replace(machine, accelerator=accelerator, prices=prices)
 
 
-def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
+def has_its_accelerator(pool: Obj, catalog: machine_types.Catalog) -> bool:
     """Report whether the machines of a pool have the accelerators that the pool names."""
     accelerator_row, actual = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
@@ -55,7 +48,7 @@ def is_autoscaled(pool: Obj) -> bool:
     return pool["spec"].get("autoscaling") is not None
 
 
-def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
+def hosts_of_slice(pool: Obj, catalog: machine_types.Catalog) -> int:
     """Return the number of machines that are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
@@ -78,11 +71,13 @@ class Rate(NamedTuple):
 
     pool: str
     provisioning: str
-    price: MicroDollars
+    price: machine_types.MicroDollars
     device: str
 
 
-def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> MicroDollars:
+def hourly_price(
+    machine: machine_types.MachineType, provisioning: str, *, reserved: bool = False
+) -> machine_types.MicroDollars:
     """Return the hourly price of a machine type by provisioning model, or its reserved price."""
     prices = machine.prices
     if reserved:
@@ -92,10 +87,10 @@ def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = Fa
     return prices.flex_start if provisioning in {"flex-start", "queued"} else prices.on_demand
 
 
-def pool_price(pool: Obj, cluster: Obj) -> MicroDollars:
+def pool_price(pool: Obj, cluster: Obj) -> machine_types.MicroDollars:
     """Return the hourly price of one machine of a pool, with its accelerators and the Cluster's prices."""
     spec = pool["spec"]
-    machine = machine_of(pool, catalog_of(cluster))
+    machine = machine_of(pool, machine_types.catalog_of(cluster))
     return hourly_price(machine, spec.get("provisioning", "standard"), reserved=bool(spec.get("reservation")))
 
 
@@ -106,7 +101,7 @@ def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj 
     pool_object = get(Key(scheme.NODE_POOL, "", pool))
     if pool_object is None or cluster is None:
         return Rate(pool, provisioning, 0, "")
-    accelerator = machine_of(pool_object, catalog_of(cluster)).accelerator
+    accelerator = machine_of(pool_object, machine_types.catalog_of(cluster)).accelerator
     return Rate(
         pool, provisioning, pool_price(pool_object, cluster), "" if accelerator is None else accelerator.resource
     )
@@ -118,7 +113,7 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     Without any of these the price is 0.
     """
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
-    catalog = builtin_catalog() if cluster is None else catalog_of(cluster)
+    catalog = machine_types.builtin_catalog() if cluster is None else machine_types.catalog_of(cluster)
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     device = next((name for name in _DEVICES if name in allocatable), "")
@@ -128,7 +123,7 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
 
-def _dollars(text: str | None) -> MicroDollars | None:
+def _dollars(text: str | None) -> machine_types.MicroDollars | None:
     """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
         return None if text is None else max(0, meta.parse_quantity(text) // 1000)
@@ -153,7 +148,9 @@ class StepDuration(NamedTuple):
     maximum: Duration
 
 
-def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
+def step_duration(
+    step: str, machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog
+) -> StepDuration:
     """Return the duration of a step such as `boot` or `drivers` for a machine type."""
     row = _duration_row(step, machine, cluster, catalog)
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
@@ -161,12 +158,12 @@ def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalo
 
 def in_typical_times(cluster: Obj) -> Obj:
     """Return the Cluster with typical durations for all steps, so that no duration is random."""
-    catalog = catalog_of(cluster)
+    catalog = machine_types.catalog_of(cluster)
     spec = cluster.get("spec") or {}
     cluster_times: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
-    def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
+    def typical_rows(machine: machine_types.MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
         durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in steps}
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
@@ -178,20 +175,20 @@ def in_typical_times(cluster: Obj) -> Obj:
     return {**cluster, "spec": {**spec, "times": times}}
 
 
-def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+def preparation_time(machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Duration:
     """Return the maximum time from the request of a machine until its Node is ready."""
     last = "network" if machine.accelerator is None else "drivers"
     steps = ("provisioning", "boot", "registration", last)
     return sum(step_duration(step, machine, cluster, catalog).maximum for step in steps)
 
 
-def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+def repair_time(machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Duration:
     """Return the time from the crash of a machine to its replacement."""
     text: str = _duration_row("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
-def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
+def _duration_row(step: str, machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Any:
     """Return the duration of a step from the most specific source: type, family, Cluster, catalog."""
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     by_machine = cluster_times.get("byMachine") or {}

@@ -8,14 +8,7 @@ from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
-from batchyard.dashboard.data_source import (
-    Model,
-    NamespaceAccess,
-    Query,
-    ViewInputs,
-    format_resource_amount,
-    usage_fraction,
-)
+from batchyard.dashboard import data_source
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -24,12 +17,14 @@ _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_OF_OTHERS: Final = "nodes"
 
 
-def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
+def nodes(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, _query: data_source.Query
+) -> data_source.Model:
     """Return the model of all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     used_by_node = _used_by_node(source)
-    pools: dict[str, list[Model]] = {}
+    pools: dict[str, list[data_source.Model]] = {}
     node_objects = source.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
         pools.setdefault(node_pool_name(obj), []).append(
@@ -47,7 +42,9 @@ def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     }
 
 
-def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
+def node(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
+) -> data_source.Model | None:
     """Return the model of one node, with the pods that the user may list; None if the node does not exist."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
@@ -67,7 +64,7 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | No
     }
 
 
-def cluster_summary(source: ViewInputs) -> Model:
+def cluster_summary(source: data_source.ViewInputs) -> data_source.Model:
     """Return the number of nodes, and the requested share of their total capacity."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
@@ -78,9 +75,9 @@ def cluster_summary(source: ViewInputs) -> Model:
         "resources": [
             {
                 "resource": resource,
-                "used": format_resource_amount(resource, used.get(resource, 0)),
-                "capacity": format_resource_amount(resource, capacity[resource]),
-                "share": usage_fraction(used.get(resource, 0), capacity[resource]),
+                "used": data_source.format_resource_amount(resource, used.get(resource, 0)),
+                "capacity": data_source.format_resource_amount(resource, capacity[resource]),
+                "share": data_source.usage_fraction(used.get(resource, 0), capacity[resource]),
             }
             for resource in resources
         ],
@@ -92,7 +89,7 @@ def node_pool_name(obj: Obj) -> str:
     return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
 
-def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
+def _used_by_node(source: data_source.ViewInputs) -> dict[str, dict[str, int]]:
     """Return the resources that the pods on each node request."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
@@ -121,16 +118,16 @@ def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> N
         total[resource] = total.get(resource, 0) + amount
 
 
-def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> Model:
+def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> data_source.Model:
     requested = requested or {}
     device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
     resources = [*_MAIN_RESOURCES, *([device] if device else ())]
     usage = [
         {
             "resource": resource,
-            "used": format_resource_amount(resource, requested.get(resource, 0)),
-            "capacity": format_resource_amount(resource, view.allocatable.get(resource, 0)),
-            "share": usage_fraction(requested.get(resource, 0), view.allocatable.get(resource, 0)),
+            "used": data_source.format_resource_amount(resource, requested.get(resource, 0)),
+            "capacity": data_source.format_resource_amount(resource, view.allocatable.get(resource, 0)),
+            "share": data_source.usage_fraction(requested.get(resource, 0), view.allocatable.get(resource, 0)),
         }
         for resource in resources
     ]
@@ -153,14 +150,14 @@ def _node_state(view: NodeView, obj: Obj) -> str:
     return READY if view.ready else NOT_READY
 
 
-def _booting_cell(instance: Obj) -> Model:
+def _booting_cell(instance: Obj) -> data_source.Model:
     """Return the cell of a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_model(source: ViewInputs, name: str, cells: list[Model]) -> Model:
+def _pool_model(source: data_source.ViewInputs, name: str, cells: list[data_source.Model]) -> data_source.Model:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
@@ -176,13 +173,15 @@ def _runs_on(view: PodView, node_name: str) -> bool:
     return view.node_name == node_name and not view.is_terminal
 
 
-def _pod_row(view: PodView, obj: Obj) -> Model:
+def _pod_row(view: PodView, obj: Obj) -> data_source.Model:
     return {
         "namespace": view.namespace,
         "name": view.name,
         "phase": view.phase,
         "workload": annotation(obj, well_known.WORKLOAD) or "",
-        "requests": ", ".join(f"{r} {format_resource_amount(r, amount)}" for r, amount in view.requests if r != "pods"),
+        "requests": ", ".join(
+            f"{r} {data_source.format_resource_amount(r, amount)}" for r, amount in view.requests if r != "pods"
+        ),
     }
 
 

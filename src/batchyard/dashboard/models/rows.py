@@ -11,30 +11,21 @@ from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import (
-    Model,
-    NamespaceAccess,
-    Query,
-    ViewInputs,
-    first_owner,
-    format_resource_amount,
-    usage_fraction,
-    workload_state,
-)
+from batchyard.dashboard import data_source
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
+def workload_row(source: data_source.ViewInputs, view: WorkloadView, obj: Obj) -> data_source.Model:
     """Return the row of a Workload in a list."""
-    state = workload_state(view, obj)
+    state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
     reason, message = _state_reason(obj, state)
     return {
         "namespace": view.namespace,
         "name": view.name,
-        "owner": first_owner(obj),
+        "owner": data_source.first_owner(obj),
         "queue": view.queue.partition("/")[2],
         "clusterQueue": queue,
         "state": state,
@@ -56,7 +47,7 @@ class SharedPendingReasons:
     def __init__(self) -> None:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
-    def reported(self, view: WorkloadView, row: Model) -> Model:
+    def reported(self, view: WorkloadView, row: data_source.Model) -> data_source.Model:
         """Return the row of a pending Workload with its reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
@@ -66,7 +57,7 @@ class SharedPendingReasons:
         return {**row, "reason": reason, "why": why}
 
 
-def workload_row_by_key(source: ViewInputs, key: str) -> Model | None:
+def workload_row_by_key(source: data_source.ViewInputs, key: str) -> data_source.Model | None:
     """Return the row of the Workload with a key; None if the Workload no longer exists."""
     workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if workload is None else workload_row(source, workload_view(workload), workload)
@@ -100,7 +91,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
-def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
+def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[data_source.Model]:
     """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
         fr
@@ -110,9 +101,9 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def dominant_usage_rows(rows: Iterable[Model]) -> list[Model]:
+def dominant_usage_rows(rows: Iterable[data_source.Model]) -> list[data_source.Model]:
     """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
-    dominant: dict[str, Model] = {}
+    dominant: dict[str, data_source.Model] = {}
     for row in rows:
         if row["isIdle"]:
             continue
@@ -122,35 +113,37 @@ def dominant_usage_rows(rows: Iterable[Model]) -> list[Model]:
     return list(dominant.values())
 
 
-def _usage_weight(line: Model) -> tuple[bool, float]:
+def _usage_weight(line: data_source.Model) -> tuple[bool, float]:
     is_device = "/" in line["resource"]
     return is_device, line["filled"] + line["over"]
 
 
-def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
+def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> data_source.Model:
     flavor, resource = snapshot.names[fr]
     nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
     borrowed = max(0, used - quota) if node.parent is not None else 0
     lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    row: Model = {
+    row: data_source.Model = {
         "flavor": flavor,
         "resource": resource,
-        "nominal": format_resource_amount(resource, nominal),
-        "quota": format_resource_amount(resource, quota),
-        "used": format_resource_amount(resource, used),
-        "borrowed": format_resource_amount(resource, borrowed),
-        "lent": format_resource_amount(resource, lent),
-        "filled": usage_fraction(min(used, quota), scale),
-        "over": usage_fraction(max(0, used - quota), scale),
-        "lentShare": usage_fraction(min(lent, max(0, scale - used)), scale),
+        "nominal": data_source.format_resource_amount(resource, nominal),
+        "quota": data_source.format_resource_amount(resource, quota),
+        "used": data_source.format_resource_amount(resource, used),
+        "borrowed": data_source.format_resource_amount(resource, borrowed),
+        "lent": data_source.format_resource_amount(resource, lent),
+        "filled": data_source.usage_fraction(min(used, quota), scale),
+        "over": data_source.usage_fraction(max(0, used - quota), scale),
+        "lentShare": data_source.usage_fraction(min(lent, max(0, scale - used)), scale),
         "isIdle": not quota and not used,
         "isBorrowing": borrowed > 0,
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    return row | {name: format_resource_amount(resource, value) for name, value in limits.items() if value is not None}
+    return row | {
+        name: data_source.format_resource_amount(resource, value) for name, value in limits.items() if value is not None
+    }
 
 
 def _lendable_amount(node: QuotaNode, fr: int) -> int:
@@ -187,7 +180,9 @@ def _amount_of(amounts: list[int], fr: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
+def costs(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, _query: data_source.Query
+) -> data_source.Model:
     """Return the cost model for the namespaces that the user may list; `kept` is False without cost records."""
     if source.costs is not None:
         statement = source.costs
@@ -215,20 +210,20 @@ def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     )
 
 
-def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
+def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> data_source.Model:
     tables = [{"by": grouping, "rows": _cost_table_rows(rows)} for grouping, rows in groups]
     total = sum(row.total for row in groups[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${format_dollars(total)}", "tables": tables}
 
 
-def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[Model]:
+def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[data_source.Model]:
     """Return the rows of a cost table, the most expensive first."""
     total = sum(row.total for row in rows)
     lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
 
 
-def _cost_row(row: CostReportRow, total: int) -> Model:
+def _cost_row(row: CostReportRow, total: int) -> data_source.Model:
     return {
         "name": row.name,
         "cents": row.total,
@@ -269,7 +264,9 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
+def shadow_comparison(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, workload: str = ""
+) -> data_source.Model:
     """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
@@ -283,7 +280,7 @@ def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str 
     return {"comparison": fields}
 
 
-def _divergence_row(divergence: SchedulerDivergence) -> Model:
+def _divergence_row(divergence: SchedulerDivergence) -> data_source.Model:
     return {
         "at": format_timestamp(divergence.at),
         "since": format_timestamp(divergence.since),

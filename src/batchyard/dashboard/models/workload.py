@@ -9,16 +9,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_time, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.dashboard.data_source import (
-    STATES,
-    Model,
-    NamespaceAccess,
-    Query,
-    ViewInputs,
-    WorkloadListEntry,
-    format_resource_amount,
-    requested_page,
-)
+from batchyard.dashboard import data_source
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison, workload_row
 
@@ -27,7 +18,9 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
+def workload(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
+) -> data_source.Model | None:
     """Return the model of one Workload; None if it does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.may_list(scheme.WORKLOAD, namespace):
@@ -39,7 +32,7 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model 
     row = workload_row(source, view, obj)
     position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
     pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
-    model: Model = {
+    model: data_source.Model = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _INTERNAL_LABELS},
@@ -69,13 +62,17 @@ def _api_path(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[Model]:
+def _workload_events(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, view: WorkloadView
+) -> Iterator[data_source.Model]:
     """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
     history = source.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
         return
-    events: list[tuple[WorkloadMark, Model]] = [(mark, _event_model(source, scope, mark)) for mark in history.marks]
+    events: list[tuple[WorkloadMark, data_source.Model]] = [
+        (mark, _event_model(source, scope, mark)) for mark in history.marks
+    ]
     visible_histories = (
         victim
         for victim in source.history.workload_histories.values()
@@ -90,12 +87,19 @@ def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadV
     yield from (event for _, event in sorted(events, key=lambda pair: pair[0].at))
 
 
-def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> Model:
+def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> data_source.Model:
     return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
-def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> Model:
-    event: Model = {"what": mark.event, "at": format_timestamp(mark.at), "reason": mark.reason, "message": mark.message}
+def _event_model(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, mark: WorkloadMark
+) -> data_source.Model:
+    event: data_source.Model = {
+        "what": mark.event,
+        "at": format_timestamp(mark.at),
+        "reason": mark.reason,
+        "message": mark.message,
+    }
     if mark.preemptor_uid:
         preemptor = source.history.workload_histories.get(mark.preemptor_uid)
         is_visible = preemptor is not None and scope.may_list(scheme.WORKLOAD, preemptor.namespace)
@@ -105,7 +109,7 @@ def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark)
     return event
 
 
-def _pod_set_model(view: WorkloadView, number: int) -> Model:
+def _pod_set_model(view: WorkloadView, number: int) -> data_source.Model:
     pod_set = view.pod_sets[number]
     holding = next(
         (
@@ -115,21 +119,23 @@ def _pod_set_model(view: WorkloadView, number: int) -> Model:
         ),
         None,
     )
-    requests = {r: format_resource_amount(r, amount) for r, amount in pod_set.template.requests if r != "pods"}
-    model: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    requests = {
+        r: data_source.format_resource_amount(r, amount) for r, amount in pod_set.template.requests if r != "pods"
+    }
+    model: data_source.Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
         model["flavors"] = [
             {
                 "resource": resource,
                 "flavor": flavor,
-                "used": format_resource_amount(resource, dict(holding.usage).get(resource, 0)),
+                "used": data_source.format_resource_amount(resource, dict(holding.usage).get(resource, 0)),
             }
             for resource, flavor in sorted(holding.flavors.items())
         ]
     return model
 
 
-def _owned_pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
+def _owned_pods(source: data_source.ViewInputs, workload: Obj) -> Sequence[Obj]:
     """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -140,7 +146,7 @@ def _owned_pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
     return sorted(own_pods, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
+def _pods_below(source: data_source.ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
     """Return the pods that an object owns, directly or through at most `depth` levels of other objects."""
     pods: list[Obj] = []
     for obj in source.reader.owned_by(*owner):
@@ -151,7 +157,7 @@ def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[
     return pods
 
 
-def _pod_row(obj: Obj) -> Model:
+def _pod_row(obj: Obj) -> data_source.Model:
     view = pod_view(obj)
     return {
         "name": view.name,
@@ -163,11 +169,11 @@ def _pod_row(obj: Obj) -> Model:
     }
 
 
-def _check_model(check: Mapping[str, Any]) -> Model:
+def _check_model(check: Mapping[str, Any]) -> data_source.Model:
     return {"name": check["name"], "state": check["state"], "message": check.get("message", "")}
 
 
-def _condition_model(condition: Mapping[str, Any]) -> Model:
+def _condition_model(condition: Mapping[str, Any]) -> data_source.Model:
     fields = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
     return {
         **{name: condition.get(field, "") for name, field in fields.items()},
@@ -175,7 +181,7 @@ def _condition_model(condition: Mapping[str, Any]) -> Model:
     }
 
 
-def _event_rows(source: ViewInputs, obj: Obj) -> list[Model]:
+def _event_rows(source: data_source.ViewInputs, obj: Obj) -> list[data_source.Model]:
     """Return the Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
@@ -211,9 +217,11 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
+def workloads(
+    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
+) -> data_source.Model:
     """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
-    window = requested_page(source, query)
+    window = data_source.requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
     matching = _filter_entries(source, visible, query)
     states = Counter(map(_STATE_OF_ENTRY, matching))
@@ -226,15 +234,15 @@ def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model
         "count": len(matching),
         "offset": window.offset,
         "limit": window.limit,
-        "states": {name: states[name] for name in STATES if states[name]},
+        "states": {name: states[name] for name in data_source.STATES if states[name]},
         "namespaces": sorted(set(map(_NAMESPACE_OF_ENTRY, visible))),
         "queues": sorted(source.queue_source.snapshot.queues) if scope.may_list_all(scheme.CLUSTER_QUEUE) else [],
     }
 
 
 def _filter_entries(
-    source: ViewInputs, entries: Sequence[WorkloadListEntry], query: Query
-) -> Sequence[WorkloadListEntry]:
+    source: data_source.ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: data_source.Query
+) -> Sequence[data_source.WorkloadListEntry]:
     """Return the list entries that match the query's namespace, queue, and search text."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
@@ -249,7 +257,7 @@ def _filter_entries(
     return [entry for entry in entries if entry.view.cluster_queue == queue or leads_to_queue[entry.view.queue]]
 
 
-def _leads_to_queue(source: ViewInputs, local_queue: str, queue: str) -> bool:
+def _leads_to_queue(source: data_source.ViewInputs, local_queue: str, queue: str) -> bool:
     """Return whether a LocalQueue, or its ClusterQueue, has this name."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, source.queue_source.cluster_queue_of(namespace, name))

@@ -8,19 +8,8 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from batchyard.api import scheme, well_known
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import ApiError, Forbidden, NamespaceTerminating
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    controller_of,
-    controller_reference,
-    key_of,
-    label,
-    selector,
-    with_finalizer,
-    with_metadata,
-)
 from batchyard.api.views.pods import SUCCEEDED, is_ready, is_terminal, is_terminating, phase
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
@@ -56,8 +45,8 @@ _PREFIX_MAX: Final = 58
 
 
 def new_pods(
-    job: Obj, planned_pods: Sequence[NewPod], used_names: Iterable[str], pod_count: int, now: Instant
-) -> list[Obj]:
+    job: meta.Obj, planned_pods: Sequence[NewPod], used_names: Iterable[str], pod_count: int, now: Instant
+) -> list[meta.Obj]:
     """Build the pods to create, with names that are not in `used_names`; `pod_count` is the number of pods so far.
 
     Each pod has a full name besides the `generateName` prefix, so that the Event of its creation can contain the name.
@@ -66,7 +55,7 @@ def new_pods(
         return []
     template = _template(job, indexed=any(pod.index != NO_INDEX for pod in planned_pods))
     names = dict.fromkeys(used_names)
-    pods: list[Obj] = []
+    pods: list[meta.Obj] = []
     for number, pod in enumerate(planned_pods, pod_count):
         prefix = _name_prefix(job["metadata"]["name"], pod.index)
         name = _free_name(prefix, names, (job["metadata"]["uid"], str(now), str(number)))
@@ -80,13 +69,13 @@ def new_pods(
     return pods
 
 
-def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
+def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
     """Return the common part of all new pods."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
     common = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
-    common |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [controller_reference(job)]}
+    common |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [meta.controller_reference(job)]}
     if job["metadata"].get("namespace"):
         common["namespace"] = job["metadata"]["namespace"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": common, "spec": _with_index_env(spec) if indexed else spec}
@@ -122,7 +111,7 @@ def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str])
     return name
 
 
-def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: Obj) -> dict[str, Any]:
+def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
     """Return the pod for a completion index."""
     index = {well_known.COMPLETION_INDEX: str(pod.index)}
     annotations = dict(index)
@@ -179,7 +168,7 @@ class RelevantPods:
 
     def __init__(self) -> None:
         #: By relevant pod: its flags.
-        self._flags: dict[Key, int] = {}
+        self._flags: dict[meta.Key, int] = {}
         self._active = 0
         self._ready = 0
         #: The number of pods observed so far.
@@ -199,15 +188,15 @@ class RelevantPods:
         self.is_complete = False
 
     @property
-    def pods(self) -> Iterable[Key]:
+    def pods(self) -> Iterable[meta.Key]:
         """The keys of the relevant pods."""
         return self._flags
 
-    def add_existing(self, owned: Iterable[Obj]) -> None:
+    def add_existing(self, owned: Iterable[meta.Obj]) -> None:
         """Add the pods that existed before this controller started."""
         for obj in owned:
-            if obj["kind"] == "Pod" and key_of(obj) not in self._flags:
-                self._set_flags(key_of(obj), 0, _flags(obj))
+            if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
+                self._set_flags(meta.key_of(obj), 0, _flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
@@ -220,7 +209,7 @@ class RelevantPods:
             return now
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
-    def record_job(self, job: Obj) -> None:
+    def record_job(self, job: meta.Obj) -> None:
         """Record whether each success matters to the current spec of the Job."""
         spec = job_spec(job)
         self.job_is_known = True
@@ -244,7 +233,7 @@ class RelevantPods:
         self.schedule_reconcile(now if self._cannot_wait(before, after) else now + _BATCH_PERIOD)
         return True
 
-    def _set_flags(self, pod: Key, before: int, after: int) -> None:
+    def _set_flags(self, pod: meta.Key, before: int, after: int) -> None:
         self._active += bool(after & _ACTIVE) - bool(before & _ACTIVE)
         self._ready += bool(after & _READY) - bool(before & _READY)
         self.pod_count += bool(after and not before)
@@ -262,7 +251,7 @@ class RelevantPods:
             return not after & _SUCCEEDED or self._needs_successes or self._active == 0
         return bool(after & ~before & _READY) and self._ready == self._active
 
-    def _record_end(self, pod: Obj) -> None:
+    def _record_end(self, pod: meta.Obj) -> None:
         """Record the end of an untracked pod for the backoff; surplus pods, released while active, do not count."""
         if phase(pod) == SUCCEEDED:
             self.failures = since_success(self.failures, [finished_at(pod)])
@@ -279,7 +268,7 @@ class PodIndex:
         #: The relevant pods by namespace and uid of the Job.
         self._by_job: dict[tuple[str, str], RelevantPods] = {}
 
-    def pods_of(self, job: Obj) -> RelevantPods:
+    def pods_of(self, job: meta.Obj) -> RelevantPods:
         """Return the relevant pods of a Job."""
         return self._pods_of(_job_key(job))
 
@@ -309,12 +298,12 @@ class PodIndex:
         return job_pods
 
 
-def _job_key(job: Obj) -> tuple[str, str]:
+def _job_key(job: meta.Obj) -> tuple[str, str]:
     metadata = job["metadata"]
     return metadata.get("namespace", ""), metadata["uid"]
 
 
-def _flags(pod: Obj) -> int:
+def _flags(pod: meta.Obj) -> int:
     """Return the flags of a pod; 0 if it is not relevant."""
     tracked = _TRACKED if is_tracked(pod) else 0
     if is_terminal(pod):
@@ -344,9 +333,9 @@ class PodClaims:
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
-        self._orphans: dict[tuple[str, str], dict[Key, None]] = {}
+        self._orphans: dict[tuple[str, str], dict[meta.Key, None]] = {}
         #: By namespace: the unfinished Jobs with manual selectors.
-        self._manual_jobs: dict[str, dict[Key, None]] = {}
+        self._manual_jobs: dict[str, dict[meta.Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
         """Process a change of a Job with a manual selector."""
@@ -358,19 +347,19 @@ class PodClaims:
         else:
             manual_jobs[event.key] = None
 
-    def observe_pod(self, event: WatchEvent) -> Iterable[Key]:
+    def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Process a change of a pod; return the Jobs that may adopt it if it is an orphan."""
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
             self._orphans.get((namespace, name), {}).pop(event.key, None)
-        if event.type is _DELETED or controller_of(event.obj) is not None:
+        if event.type is _DELETED or meta.controller_of(event.obj) is not None:
             return ()
         for name in _candidate_job_names(event.obj):
             self._orphans.setdefault((namespace, name), {})[event.key] = None
-        named_jobs = [Key(scheme.JOB, namespace, name) for name in _candidate_job_names(event.obj) if name]
+        named_jobs = [meta.Key(scheme.JOB, namespace, name) for name in _candidate_job_names(event.obj) if name]
         return [*named_jobs, *self._manual_jobs.get(namespace, ())]
 
-    def adoptions(self, job: Obj, reader: Reader) -> list[Obj]:
+    def adoptions(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
         """Return the orphan pods that a Job adopts, with the Job as their owner."""
         metadata = job["metadata"]
         orphans = self._orphans.get(
@@ -379,12 +368,12 @@ class PodClaims:
         if not orphans or "deletionTimestamp" in metadata:
             return []
         pods = [pod for key in orphans if (pod := reader.get(key)) is not None and not is_terminating(pod)]
-        return [_adopt_pod(pod, job) for pod in pods if controller_of(pod) is None and is_selected(pod, job)]
+        return [_adopt_pod(pod, job) for pod in pods if meta.controller_of(pod) is None and is_selected(pod, job)]
 
 
-def is_selected(pod: Obj, job: Obj) -> bool:
+def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
     """Report whether the selector of a Job matches a pod."""
-    job_selector = selector(with_selector(job)["spec"].get("selector"))
+    job_selector = meta.selector(with_selector(job)["spec"].get("selector"))
     return job_selector is not None and job_selector.matches(pod["metadata"].get("labels") or {})
 
 
@@ -397,27 +386,27 @@ def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
     return labels is not old and labels != old
 
 
-def release_pod_from_job(pod: Obj, job: Obj) -> Obj:
+def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the pod without the Job as owner and without the Job finalizer."""
     uid = job["metadata"]["uid"]
     owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
-    return remove_tracking(with_metadata(pod, ownerReferences=owners or None))
+    return remove_tracking(meta.with_metadata(pod, ownerReferences=owners or None))
 
 
-def _has_manual_selector(job: Obj) -> bool:
+def _has_manual_selector(job: meta.Obj) -> bool:
     """Report whether a Job has a manual selector, which may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
-def _candidate_job_names(pod: Obj) -> Iterable[str]:
+def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
     """Return the Job name in the pod's label, and '' for Jobs with manual selectors."""
-    name = label(pod, well_known.JOB_NAME)
+    name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 
 
-def _adopt_pod(pod: Obj, job: Obj) -> Obj:
-    owners = [*(pod["metadata"].get("ownerReferences") or ()), controller_reference(job)]
-    return with_finalizer(with_metadata(pod, ownerReferences=owners), well_known.JOB_TRACKING)
+def _adopt_pod(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
+    owners = [*(pod["metadata"].get("ownerReferences") or ()), meta.controller_reference(job)]
+    return meta.with_finalizer(meta.with_metadata(pod, ownerReferences=owners), well_known.JOB_TRACKING)
 
 
 class JobPodController:
@@ -431,9 +420,9 @@ class JobPodController:
         self._index = PodIndex()
         self._claims = PodClaims()
         #: Jobs by the PriorityClass of their pods: pods cannot be created before the class exists.
-        self._by_class: dict[str, dict[Key, None]] = {}
+        self._by_class: dict[str, dict[meta.Key, None]] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the affected Jobs, and the pod itself if it may have to be released."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
@@ -448,7 +437,7 @@ class JobPodController:
             return [*self._claims.observe_pod(event), *self._previous_job(event, now), *tracked_orphans]
         if event.old is not None and _job_of(event.old) is None:
             self._claims.observe_pod(event)
-        job = Key(scheme.JOB, event.key.namespace, owner["name"])
+        job = meta.Key(scheme.JOB, event.key.namespace, owner["name"])
         is_relevant = self._index.observe_pod(event, owner["uid"], now)
         if may_mismatch_owner(event, owner["uid"]):
             return (job, event.key)
@@ -456,7 +445,7 @@ class JobPodController:
             return ()
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile a Job, or release a pod that no Job counts."""
         obj = reader.get(key)
         if obj is None:
@@ -480,13 +469,13 @@ class JobPodController:
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _plan_writes(key, obj, plan, new_pods(obj, plan.change.create, names, job_index.pod_count, now))
 
-    def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the Job that a pod belonged to before the event."""
         owner = None if event.old is None else _job_of(event.old)
         if owner is None:
             return ()
         self._index.observe_pod(event._replace(type=EventType.DELETED), owner["uid"], now)
-        return (Key(scheme.JOB, event.key.namespace, owner["name"]),)
+        return (meta.Key(scheme.JOB, event.key.namespace, owner["name"]),)
 
     def _record_priority_class(self, event: WatchEvent) -> None:
         name = event.obj["spec"]["template"]["spec"].get("priorityClassName")
@@ -498,26 +487,26 @@ class JobPodController:
             self._by_class.setdefault(name, {})[event.key] = None
 
 
-def _job_of(pod: Obj) -> Mapping[str, Any] | None:
+def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
     """Return the owner reference of the Job that controls a pod, or None."""
-    owner = controller_of(pod)
+    owner = meta.controller_of(pod)
     return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
 
 
-def _release_pod(pod: Obj, reader: Reader) -> ReconcileResult:
+def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
     """Release a pod that its Job does not select; remove the finalizer of an orphan or of a finished Job's pod."""
     owner = _job_of(pod)
     if owner is None:
-        is_orphan = controller_of(pod) is None and is_tracked(pod)
+        is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
         return ReconcileResult([Update(remove_tracking(pod))] if is_orphan else [])
-    job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
+    job = reader.get(meta.Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
     if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
         is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
         return ReconcileResult() if is_kept else ReconcileResult([Update(release_pod_from_job(pod, job))])
     return ReconcileResult([Update(remove_tracking(pod))] if is_terminating(pod) and is_tracked(pod) else [])
 
 
-def _plan_writes(key: Key, job: Obj, plan: JobPlan, created_pods: Sequence[Obj]) -> ReconcileResult:
+def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequence[meta.Obj]) -> ReconcileResult:
     """Convert a plan to writes; creations and deletions come first, because later writes are computed again if lost.
 
     A rejected pod does not block the others.
@@ -530,7 +519,7 @@ def _plan_writes(key: Key, job: Obj, plan: JobPlan, created_pods: Sequence[Obj])
             writes.append(Update(remove_tracking(pod.obj)))
     for pod in (*change.dismiss, *change.delete):
         deletion_event = _pod_event(key, "SuccessfulDelete", "Deleted", pod.obj)
-        outcome.add(Delete(key_of(pod.obj), uid=pod.uid), [deletion_event])
+        outcome.add(Delete(meta.key_of(pod.obj), uid=pod.uid), [deletion_event])
     for new_pod in created_pods:
         outcome.add(Create(new_pod), [_pod_event(key, "SuccessfulCreate", "Created", new_pod)])
     if created_pods:
@@ -541,12 +530,12 @@ def _plan_writes(key: Key, job: Obj, plan: JobPlan, created_pods: Sequence[Obj])
     return outcome
 
 
-def _rejection_event(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
+def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
     """Return an Event for a rejected pod, except if its Namespace is terminating."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
-def _pod_event(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
+def _pod_event(key: meta.Key, reason: str, done: str, pod: meta.Obj) -> EventRecord:
     return EventRecord(key, "Normal", reason, f"{done} pod: {pod['metadata']['name']}")

@@ -9,16 +9,7 @@ from batchyard.api.meta import Obj, annotation, parse_boolean, parse_integer, wi
 from batchyard.api.schema import semantic_equality
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.interfaces.client import Update, UpdateStatus, Write
-from batchyard.jobframework.workloads import (
-    InvalidPodSetInfo,
-    JobCompletion,
-    PodSetInfo,
-    condition_true,
-    inject,
-    restore,
-    topology_request,
-    without_duplicate_env,
-)
+from batchyard.jobframework import workloads
 from batchyard.jobs.job.spec import parse_indexes, total, union
 
 POD_SET: Final = "main"
@@ -48,11 +39,13 @@ class JobIntegration:
         done = status.get("succeeded", 0) + len(uncounted)
         return bool(status.get("ready", 0) + done >= pods_running_at_once(job["spec"]))
 
-    def ending(self, job: Obj) -> JobCompletion | None:
+    def ending(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
-        condition = condition_true(job, "Complete", "Failed")
+        condition = workloads.condition_true(job, "Complete", "Failed")
         return (
-            None if condition is None else JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
+            None
+            if condition is None
+            else workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
         )
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
@@ -64,9 +57,9 @@ class JobIntegration:
         template: Mapping[str, Any] = job["spec"]["template"]
         pod_set: dict[str, Any] = {
             "name": POD_SET,
-            "template": without_duplicate_env(_without_controller_labels(template)),
+            "template": workloads.without_duplicate_env(_without_controller_labels(template)),
             "count": pods_running_at_once(job["spec"]),
-            "topologyRequest": topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
+            "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
         minimum = _parallelism_min(job)
         return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
@@ -81,15 +74,15 @@ class JobIntegration:
             return []
         return [{"name": POD_SET, "count": reclaimable}]
 
-    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
+    def started(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended Job; with partial admission its parallelism is the admitted count."""
         if len(injections) != 1:
-            raise InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
+            raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started: Obj = with_path(job, ("spec", "suspend"), False)
         started = _with_parallelism(started, injections[0].count)
-        return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
+        return with_path(started, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
 
-    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend it, clear its start time, then restore its template.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
@@ -128,7 +121,7 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     return job
 
 
-def _restore_template(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
+def _restore_template(job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Obj:
     if annotation(job, well_known.STOPPING) is not None:
         job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:
@@ -138,7 +131,7 @@ def _restore_template(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
     template, original = job["spec"]["template"], originals[0]
     labels = (template.get("metadata") or {}).get("labels") or {}
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
-    restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
+    restored = workloads.restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
     if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored, template):
         return job

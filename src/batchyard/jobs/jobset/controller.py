@@ -16,33 +16,11 @@ from batchyard.api.errors import ApiError, Forbidden, InvalidObject
 from batchyard.api.meta import Key, Obj, controller_of, controller_reference, group_kind, key_of, with_path
 from batchyard.api.schema import fill_defaults
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import (
-    Create,
-    Delete,
-    EventType,
-    Propagation,
-    Reader,
-    Update,
-    UpdateStatus,
-    WatchEvent,
-    Write,
-)
+from batchyard.interfaces import client
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import CREATED_MAX
-from batchyard.jobs.jobset import spec
+from batchyard.jobs.jobset import policies, spec
 from batchyard.jobs.jobset import spec as r
-from batchyard.jobs.jobset.policies import (
-    JobSetStatusDraft,
-    StartupDecision,
-    apply_failure_policy,
-    are_all_ready,
-    has_start_time,
-    has_succeeded,
-    replicated_statuses,
-    resume_job,
-    startup_decision,
-    without_start_time,
-)
 from batchyard.jobs.jobset.spec import (
     Children,
     group_of,
@@ -216,13 +194,13 @@ class _JobSetPass(NamedTuple):
     key: Key
     jobset: Obj
     children: Children
-    draft: JobSetStatusDraft
-    writes: list[Write]
+    draft: policies.JobSetStatusDraft
+    writes: list[client.Write]
 
     def outcome(self) -> ReconcileResult:
         """Return the writes so far, then the status if it changed, and the Events."""
         if self.draft.is_changed:
-            self.writes.append(UpdateStatus(self.draft.result()))
+            self.writes.append(client.UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *note) for note in self.draft.notes]
         return ReconcileResult(self.writes, events, event_if_rejected=partial(_rejection_event, self.key))
 
@@ -234,7 +212,7 @@ class JobSetController:
     rank = 0
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the JobSet, the owning JobSet, or JobSets that may wait for the name of a deleted Job."""
         key = event.key
         if key.kind == scheme.JOB_SET:
@@ -243,10 +221,10 @@ class JobSetController:
         if owner is not None and owner["kind"] == "JobSet":
             is_relevant = key.kind == scheme.SERVICE or _is_relevant(event, _job_fields)
             return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_relevant else ()
-        may_free_name = event.type is EventType.DELETED and key.kind == scheme.JOB
+        may_free_name = event.type is client.EventType.DELETED and key.kind == scheme.JOB
         return _possible_jobsets(key) if may_free_name else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create, delete, suspend and resume Jobs as the JobSet requires, and update its status."""
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
@@ -254,31 +232,33 @@ class JobSetController:
         children = sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
             return ReconcileResult()
-        jobset_pass = _JobSetPass(key, jobset, children, JobSetStatusDraft(jobset, now), [])
-        statuses = replicated_statuses(jobset, children)
+        jobset_pass = _JobSetPass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
+        statuses = policies.replicated_statuses(jobset, children)
         jobset_pass.draft.count(statuses)
         if spec.is_finished(jobset):
             jobset_pass.writes.extend(_deletions(children.active))
             return jobset_pass.outcome()
         jobset_pass.writes.extend(_deletions(children.previous))
-        if not spec.is_suspended(jobset) and are_all_ready(jobset, statuses):
+        if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, statuses):
             jobset_pass.draft.end_restart()
         if children.failed:
-            apply_failure_policy(jobset_pass.draft, jobset, children.failed)
+            policies.apply_failure_policy(jobset_pass.draft, jobset, children.failed)
             return jobset_pass.outcome()
-        if children.successful and has_succeeded(jobset, children.successful):
+        if children.successful and policies.has_succeeded(jobset, children.successful):
             jobset_pass.draft.complete()
             return jobset_pass.outcome()
-        return _create_and_resume(jobset_pass, startup_decision(jobset, statuses), reader)
+        return _create_and_resume(jobset_pass, policies.startup_decision(jobset, statuses), reader)
 
 
-def _create_and_resume(jobset_pass: _JobSetPass, startup: StartupDecision, reader: Reader) -> ReconcileResult:
+def _create_and_resume(
+    jobset_pass: _JobSetPass, startup: policies.StartupDecision, reader: client.Reader
+) -> ReconcileResult:
     """Create missing objects, then suspend or resume the Jobs."""
     jobset, draft, writes = jobset_pass.jobset, jobset_pass.draft, jobset_pass.writes
     writes.extend(_missing_service(jobset, reader))
     for jobs in _missing_jobs(jobset_pass, startup):
         existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
-        writes.extend(Create(job) for job in jobs if key_of(job) not in existing_keys)
+        writes.extend(client.Create(job) for job in jobs if key_of(job) not in existing_keys)
         if existing_keys:  # later replicated jobs must wait too
             return ReconcileResult(writes, [_creation_failed(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
@@ -298,7 +278,7 @@ def _create_and_resume(jobset_pass: _JobSetPass, startup: StartupDecision, reade
 # --- owned objects ---
 
 
-def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
+def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
     """Return the Jobs that a JobSet controls."""
     uid = jobset["metadata"]["uid"]
     for obj in reader.owned_by(uid, jobset["metadata"].get("namespace", "")):
@@ -306,24 +286,24 @@ def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
             yield obj
 
 
-def _deletions(jobs: Sequence[Obj]) -> list[Write]:
+def _deletions(jobs: Sequence[Obj]) -> list[client.Write]:
     """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of its predecessor."""
     return [
-        Delete(key_of(job), propagation=Propagation.FOREGROUND, uid=job["metadata"]["uid"])
+        client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
         if "deletionTimestamp" not in job["metadata"]
     ]
 
 
-def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
+def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
     """Return the creation of the headless Service unless a Service of this name exists."""
     if not spec.has_host_names(jobset):
         return []
     existing = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
-    return [] if existing is not None else [Create(headless_service(jobset))]
+    return [] if existing is not None else [client.Create(headless_service(jobset))]
 
 
-def _missing_jobs(jobset_pass: _JobSetPass, startup: StartupDecision) -> list[list[dict[str, Any]]]:
+def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
     """Return the Jobs to create for each replicated job that may start, without names that are still in use.
 
     At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
@@ -344,20 +324,26 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: StartupDecision) -> list[li
     return missing
 
 
-def _suspensions(active: Sequence[Obj]) -> list[Write]:
-    return [Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")]
+def _suspensions(active: Sequence[Obj]) -> list[client.Write]:
+    return [
+        client.Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")
+    ]
 
 
-def _resumptions(active: Sequence[Obj], startup: StartupDecision) -> list[Write]:
+def _resumptions(active: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
     """Return the writes that resume the suspended Jobs which may start; first clear an earlier start time."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
-    writes: list[Write] = []
+    writes: list[client.Write] = []
     for job in active:
         template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
         if template is None:
             continue
-        is_unstarted = not has_start_time(job)
-        writes.append(Update(resume_job(job, template)) if is_unstarted else UpdateStatus(without_start_time(job)))
+        is_unstarted = not policies.has_start_time(job)
+        writes.append(
+            client.Update(policies.resume_job(job, template))
+            if is_unstarted
+            else client.UpdateStatus(policies.without_start_time(job))
+        )
     return writes
 
 
@@ -367,9 +353,9 @@ def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
     return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(messages))
 
 
-def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | None:
+def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
     """Return an Event for a rejected creation, which only a change of the JobSet can fix."""
-    if not isinstance(write, Create) or not isinstance(error, Forbidden | InvalidObject):
+    if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, why = write.obj["metadata"]["name"], str(error)
     if isinstance(error, InvalidObject):
@@ -384,9 +370,9 @@ def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | N
 # --- relevant changes ---
 
 
-def _is_relevant(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
+def _is_relevant(event: client.WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
     """Report whether a change affects fields that the controller reads."""
-    return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
+    return event.type is not client.EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
 
 
 def _jobset_fields(jobset: Obj) -> tuple[Any, ...]:

@@ -9,21 +9,8 @@ Source: pkg/controllers/pod_controller.go of JobSet.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from batchyard.api import scheme, well_known
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import Forbidden
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-    controller_of,
-    group_kind,
-    is_true,
-    key_of,
-    label,
-    with_condition,
-    with_metadata,
-    with_path,
-)
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
@@ -51,17 +38,17 @@ _VALIDATING: Final = "vpod.kb.io"
 class PlacementReader(Protocol):
     """Read access of the webhooks to nodes and to the pods of a Job."""
 
-    def get(self, key: Key) -> Obj | None:
+    def get(self, key: meta.Key) -> meta.Obj | None:
         """Return the object with this key, or None."""
 
-    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[meta.Obj]:
         """Return the objects in a namespace whose owner has this uid."""
 
 
 # --- on creation of a pod ---
 
 
-def with_priority(pod: Obj) -> Obj:
+def with_priority(pod: meta.Obj) -> meta.Obj:
     """Return the pod with its priority as a label; the leader's anti-affinity selects Jobs of the same priority.
 
     The pod already has a priority, because the built-in admission plugins of the API server run first.
@@ -71,10 +58,10 @@ def with_priority(pod: Obj) -> Obj:
     if priority is None or not _is_handled(annotations):
         return pod
     labels = {**(pod["metadata"].get("labels") or {}), well_known.JOB_SET_PRIORITY: str(priority)}
-    return with_metadata(pod, labels=labels)
+    return meta.with_metadata(pod, labels=labels)
 
 
-def mutate_pod(pod: Obj, find: PlacementReader) -> Obj:
+def mutate_pod(pod: meta.Obj, find: PlacementReader) -> meta.Obj:
     """Return the pod as JobSet's mutating webhook does; raise Forbidden if the leader's domain is unknown."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
@@ -83,7 +70,7 @@ def mutate_pod(pod: Obj, find: PlacementReader) -> Obj:
     return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, find)
 
 
-def validate_pod(pod: Obj, find: PlacementReader) -> None:
+def validate_pod(pod: meta.Obj, find: PlacementReader) -> None:
     """Raise Forbidden, as JobSet's validating webhook does, for a follower whose leader is not scheduled."""
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
@@ -105,9 +92,9 @@ def validate_pod(pod: Obj, find: PlacementReader) -> None:
         _deny(_VALIDATING, f"leader pod not yet scheduled, not creating follower pod. {transient}")
 
 
-def is_leader(pod: Obj) -> bool:
+def is_leader(pod: meta.Obj) -> bool:
     """Report whether a pod is the leader, which is the pod with completion index 0."""
-    return annotation(pod, well_known.COMPLETION_INDEX) == "0"
+    return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
@@ -115,12 +102,12 @@ def _is_handled(annotations: Mapping[str, str]) -> bool:
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
-def _exclude_other_jobs(leader: Obj) -> Obj:
+def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
     """Return the leader with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
-    job = [label(leader, well_known.JOB_KEY) or ""]
-    priority = [label(leader, well_known.JOB_SET_PRIORITY) or ""]
-    same_job: Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
-    other_jobs: list[Obj] = [
+    job = [meta.label(leader, well_known.JOB_KEY) or ""]
+    priority = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
+    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
+    other_jobs: list[meta.Obj] = [
         {"key": well_known.JOB_KEY, "operator": "Exists"},
         {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job},
         {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priority},
@@ -129,43 +116,43 @@ def _exclude_other_jobs(leader: Obj) -> Obj:
     return _with_term(with_affinity, "podAntiAffinity", other_jobs)
 
 
-def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
+def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> meta.Obj:
     """Return the pod with another required affinity or anti-affinity term, over all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
-        "topologyKey": annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
+        "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
         "namespaceSelector": {},
     }
     terms = ((pod["spec"].get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED) or ()
-    return with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
+    return meta.with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
 
 
-def _bind_to_leader_domain(follower: Obj, find: PlacementReader) -> Obj:
+def _bind_to_leader_domain(follower: meta.Obj, find: PlacementReader) -> meta.Obj:
     """Return the follower bound to its leader's domain; unchanged if the leader is not scheduled."""
     leader = _leader_of(follower, find)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
-    topology_key = annotation(follower, well_known.EXCLUSIVE_TOPOLOGY) or ""
+    topology_key = meta.annotation(follower, well_known.EXCLUSIVE_TOPOLOGY) or ""
     node_name = leader["spec"]["nodeName"]
-    node = find.get(Key(scheme.NODE, "", node_name))
+    node = find.get(meta.Key(scheme.NODE, "", node_name))
     if node is None:
         _deny(_MUTATING, f'nodes "{node_name}" not found')
-    domain = label(node, topology_key)
+    domain = meta.label(node, topology_key)
     if domain is None:
         _deny(_MUTATING, f"node does not have topology label: {topology_key}")
     selector = {**(follower["spec"].get("nodeSelector") or {}), topology_key: domain}
-    return with_path(follower, ("spec", "nodeSelector"), selector)
+    return meta.with_path(follower, ("spec", "nodeSelector"), selector)
 
 
-def _leader_of(follower: Obj, find: PlacementReader) -> Obj | str:
+def _leader_of(follower: meta.Obj, find: PlacementReader) -> meta.Obj | str:
     """Return the active leader of the same Job, or the reason why none was found.
 
     Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
     """
     for name in (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX):
-        if label(follower, name) is None:
+        if meta.label(follower, name) is None:
             return f"pod missing label: {name}"
-    owner = controller_of(follower)
+    owner = meta.controller_of(follower)
     if owner is None:
         return "follower pod has no owner reference"
     owned = find.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
@@ -173,17 +160,17 @@ def _leader_of(follower: Obj, find: PlacementReader) -> Obj | str:
     if len(leaders) == 1:
         return leaders[0]
     parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
-    name = "-".join([*(label(follower, part) or "" for part in parts), "0"])
+    name = "-".join([*(meta.label(follower, part) or "" for part in parts), "0"])
     return f"expected 1 leader pod ({name}), but got {len(leaders)}. this is an expected, transient error"
 
 
-def _is_active(pod: Obj) -> bool:
+def _is_active(pod: meta.Obj) -> bool:
     ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
     return not ended and "deletionTimestamp" not in pod["metadata"]
 
 
-def _pods(objects: Iterable[Obj]) -> list[Obj]:
-    return [obj for obj in objects if group_kind(obj) == scheme.POD]
+def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
+    return [obj for obj in objects if meta.group_kind(obj) == scheme.POD]
 
 
 def _deny(webhook: str, message: str) -> NoReturn:
@@ -194,7 +181,7 @@ def _deny(webhook: str, message: str) -> NoReturn:
 # --- after the scheduling of a leader ---
 
 
-def is_scheduled_leader(pod: Obj) -> bool:
+def is_scheduled_leader(pod: meta.Obj) -> bool:
     """Report whether a pod is a scheduled leader, so that the domain of its followers is known."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
@@ -202,14 +189,14 @@ def is_scheduled_leader(pod: Obj) -> bool:
     return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in metadata
 
 
-def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> list[Obj]:
+def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, owned: Iterable[meta.Obj]) -> list[meta.Obj]:
     """Return the followers to delete: all if any is bound to another domain, none if the leader's domain is unknown.
 
     `node` is the leader's node, and `owned` are the objects of the leader's Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
     """
-    topology_key = annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
-    domain = None if node is None else label(node, topology_key)
+    topology_key = meta.annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
+    domain = None if node is None else meta.label(node, topology_key)
     if domain is None:
         return []
     followers = [pod for pod in _pods(owned) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
@@ -217,14 +204,14 @@ def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> 
     return [] if is_consistent else followers
 
 
-def mark_disrupted(pod: Obj, now: Instant) -> Obj:
+def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
     """Return the pod with the condition DisruptionTarget, which a pod failure policy may ignore."""
-    if is_true(pod, "DisruptionTarget"):
+    if meta.is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
     reason, message = spec.PLACEMENT_VIOLATION
     conditions = status.get("conditions") or []
-    status["conditions"] = with_condition(
+    status["conditions"] = meta.with_condition(
         conditions, type="DisruptionTarget", status=True, reason=reason, message=message, now=now
     )
     return {**pod, "status": status}
@@ -237,21 +224,21 @@ class ExclusivePlacement:
     rank = 0
     kinds = (scheme.POD,)
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the pod if it is a scheduled leader."""
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Mark misplaced followers as disrupted, and delete them."""
         leader = reader.get(key)
-        owner = None if leader is None else controller_of(leader)
+        owner = None if leader is None else meta.controller_of(leader)
         if leader is None or owner is None or not is_scheduled_leader(leader):
             return ReconcileResult()
-        node = reader.get(Key(scheme.NODE, "", leader["spec"]["nodeName"]))
+        node = reader.get(meta.Key(scheme.NODE, "", leader["spec"]["nodeName"]))
         writes: list[Write] = []
         for pod in misplaced_followers(leader, node, reader.owned_by(owner["uid"], key.namespace)):
             marked_pod = mark_disrupted(pod, now)
             if marked_pod is not pod:
                 writes.append(UpdateStatus(marked_pod))
-            writes.append(Delete(key_of(pod), uid=pod["metadata"]["uid"]))
+            writes.append(Delete(meta.key_of(pod), uid=pod["metadata"]["uid"]))
         return ReconcileResult(writes)

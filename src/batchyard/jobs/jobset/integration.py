@@ -7,16 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.interfaces.client import Update, Write
-from batchyard.jobframework.workloads import (
-    InvalidPodSetInfo,
-    JobCompletion,
-    PodSetInfo,
-    condition_true,
-    inject,
-    restore,
-    topology_request,
-    without_duplicate_env,
-)
+from batchyard.jobframework import workloads
 
 
 class JobSetIntegration:
@@ -38,11 +29,13 @@ class JobSetIntegration:
         ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready == replicas)
 
-    def ending(self, job: Obj) -> JobCompletion | None:
+    def ending(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
-        condition = condition_true(job, "Completed", "Failed")
+        condition = workloads.condition_true(job, "Completed", "Failed")
         return (
-            None if condition is None else JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
+            None
+            if condition is None
+            else workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
         )
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
@@ -62,23 +55,23 @@ class JobSetIntegration:
             if 0 < (done := succeeded.get(replicated["name"], 0)) <= replicated.get("replicas", 1)
         ]
 
-    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
+    def started(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended JobSet with the injected pod set settings."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             expected = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
-            raise InvalidPodSetInfo(f"invalid podset infos: {expected}")
-        templates = [inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
+            raise workloads.InvalidPodSetInfo(f"invalid podset infos: {expected}")
+        templates = [workloads.inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
-    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the write that suspends the JobSet and restores its original templates."""
         if self.is_suspended(job):
             return None
         stopped: Obj = with_path(job, ("spec", "suspend"), True)
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(originals) == len(replicated_jobs):
-            templates = [restore(_template(r), i) for r, i in zip(replicated_jobs, originals, strict=True)]
+            templates = [workloads.restore(_template(r), i) for r, i in zip(replicated_jobs, originals, strict=True)]
             stopped = _with_templates(stopped, templates)
         return Update(stopped)
 
@@ -102,7 +95,7 @@ def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
 
 def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
     template, replicas = _template(replicated), replicated.get("replicas", 1)
-    topology = topology_request(
+    topology = workloads.topology_request(
         template,
         podIndexLabel=well_known.COMPLETION_INDEX,
         subGroupIndexLabel=well_known.JOB_INDEX,
@@ -110,7 +103,7 @@ def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         "name": replicated["name"],
-        "template": without_duplicate_env(template),
+        "template": workloads.without_duplicate_env(template),
         "count": replicas * pods_running_at_once(replicated["template"]["spec"]),
         "topologyRequest": topology,
     }

@@ -17,30 +17,8 @@ from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.containers import RUN
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.kubelet.local import images, pod_actions
 from batchyard.kubelet.local.errors import VolumeError, quote_like_go
-from batchyard.kubelet.local.images import (
-    ERR_IMAGE_NEVER_PULL,
-    ERR_IMAGE_PULL,
-    IMAGE_PULL_BACK_OFF,
-    INVALID_IMAGE_NAME,
-    ImageWait,
-    previous_image_problem,
-)
-from batchyard.kubelet.local.pod_actions import (
-    DEADLINE_EXCEEDED,
-    GRACE_MIN,
-    ContainerStart,
-    ContainerStop,
-    PodActions,
-    PodContainer,
-    PodState,
-    compute_pod_actions,
-    graceful_termination,
-    observed_pod_state,
-    statuses_by_name,
-    stop_actions,
-    termination_of,
-)
 from batchyard.kubelet.local.run_requests import RunRequests
 from batchyard.kubelet.local.runs import READY, StopRequest, key_of_run, pod_of, run_of, with_stop_request
 from batchyard.kubelet.local.status import StartProblem, StatusInputs, full_name, rejected_pod_status, status_of
@@ -58,15 +36,19 @@ from batchyard.nodes.pods import PodsByNode
 
 
 def pod_events(
-    pod_state: PodState, actions: PodActions, problems: Mapping[str, StartProblem], new_pod: Obj, now: Instant
+    pod_state: pod_actions.PodState,
+    actions: pod_actions.PodActions,
+    problems: Mapping[str, StartProblem],
+    new_pod: Obj,
+    now: Instant,
 ) -> Iterator[EventRecord]:
     """Yield the Events for the transition from a pod's current status to its new status."""
     key = _pod_key(new_pod)
-    old = statuses_by_name(pod_state.pod)
-    for name, status in statuses_by_name(new_pod).items():
+    old = pod_actions.statuses_by_name(pod_state.pod)
+    for name, status in pod_actions.statuses_by_name(new_pod).items():
         yield from _container_events(key, old.get(name) or {}, status, new_pod)
     yield from _sandbox_events(key, pod_state, actions)
-    termination = termination_of(pod_state, now)
+    termination = pod_actions.termination_of(pod_state, now)
     if (
         termination is not None
         and termination.reason
@@ -77,7 +59,7 @@ def pod_events(
     ):
         yield EventRecord(
             key,
-            "Normal" if termination.reason == DEADLINE_EXCEEDED else "Warning",
+            "Normal" if termination.reason == pod_actions.DEADLINE_EXCEEDED else "Warning",
             termination.reason,
             termination.message,
         )
@@ -103,7 +85,9 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
     return [] if run is None else (run.get("status") or {}).get("warnings") or []
 
 
-def _sandbox_events(key: Key, pod_state: PodState, actions: PodActions) -> Iterator[EventRecord]:
+def _sandbox_events(
+    key: Key, pod_state: pod_actions.PodState, actions: pod_actions.PodActions
+) -> Iterator[EventRecord]:
     """Yield the Events for a pod sandbox that is replaced."""
     sandbox = pod_state.sandbox
     if not actions.creates_sandbox or sandbox is None:
@@ -131,17 +115,17 @@ def _container_events(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], 
         yield EventRecord(key, "Warning", "BackOff", message)
 
 
-def _problem_events(key: Key, container: PodContainer, problem: StartProblem) -> Iterator[EventRecord]:
+def _problem_events(key: Key, container: pod_actions.PodContainer, problem: StartProblem) -> Iterator[EventRecord]:
     """Yield the Events for a container that cannot be created, such as for a failed image pull."""
     image = container.spec.get("image") or ""
-    if problem.reason == ERR_IMAGE_PULL:
+    if problem.reason == images.ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quote_like_go(image)}: {problem.message}")
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
-    elif problem.reason == INVALID_IMAGE_NAME:
+    elif problem.reason == images.INVALID_IMAGE_NAME:
         yield EventRecord(key, "Warning", "InspectFailed", problem.message)
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
-    elif problem.reason in {IMAGE_PULL_BACK_OFF, ERR_IMAGE_NEVER_PULL}:
-        if problem.reason == IMAGE_PULL_BACK_OFF:
+    elif problem.reason in {images.IMAGE_PULL_BACK_OFF, images.ERR_IMAGE_NEVER_PULL}:
+        if problem.reason == images.IMAGE_PULL_BACK_OFF:
             yield EventRecord(key, "Normal", "BackOff", f"Back-off pulling image {quote_like_go(image)}")
         yield EventRecord(key, "Warning", "Failed", f"Error: {problem.reason}")
     else:
@@ -294,9 +278,11 @@ class LocalKubelet:
 
         If another component set the final status, the containers are first stopped with their grace period.
         """
-        pod_state = observed_pod_state(pod, runs)
+        pod_state = pod_actions.observed_pod_state(pod, runs)
         if pod_state.live_containers():
-            actions = stop_actions(pod_state, termination_of(pod_state, now) or graceful_termination(pod, 0), now)
+            actions = pod_actions.stop_actions(
+                pod_state, pod_actions.termination_of(pod_state, now) or pod_actions.graceful_termination(pod, 0), now
+            )
             return self._build_result(pod_state, actions, reader, now)
         live_runs = [run for run in map(run_of, runs) if run.is_alive]
         stops: list[Write] = [
@@ -307,7 +293,7 @@ class LocalKubelet:
             for container in pod_state.containers
             if container.runs
         ):
-            result = self._build_result(pod_state, PodActions(has_ended=True), reader, now)
+            result = self._build_result(pod_state, pod_actions.PodActions(has_ended=True), reader, now)
             return ReconcileResult([*stops, *result.writes], result.events)
         if is_kept_by_finalizer(
             pod
@@ -328,10 +314,12 @@ class LocalKubelet:
                 status = rejected_pod_status(pod, rejection.status, now)
                 warning = EventRecord(key, "Warning", rejection.reason, rejection.message)
                 return ReconcileResult([UpdateStatus(with_status(pod, status))], [warning])
-        pod_state = observed_pod_state(pod, runs)
-        return self._build_result(pod_state, compute_pod_actions(pod_state, now), reader, now)
+        pod_state = pod_actions.observed_pod_state(pod, runs)
+        return self._build_result(pod_state, pod_actions.compute_pod_actions(pod_state, now), reader, now)
 
-    def _build_result(self, pod_state: PodState, actions: PodActions, reader: Reader, now: Instant) -> ReconcileResult:
+    def _build_result(
+        self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
+    ) -> ReconcileResult:
         """Return the writes for the pod's actions, with its new status and Events."""
         pod = pod_state.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
@@ -358,7 +346,7 @@ class LocalKubelet:
         )
 
     def _compute_desired_runs(
-        self, pod_state: PodState, actions: PodActions, reader: Reader, now: Instant
+        self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> "_DesiredRuns":
         """Return the writes that create, stop and delete runs, and why containers or volumes cannot be created."""
         desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
@@ -369,18 +357,18 @@ class LocalKubelet:
                 return desired_runs._replace(volume_error=str(error))
         for start in actions.starts:
             request = self._requests.container(pod_state, start, reader, now)
-            if isinstance(request, ImageWait):
+            if isinstance(request, images.ImageWait):
                 desired_runs.check_times.append(request.until)
                 problem = request.problem
             else:
                 desired_runs.writes.extend([*_delete_outdated_runs(start, request), Create(request)])
-                problem = previous_image_problem(start.container.reported) if run_of(request).image_for else None
+                problem = images.previous_image_problem(start.container.reported) if run_of(request).image_for else None
             if problem is not None:
                 desired_runs.problems[start.container.name] = problem
         return desired_runs
 
     def _refresh_volumes(
-        self, pod_state: PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
+        self, pod_state: pod_actions.PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
     ) -> Instant | None:
         """Refresh the files of a running pod's volumes if due; return when the next refresh is due."""
         sandbox, interval = pod_state.sandbox, refresh_interval(pod_state.pod)
@@ -420,11 +408,11 @@ class _DesiredRuns(NamedTuple):
     check_times: list[Instant | None]
 
 
-def _stop_write(container_stop: ContainerStop) -> Write:
+def _stop_write(container_stop: pod_actions.ContainerStop) -> Write:
     return Update(with_stop_request(container_stop.run, container_stop.stop))
 
 
-def _delete_outdated_runs(start: ContainerStart, request: Obj) -> Iterator[Write]:
+def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> Iterator[Write]:
     """Yield the deletions of old runs before a new run: all but the last for a container, all for an image pull."""
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
@@ -435,7 +423,9 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     yield from (
-        Update(with_stop_request(run, StopRequest(now, GRACE_MIN))) for run in container_runs if run.stop is None
+        Update(with_stop_request(run, StopRequest(now, pod_actions.GRACE_MIN)))
+        for run in container_runs
+        if run.stop is None
     )
     if not live_runs:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))

@@ -14,15 +14,8 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.containers import RUN
+from batchyard.kubelet.local import errors, runs, security
 from batchyard.kubelet.local.environment import command_line, environment
-from batchyard.kubelet.local.errors import (
-    CONFIG_ERROR,
-    CREATE_ERROR,
-    ContainerError,
-    InputError,
-    VolumeError,
-    quote_like_go,
-)
 from batchyard.kubelet.local.images import (
     ImageMapping,
     ImageRequest,
@@ -36,23 +29,6 @@ from batchyard.kubelet.local.images import (
 from batchyard.kubelet.local.names import hostname_of
 from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocate_devices, gpu_devices
 from batchyard.kubelet.local.pod_actions import ContainerStart, PodState
-from batchyard.kubelet.local.runs import (
-    ObservedRun,
-    container_run_request,
-    run_of,
-    sandbox_run_request,
-    with_volume_files,
-)
-from batchyard.kubelet.local.security import (
-    ROOT,
-    ContainerUser,
-    containers_of,
-    reject_unsupported,
-    seccomp_of,
-    shared_group,
-    user_in_image,
-    user_of,
-)
 from batchyard.kubelet.local.status import StartProblem
 from batchyard.kubelet.local.volumes import (
     Mount,
@@ -110,7 +86,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     probes = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in probes.items():
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
-            raise ContainerError(CONFIG_ERROR, f"{name} probe: must specify a handler type")
+            raise errors.ContainerError(errors.CONFIG_ERROR, f"{name} probe: must specify a handler type")
     return {
         name: {**_PROBE_DEFAULTS, **_without_nulls(probe), **_handlers_with_defaults(probe, container, f"{name} probe")}
         for name, probe in probes.items()
@@ -152,9 +128,9 @@ def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: s
         ports_by_name = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
         number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
     if number is None:
-        raise ContainerError(CONFIG_ERROR, f"{owner}: port {port} not found")
+        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: port {port} not found")
     if not 0 < int(number) <= _PORT_MAX:
-        raise ContainerError(CONFIG_ERROR, f"{owner}: invalid port number: {number}")
+        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: invalid port number: {number}")
     return int(number)
 
 
@@ -175,7 +151,7 @@ class NodeSettings:
     #: The machine's directories that pods may mount as hostPath volumes.
     host_paths: Sequence[str] = ()
     #: The user of containers that specify none.
-    default_user: ContainerUser = ROOT
+    default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
     pids: int = 32768
     #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
@@ -234,8 +210,8 @@ def build_container_run(
     resolved_image = inputs.resolved_image or ResolvedImage(
         find_image_mapping(container.get("image") or "", settings.images), {}
     )
-    reject_unsupported(pod, container, reader, host_network=settings.host_network)
-    seccomp = seccomp_of(pod, container, settings.profile_fault)
+    security.reject_unsupported(pod, container, reader, host_network=settings.host_network)
+    seccomp = security.seccomp_of(pod, container, settings.profile_fault)
     devices = inputs.devices.get(name, ContainerDevices())
     variables = {**devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = mounts_of(container, variables, inputs.volumes)
@@ -274,14 +250,14 @@ def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
 
 
 def _image_fields(
-    pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: ContainerUser
+    pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: security.ContainerUser
 ) -> dict[str, Any]:
     """Return the fields of the run spec for a container's image, working directory, user and stop signal."""
     mapping, image = resolved_image
     name, folder = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
         fields = {"image": mapping.image_field(name), "workingDir": folder or mapping.working_dir or None}
-        return {**fields, "user": user_of(pod, container, default_user)}
+        return {**fields, "user": security.user_of(pod, container, default_user)}
     source_fields = {
         "engine": mapping.engine,
         "id": image["id"],
@@ -291,11 +267,11 @@ def _image_fields(
     if "unpacked" in image:
         content_fields, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
-        content_fields, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
+        content_fields, user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
     return {
         "image": {"name": name, **source_fields, **content_fields},
         "workingDir": folder or image["workingDir"] or "/",
-        "user": user_in_image(pod, container, image["user"]) or user,
+        "user": security.user_in_image(pod, container, image["user"]) or user,
         "groups": [] if group is None else [group],
         "stopSignal": image["stopSignal"],
     }
@@ -312,8 +288,8 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
         argv = [*entrypoint, *(argv or arguments)]
     if not argv:
-        reason = f"image {quote_like_go(container.get('image') or '')} has none"
-        raise ContainerError(CREATE_ERROR, f"no command specified: {reason}; set the container's command")
+        reason = f"image {errors.quote_like_go(container.get('image') or '')} has none"
+        raise errors.ContainerError(errors.CREATE_ERROR, f"no command specified: {reason}; set the container's command")
     return argv
 
 
@@ -323,8 +299,8 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
         return {}
     try:
         return {"HOSTNAME": hostname_of(pod, cluster_domain).name}
-    except InputError as error:
-        raise ContainerError(CONFIG_ERROR, str(error)) from error
+    except errors.InputError as error:
+        raise errors.ContainerError(errors.CONFIG_ERROR, str(error)) from error
 
 
 def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
@@ -378,7 +354,7 @@ def allocate_or_reject(
     """
     try:
         return allocate_devices(pod, resource, numbers, allocations)
-    except InputError as error:
+    except errors.InputError as error:
         return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
@@ -465,7 +441,7 @@ class RunRequests:
         """Allocate GPUs to a pod's containers; the sandbox runs record the allocations of all pods."""
         if not any(GPU in amounts for amounts in _resource_lists(pod)):
             return {}
-        sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
+        sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and runs.run_of(run).is_alive]
         allocations = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
         return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
@@ -476,11 +452,11 @@ class RunRequests:
         plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
             names = hostname_of(pod, domain)
-        except InputError as error:
-            raise VolumeError("", str(error)) from error
+        except errors.InputError as error:
+            raise errors.VolumeError("", str(error)) from error
         gpus = self._allocate_gpus(pod, reader) if self._gpus else {}
         if isinstance(gpus, KubeletRejection):
-            raise VolumeError("", gpus.message)
+            raise errors.VolumeError("", gpus.message)
         searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
@@ -494,17 +470,17 @@ class RunRequests:
             "limited": limited_volumes(plans),
             **({"gpus": gpus} if gpus else {}),
         }
-        return sandbox_run_request(pod, spec, plans)
+        return runs.sandbox_run_request(pod, spec, plans)
 
     def refresh_sandbox(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
         """Return a pod's sandbox run with current volume files; None if a source cannot be read now."""
         assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
             plans = volume_plans(pod_state.pod, VolumeSources(reader, self._token, self._settings.host_paths))
-        except VolumeError:
+        except errors.VolumeError:
             return None
         files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
-        return with_volume_files(pod_state.sandbox, files, now)
+        return runs.with_volume_files(pod_state.sandbox, files, now)
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the run request for a container or for its image pull, or the image that the container waits for."""
@@ -525,12 +501,12 @@ class RunRequests:
                 [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(mapping, image)
             )
             run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, self._settings, reader)
-        except ContainerError as error:
+        except errors.ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
         spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
-        return container_run_request(pod, spec, run_spec.mounts, plans)
+        return runs.container_run_request(pod, spec, run_spec.mounts, plans)
 
-    def _container_gpus(self, sandbox: ObservedRun, container: str) -> ContainerDevices:
+    def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:
         """Return the GPUs that a pod's sandbox run records for a container."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
@@ -538,7 +514,7 @@ class RunRequests:
 
 def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
     """Yield the resource limits and the requests of each container of a pod."""
-    for container in containers_of(pod):
+    for container in security.containers_of(pod):
         resources = container.get("resources") or {}
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 

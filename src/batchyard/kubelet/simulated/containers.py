@@ -11,16 +11,8 @@ from batchyard.api.meta import Key, Obj, amount, find_condition, key_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import DISRUPTION_TARGET, is_terminating, resumption
 from batchyard.base.instant import Duration, Instant, format_duration
+from batchyard.interfaces import containers
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.interfaces.containers import (
-    ByteStream,
-    LogLine,
-    MeasuredUsage,
-    ProcessSession,
-    ResourceUsage,
-    SessionClient,
-    Streams,
-)
 from batchyard.interfaces.controller import Kernel, Ticket
 from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of
 
@@ -68,7 +60,7 @@ def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
 _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
-def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[LogLine]:
+def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
     """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
     duration = (
         "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
@@ -80,7 +72,9 @@ def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) ->
     return [_format_line(started, text) for text in lines]
 
 
-def checkpoint_lines(started: Instant, interval: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
+def checkpoint_lines(
+    started: Instant, interval: Duration | None, after: Instant, until: Instant
+) -> Iterator[containers.LogLine]:
     """Yield the checkpoint lines of a run later than `after` and up to `until`, one per checkpoint `interval`."""
     if interval is None:
         return
@@ -91,7 +85,7 @@ def checkpoint_lines(started: Instant, interval: Duration | None, after: Instant
         yield _format_line(started + number * interval, f"saved: the work of {work_done} since the start")
 
 
-def last_line(pod: Obj, terminated: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> LogLine:
+def last_line(pod: Obj, terminated: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
     """Return the last line of an ended run's log: its exit code, and why it was stopped."""
     code = terminated["exitCode"]
     cause = "" if previous else _why_stopped(pod)
@@ -103,7 +97,7 @@ def last_line(pod: Obj, terminated: Mapping[str, Any], plan: RunPlan, *, previou
     return _format_line(parse_time(terminated["finishedAt"]), text)
 
 
-def lost_line(now: Instant) -> LogLine:
+def lost_line(now: Instant) -> containers.LogLine:
     """Return the last log line of a run whose outcome is unknown."""
     return _format_line(now, "lost: the outcome of the container is unknown")
 
@@ -128,8 +122,8 @@ def _parse_run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
     )
 
 
-def _format_line(at: Instant, text: str) -> LogLine:
-    return LogLine(at, f"{format_time(at)} {text}")
+def _format_line(at: Instant, text: str) -> containers.LogLine:
+    return containers.LogLine(at, f"{format_time(at)} {text}")
 
 
 #: The run plan of init containers, which end immediately.
@@ -159,13 +153,13 @@ class SimulatedContainers:
             self._register_log(key_of(pod), log)
         return log
 
-    def usage(self, pod: Obj) -> MeasuredUsage:
+    def usage(self, pod: Obj) -> containers.MeasuredUsage:
         """Return the resource usage of each container of a pod, which is simulated as its requests."""
         spec = pod["spec"]
         sidecars = [
             container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
         ]
-        return MeasuredUsage(
+        return containers.MeasuredUsage(
             {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecars)}
         )
 
@@ -177,16 +171,23 @@ class SimulatedContainers:
         return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
-    ) -> ProcessSession:
+        self,
+        pod: Obj,
+        container: str,
+        command: Sequence[str],
+        streams: containers.Streams,
+        session_client: containers.SessionClient,
+    ) -> containers.ProcessSession:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
+    def attach(
+        self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
+    ) -> containers.ProcessSession:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
         """Raise AssertionError: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
@@ -230,7 +231,7 @@ class SimulatedLog:
         self._kernel = kernel
         self._previous = previous
         self._reported_until: Instant = run.started
-        self._pending_lines: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._pending_lines: list[containers.LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_new_data: Callable[[], None] = _do_nothing
@@ -251,7 +252,7 @@ class SimulatedLog:
     def skip_to_last(self, lines: int) -> None:
         """Do nothing: a simulated log is short, so no lines are skipped."""
 
-    def read(self) -> Sequence[LogLine]:
+    def read(self) -> Sequence[containers.LogLine]:
         """Return the log lines since the last read."""
         if not self._is_over:
             self._add_checkpoints(self._kernel.now())
@@ -315,7 +316,7 @@ def _is_plain_init_container(pod: Obj, container: str) -> bool:
     )
 
 
-def _requested_usage(container: Mapping[str, Any]) -> ResourceUsage:
+def _requested_usage(container: Mapping[str, Any]) -> containers.ResourceUsage:
     requests = (container.get("resources") or {}).get("requests") or {}
     return {name: amount(name, requests[name]) for name in ("cpu", "memory") if name in requests}
 

@@ -16,42 +16,9 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotated_duration,
-    annotation,
-    controller_of,
-    controlling_job_key,
-    controlling_jobs,
-    finalizers_of,
-    find_condition,
-    group_kind,
-    parse_integer,
-    with_finalizer,
-    without_finalizer,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
-from batchyard.api.views.pods import (
-    FAILED,
-    SUCCEEDED,
-    Resumption,
-    checkpoint_interval,
-    is_interchangeable,
-    is_terminal,
-    is_terminating,
-    kept_work,
-    most_saved_work,
-    phase,
-    resumed_work,
-    running_since,
-    saved_work,
-    saved_work_by_place,
-    saved_work_key,
-    with_resumption,
-    with_saved_work,
-)
+from batchyard.api.views import pods
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.base.memory import CACHED_ARGUMENT_LENGTH_MAX
 from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
@@ -83,12 +50,12 @@ class RunPlan(NamedTuple):
     checkpoint_every: Duration | None = None
 
 
-def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
+def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
     """Return the planned run time, exit code and checkpoint interval of a pod.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
-    objects = [pod, *controlling_jobs(pod, reader.get)]
+    objects = [pod, *meta.controlling_jobs(pod, reader.get)]
     runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
@@ -97,12 +64,14 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPla
         )
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        runtime = UNLIMITED_RUNTIME if controlling_job_key(objects[-1]) else _cluster_runtime(objects, reader, default)
+        runtime = (
+            UNLIMITED_RUNTIME if meta.controlling_job_key(objects[-1]) else _cluster_runtime(objects, reader, default)
+        )
     exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
-    return RunPlan(runtime, exit_code, checkpoint_interval(objects))
+    return RunPlan(runtime, exit_code, pods.checkpoint_interval(objects))
 
 
-def _cluster_runtime(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
+def _cluster_runtime(objects: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
     """Return the run time that the Cluster gives for a pod, its Job or its JobSet, or else the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
     runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in objects])
@@ -111,14 +80,14 @@ def _cluster_runtime(objects: Sequence[Obj], reader: Reader, default: Duration |
     return DEFAULT_RUNTIME if runtime is None else runtime
 
 
-def _namespaced_name(obj: Obj) -> str:
+def _namespaced_name(obj: meta.Obj) -> str:
     metadata = obj["metadata"]
     return f"{metadata.get('namespace') or ''}/{metadata['name']}"
 
 
-def annotated_runtime(obj: Obj) -> Duration | None:
+def annotated_runtime(obj: meta.Obj) -> Duration | None:
     """Return the run time in an object's annotation; None if the annotation is missing or invalid."""
-    return annotated_duration(obj, well_known.RUNTIME)
+    return meta.annotated_duration(obj, well_known.RUNTIME)
 
 
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
@@ -144,10 +113,10 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 # --- annotations ---
 
 
-def _exit_codes(obj: Obj) -> Iterable[int]:
+def _exit_codes(obj: meta.Obj) -> Iterable[int]:
     """Yield the exit code in an object's annotation; nothing if the annotation is missing or invalid."""
-    text = annotation(obj, well_known.EXIT_CODE)
-    code = None if text is None else parse_integer(text)
+    text = meta.annotation(obj, well_known.EXIT_CODE)
+    code = None if text is None else meta.parse_integer(text)
     if code is not None and 0 <= code <= 255:
         yield code
 
@@ -261,108 +230,120 @@ def _is_operator(word: str, containing: str = "") -> bool:
 # topmost Job or JobSet above the pod. On a JobSet it outlives the Jobs. A finalizer keeps the pod until it is recorded.
 
 
-def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
+def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
     """Return a pod to create, with the checkpoint finalizer if it saves work at checkpoints."""
-    owners = list(controlling_jobs(pod, reader.get))
-    if not owners or checkpoint_interval([pod, *owners]) is None:
+    owners = list(meta.controlling_jobs(pod, reader.get))
+    if not owners or pods.checkpoint_interval([pod, *owners]) is None:
         return pod
-    return with_finalizer(pod, well_known.WORK_FINALIZER)
+    return meta.with_finalizer(pod, well_known.WORK_FINALIZER)
 
 
-def is_kept_by_finalizer(pod: Obj) -> bool:
+def is_kept_by_finalizer(pod: meta.Obj) -> bool:
     """Report whether the checkpoint finalizer keeps a deleted pod until its work is recorded."""
-    return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
+    return pods.is_terminating(pod) and well_known.WORK_FINALIZER in meta.finalizers_of(pod)
 
 
-def remove_work_finalizer(pod: Obj) -> list[Write]:
+def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
     """Return the write that removes the checkpoint finalizer of a deleted pod; empty if it has none."""
-    return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
+    return [Update(meta.without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
 
 
-def record_work_at_end(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader) -> list[Write]:
+def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records an ended pod's work on its Job or JobSet; `new_pod` has its final state."""
-    job = _work_owner(pod, reader) if is_terminal(new_pod) else None
+    job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
         return []
-    if phase(new_pod) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
-        return _update_if_changed(job, with_saved_work(job, saved_work_key(pod), 0))  # its Job never recreates it
-    return _record_work(job, saved_work_key(pod), _work_after(pod, new_pod, interval))
+    if pods.phase(new_pod) == pods.SUCCEEDED and (
+        pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET
+    ):
+        return _update_if_changed(
+            job, pods.with_saved_work(job, pods.saved_work_key(pod), 0)
+        )  # its Job never recreates it
+    return _record_work(job, pods.saved_work_key(pod), _work_after(pod, new_pod, interval))
 
 
-def record_work_at_loss(pod: Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
+def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
-    job, started = _work_owner(pod, reader), running_since(pod)
+    job, started = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or started is None:
         return []
-    return _record_work(job, saved_work_key(pod), resumed_work(pod) + kept_work(started, interval, lost_at))
+    return _record_work(
+        job, pods.saved_work_key(pod), pods.resumed_work(pod) + pods.kept_work(started, interval, lost_at)
+    )
 
 
-def resume_from_checkpoint(pod: Obj, new_pod: Obj, interval: Duration, reader: Reader, now: Instant) -> Obj:
+def resume_from_checkpoint(
+    pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader, now: Instant
+) -> meta.Obj:
     """Return the changed pod `new_pod` with the checkpoint from which its containers resume."""
-    if is_terminal(new_pod):
+    if pods.is_terminal(new_pod):
         return new_pod
     work = _work_after(pod, new_pod, interval)
-    resumption = Resumption(saved_work_key(pod), work) if work else None
-    if running_since(new_pod) is not None and running_since(new_pod) != running_since(pod):
+    resumption = pods.Resumption(pods.saved_work_key(pod), work) if work else None
+    if pods.running_since(new_pod) is not None and pods.running_since(new_pod) != pods.running_since(pod):
         resumption = _larger_resumption(pod, resumption, reader)
-    return with_resumption(new_pod, resumption, now)
+    return pods.with_resumption(new_pod, resumption, now)
 
 
-def _work_after(pod: Obj, new_pod: Obj, interval: Duration) -> Duration:
+def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
     """Return a pod's saved work after a change; 0 if its containers have succeeded and restart."""
-    started, earlier_work = running_since(pod), resumed_work(pod)
-    if started is None or running_since(new_pod) == started:
+    started, earlier_work = pods.running_since(pod), pods.resumed_work(pod)
+    if started is None or pods.running_since(new_pod) == started:
         return earlier_work
     container = new_pod["status"]["containerStatuses"][0]
     terminated = container["state"].get("terminated") or container["lastState"]["terminated"]
     if "finishedAt" not in terminated:  # it was lost, and its work recorded then
         return earlier_work
-    if terminated["exitCode"] == 0 and not is_terminal(new_pod):
+    if terminated["exitCode"] == 0 and not pods.is_terminal(new_pod):
         return 0
-    return earlier_work + kept_work(started, interval, parse_time(terminated["finishedAt"]))
+    return earlier_work + pods.kept_work(started, interval, parse_time(terminated["finishedAt"]))
 
 
-def _larger_resumption(pod: Obj, own_resumption: Resumption | None, reader: Reader) -> Resumption | None:
+def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, reader: Reader) -> pods.Resumption | None:
     """Return where starting containers resume: the larger of the pod's own work and the work recorded on its Job."""
-    job, slot = _work_owner(pod, reader), saved_work_key(pod)
+    job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
         return own_resumption
-    recorded = saved_work(job, slot)
+    recorded = pods.saved_work(job, slot)
     if recorded:
-        return Resumption(slot, max(recorded, 0 if own_resumption is None else own_resumption.work))
-    if own_resumption is not None or not is_interchangeable(pod) or not saved_work_by_place(job):
+        return pods.Resumption(slot, max(recorded, 0 if own_resumption is None else own_resumption.work))
+    if own_resumption is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_place(job):
         return own_resumption
     slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
     free_slots = [
         candidate
-        for candidate in saved_work_by_place(job)
+        for candidate in pods.saved_work_by_place(job)
         if candidate not in used_slots and candidate.rpartition("/")[0] == slot_prefix
     ]
-    return most_saved_work(job, free_slots)
+    return pods.most_saved_work(job, free_slots)
 
 
-def _used_slots(pod: Obj, reader: Reader) -> dict[str, None]:
+def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
     """Return the checkpoint slots of the other pods of the pod's Job that have not failed."""
-    owner = controller_of(pod)
+    owner = meta.controller_of(pod)
     objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
-    return {saved_work_key(obj): None for obj in objects if group_kind(obj) == scheme.POD and phase(obj) != FAILED}
+    return {
+        pods.saved_work_key(obj): None
+        for obj in objects
+        if meta.group_kind(obj) == scheme.POD and pods.phase(obj) != pods.FAILED
+    }
 
 
-def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
+def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
     """Return the Job or JobSet that records a pod's work; None if the pod has no Job or it was deleted."""
-    owners = list(controlling_jobs(pod, reader.get))
-    owner = controller_of(pod)
+    owners = list(meta.controlling_jobs(pod, reader.get))
+    owner = meta.controller_of(pod)
     if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
         return None
     return owners[-1]
 
 
-def _record_work(job: Obj, slot: str, work: Duration) -> list[Write]:
+def _record_work(job: meta.Obj, slot: str, work: Duration) -> list[Write]:
     """Return the write that raises the work recorded for a checkpoint slot to `work`; empty if it is not less."""
-    return _update_if_changed(job, with_saved_work(job, slot, work)) if saved_work(job, slot) < work else []
+    return _update_if_changed(job, pods.with_saved_work(job, slot, work)) if pods.saved_work(job, slot) < work else []
 
 
-def _update_if_changed(old_job: Obj, new_job: Obj) -> list[Write]:
+def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
     return [] if new_job is old_job else [Update(new_job)]
 
 
@@ -381,21 +362,21 @@ class BareWorkloads:
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a Workload that has no owner and holds quota."""
         obj = event.obj
-        holds_quota = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
+        holds_quota = "admission" in (obj.get("status") or ()) and meta.controller_of(obj) is None
         return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Release the quota of an evicted bare Workload, or finish an admitted one after its run time."""
         workload = reader.get(key)
-        if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
+        if workload is None or lifecycle.is_finished(workload) or meta.controller_of(workload) is not None:
             return ReconcileResult()
         released = evictions.release_after_eviction(workload, now)
         if released is not workload:
             return ReconcileResult([UpdateStatus(released)])
-        admitted, runtime = find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
+        admitted, runtime = meta.find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
         if admitted is None or admitted["status"] != "True" or runtime is None:
             return ReconcileResult()
         finish_at = parse_time(admitted["lastTransitionTime"]) + runtime
@@ -405,7 +386,7 @@ class BareWorkloads:
         return ReconcileResult([UpdateStatus(finished)])
 
 
-def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
+def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
     """Return the first run time in the Cluster that matches one of the names (`namespace/name`); None if none does."""
     for entry in _runtimes(cluster).get("jobs") or ():
         if _matches(entry["names"], names):
@@ -413,13 +394,13 @@ def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
     return None
 
 
-def default_runtime(cluster: Obj | None) -> Duration | None:
+def default_runtime(cluster: meta.Obj | None) -> Duration | None:
     """Return the Cluster's run time for pods that match no row of its run times; None if it has none."""
     text = _runtimes(cluster).get("default")
     return None if text is None else parse_duration(text)
 
 
-def _runtimes(cluster: Obj | None) -> Mapping[str, Any]:
+def _runtimes(cluster: meta.Obj | None) -> Mapping[str, Any]:
     runtimes: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
     return runtimes
 

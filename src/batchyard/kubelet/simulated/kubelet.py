@@ -31,29 +31,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import POD_START, step_duration
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.kubelet.simulated.durations import (
-    UNLIMITED_RUNTIME,
-    RunPlan,
-    is_kept_by_finalizer,
-    plan_of,
-    record_work_at_end,
-    record_work_at_loss,
-    remove_work_finalizer,
-    resume_from_checkpoint,
-)
-from batchyard.kubelet.simulated.pod_status import (
-    MACHINE_WITHOUT_NODE,
-    NodeMachine,
-    SimulatedRunState,
-    creating_state,
-    exited_state,
-    lost_state,
-    machine_of,
-    pod_status,
-    qos_class,
-    run_of,
-    running_state,
-)
+from batchyard.kubelet.simulated import durations, pod_status
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.pods import PodsByNode
 
@@ -127,14 +105,14 @@ class SimulatedPod(NamedTuple):
     """A simulated pod with its machine, its planned run and its delays."""
 
     pod: Obj
-    machine: NodeMachine
-    plan: RunPlan
+    machine: pod_status.NodeMachine
+    plan: durations.RunPlan
     delays: ContainerDelays
 
 
 def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
     """Return the next event of a live pod on a machine that is on; None if no event is foreseeable."""
-    run = run_of(sim_pod.pod)
+    run = pod_status.run_of(sim_pod.pod)
     pod_events = (
         _arrival_events(sim_pod, now) if run is None else [*_container_events(sim_pod, run), *_end_events(sim_pod, run)]
     )
@@ -145,7 +123,7 @@ def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
 
 def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod after an event."""
-    run = run_of(sim_pod.pod) or SimulatedRunState(creating_state(sim_pod.pod))
+    run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
             runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
@@ -184,21 +162,25 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
 
 
-def _container_events(sim_pod: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
+def _container_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
     """Return the next event that a pod's containers cause: they start, exit, or turn out to be lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
         remaining = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
-        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if sim_pod.plan.runtime < UNLIMITED_RUNTIME else []
+        return (
+            [PodEvent(started_at + remaining, PodEventKind.EXIT)]
+            if sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
+            else []
+        )
     if run.last:
         return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
     return [PodEvent(delay_start + sim_pod.delays.start_delay(sim_pod.pod), PodEventKind.START)]
 
 
-def _end_events(sim_pod: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
+def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
     """Return the events that end a pod from outside; running containers need the stop time, up to the grace period."""
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
     return [
@@ -223,7 +205,7 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
         yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, PodEventKind.EXPIRE
 
 
-def _restart_delay(run: SimulatedRunState) -> Duration:
+def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
     terminated = run.last["terminated"]
     run_time = parse_time(terminated["finishedAt"]) - parse_time(terminated["startedAt"])
@@ -235,18 +217,20 @@ def _restart_delay(run: SimulatedRunState) -> Duration:
 # --- statuses ---
 
 
-def _status(sim_pod: SimulatedPod, phase: str, run: SimulatedRunState, now: Instant) -> dict[str, Any]:
-    return pod_status(sim_pod.pod, phase, run, sim_pod.machine, now)
+def _status(sim_pod: SimulatedPod, phase: str, run: pod_status.SimulatedRunState, now: Instant) -> dict[str, Any]:
+    return pod_status.pod_status(sim_pod.pod, phase, run, sim_pod.machine, now)
 
 
-def _running_status(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    return _status(sim_pod, RUNNING, run._replace(state=running_state(now)), now)
+def _running_status(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, now: Instant) -> Mapping[str, Any]:
+    return _status(sim_pod, RUNNING, run._replace(state=pod_status.running_state(now)), now)
 
 
-def _status_after_exit(sim_pod: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
+def _status_after_exit(
+    sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, at: Instant, now: Instant
+) -> Mapping[str, Any]:
     """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
     code = sim_pod.plan.exit_code
-    terminated = exited_state(code, run.state["running"]["startedAt"], at)
+    terminated = pod_status.exited_state(code, run.state["running"]["startedAt"], at)
     policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
     is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
@@ -271,11 +255,13 @@ def _format_go_duration(duration: Duration) -> str:
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
-def _status_after_loss(sim_pod: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
+def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, now: Instant) -> Mapping[str, Any]:
     """Return a pod's status after its machine was lost and returned without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
-        return _status(sim_pod, FAILED, run._replace(state=lost_state(_LOST_MESSAGE)), now)
-    return _running_status(sim_pod, SimulatedRunState({}, lost_state(_RESTARTED_MESSAGE), run.restarts + 1), now)
+        return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
+    return _running_status(
+        sim_pod, pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTARTED_MESSAGE), run.restarts + 1), now
+    )
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
@@ -286,12 +272,12 @@ def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
         "reason": "NodeShutdown",
         "message": f"Pod was rejected: {NODE_SHUTDOWN_MESSAGE}",
         "startTime": format_time(now),
-        "qosClass": qos_class(sim_pod.pod["spec"]),
+        "qosClass": pod_status.qos_class(sim_pod.pod["spec"]),
     }
 
 
 def _shutdown_status(
-    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent, now: Instant
+    sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
     """Return the status of a pod that a node shutdown ended, with the condition DisruptionTarget."""
     stopped_pod = with_status(sim_pod.pod, _stopped_status(sim_pod, run, pod_event, now))
@@ -300,20 +286,20 @@ def _shutdown_status(
 
 
 def _stopped_status(
-    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent, now: Instant
+    sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
     """Return the status of a failed pod whose containers were stopped, or killed after the grace period."""
     return _status(sim_pod, FAILED, run._replace(state=_final_container_state(sim_pod, run, pod_event)), now)
 
 
 def _final_container_state(
-    sim_pod: SimulatedPod, run: SimulatedRunState, pod_event: PodEvent
+    sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent
 ) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
-        return run.last or lost_state(_LOST_MESSAGE)
+        return run.last or pod_status.lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
     code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
-    return exited_state(code, run.state["running"]["startedAt"], pod_event.at)
+    return pod_status.exited_state(code, run.state["running"]["startedAt"], pod_event.at)
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
@@ -358,7 +344,7 @@ class SimulatedKubelets:
         if node and node == self._local:
             return False
         is_bound_or_ungated = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
-        return is_bound_or_ungated or is_kept_by_finalizer(pod)
+        return is_bound_or_ungated or durations.is_kept_by_finalizer(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the next event of a pod if it is due; otherwise requeue the pod for the event's time."""
@@ -367,12 +353,12 @@ class SimulatedKubelets:
             return ReconcileResult()
         machine = self._find_machine(pod, reader, now)
         if not machine.is_on:
-            return ReconcileResult([*_record_work_before_crash(pod, reader), *remove_work_finalizer(pod)])
-        if is_terminal(pod) and is_kept_by_finalizer(pod):
-            return ReconcileResult(remove_work_finalizer(pod))
+            return ReconcileResult([*_record_work_before_crash(pod, reader), *durations.remove_work_finalizer(pod)])
+        if is_terminal(pod) and durations.is_kept_by_finalizer(pod):
+            return ReconcileResult(durations.remove_work_finalizer(pod))
         if is_terminal(pod):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
-        plan = plan_of(pod, reader, self._runtime)
+        plan = durations.plan_of(pod, reader, self._runtime)
         sim_pod = SimulatedPod(pod, machine, plan, self._delays)
         pod_event = next_pod_event(sim_pod, now)
         if pod_event is None or pod_event.at > now:
@@ -380,17 +366,19 @@ class SimulatedKubelets:
         new_pod: Obj = with_status(pod, status_after(sim_pod, pod_event, now))
         writes: list[Write] = []
         if plan.checkpoint_every is not None:
-            writes += record_work_at_end(pod, new_pod, plan.checkpoint_every, reader)
-            new_pod = resume_from_checkpoint(pod, new_pod, plan.checkpoint_every, reader, now)
+            writes += durations.record_work_at_end(pod, new_pod, plan.checkpoint_every, reader)
+            new_pod = durations.resume_from_checkpoint(pod, new_pod, plan.checkpoint_every, reader, now)
         next_event = None if is_terminal(new_pod) else next_pod_event(sim_pod._replace(pod=new_pod), now)
         events = _problem_events(key, pod_event.event_kind, new_pod)
         return ReconcileResult([*writes, UpdateStatus(new_pod)], events, None if next_event is None else next_event.at)
 
-    def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> NodeMachine:
+    def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> pod_status.NodeMachine:
         if not self._with_nodes:
-            return MACHINE_WITHOUT_NODE
+            return pod_status.MACHINE_WITHOUT_NODE
         name = bound_node(pod)
-        return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
+        return pod_status.machine_of(
+            reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now
+        )
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
@@ -398,8 +386,8 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
-    interval = plan_of(pod, reader).checkpoint_every
-    return [] if interval is None else record_work_at_loss(pod, since(instance), interval, reader)
+    interval = durations.plan_of(pod, reader).checkpoint_every
+    return [] if interval is None else durations.record_work_at_loss(pod, since(instance), interval, reader)
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
@@ -407,7 +395,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
-    if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or is_kept_by_finalizer(pod):
+    if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or durations.is_kept_by_finalizer(pod):
         return True
     new_deletion, old_deletion = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
     return bool(new_deletion != old_deletion)

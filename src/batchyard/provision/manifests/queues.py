@@ -7,21 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import zones_of
-from batchyard.provision.model import (
-    AdmissionCheck,
-    Cohort,
-    FlavorQuotas,
-    Google,
-    Isolation,
-    Part,
-    People,
-    PlatformEngine,
-    PlatformFlavor,
-    PlatformModel,
-    PlatformTeam,
-    PriorityClass,
-    Queue,
-)
+from batchyard.provision import model
 from batchyard.provision.yaml_output import RenderedObject, obj_of
 
 # --- flavors ---
@@ -42,7 +28,7 @@ _DISTINGUISHING_LABELS: Final = (
 _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-def node_labels(flavor: PlatformFlavor, platform: PlatformModel) -> Mapping[str, str]:
+def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Mapping[str, str]:
     """Return the nodeLabels of a flavor: the labels common to its pools, and the labels set on the flavor.
 
     If nodes of other pools match them too and the flavor has one pool, the label of that pool is added.
@@ -63,7 +49,7 @@ def node_labels(flavor: PlatformFlavor, platform: PlatformModel) -> Mapping[str,
     return dict(sorted(selected_labels.items()))
 
 
-def node_taints(flavor: PlatformFlavor, platform: PlatformModel) -> Sequence[Part]:
+def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
     """Return the nodeTaints of a flavor: the taints common to its pools, and the taints set on the flavor."""
     if not flavor.pools:
         return flavor.node_taints
@@ -86,7 +72,7 @@ def _labels(node: Obj) -> Mapping[str, str]:
     return labels
 
 
-def _nodes(platform: PlatformModel) -> Mapping[str, Obj]:
+def _nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
     """Return a template Node for each pool, by pool name."""
     cluster = platform.cluster
     if cluster is None:
@@ -95,7 +81,7 @@ def _nodes(platform: PlatformModel) -> Mapping[str, Obj]:
     return {pool["metadata"]["name"]: node_template(pool, zones_of(pool, cluster)[0], cluster) for pool in pools}
 
 
-def priorities(platform: PlatformModel) -> Sequence[RenderedObject]:
+def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
     pod_classes = [
         RenderedObject(_priority_class(each, platform), f"spec.priorities[{index}]")
@@ -108,7 +94,7 @@ def priorities(platform: PlatformModel) -> Sequence[RenderedObject]:
     return [*pod_classes, *workload_classes]
 
 
-def flavors(platform: PlatformModel) -> Sequence[RenderedObject]:
+def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the Topologies and the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
@@ -128,7 +114,7 @@ def flavors(platform: PlatformModel) -> Sequence[RenderedObject]:
     return [*topologies, *resource_flavors]
 
 
-def checks(platform: PlatformModel) -> Sequence[RenderedObject]:
+def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return each AdmissionCheck, after its ProvisioningRequestConfig if it has one."""
     return [
         RenderedObject(obj, f"spec.admissionChecks[{index}]")
@@ -137,19 +123,19 @@ def checks(platform: PlatformModel) -> Sequence[RenderedObject]:
     ]
 
 
-def cohorts(platform: PlatformModel) -> Sequence[RenderedObject]:
+def cohorts(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the listed Cohorts; a Cohort that queues only reference needs no object."""
     return [
         RenderedObject(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)
     ]
 
 
-def queues(platform: PlatformModel) -> Sequence[RenderedObject]:
+def queues(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
     return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
 
 
-def _priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
+def _priority_class(priority: model.PriorityClass, platform: model.PlatformModel) -> Obj:
     return obj_of(
         scheme.PRIORITY_CLASS,
         platform.name,
@@ -161,16 +147,16 @@ def _priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
     )
 
 
-def _workload_priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
+def _workload_priority_class(priority: model.PriorityClass, platform: model.PlatformModel) -> Obj:
     kind = scheme.WORKLOAD_PRIORITY_CLASS
     return obj_of(kind, platform.name, priority.name, value=priority.value, **_description_field(priority))
 
 
-def _description_field(priority: PriorityClass) -> dict[str, Any]:
+def _description_field(priority: model.PriorityClass) -> dict[str, Any]:
     return {"description": priority.description} if priority.description else {}
 
 
-def _flavor(flavor: PlatformFlavor, platform: PlatformModel) -> Obj:
+def _flavor(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Obj:
     spec: dict[str, Any] = {
         "nodeLabels": dict(node_labels(flavor, platform)),
         "nodeTaints": list(node_taints(flavor, platform)),
@@ -181,7 +167,7 @@ def _flavor(flavor: PlatformFlavor, platform: PlatformModel) -> Obj:
     return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=set_fields)
 
 
-def _check(check: AdmissionCheck, platform: PlatformModel) -> Iterator[Obj]:
+def _check(check: model.AdmissionCheck, platform: model.PlatformModel) -> Iterator[Obj]:
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
@@ -192,7 +178,7 @@ def _check(check: AdmissionCheck, platform: PlatformModel) -> Iterator[Obj]:
     yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
 
 
-def _cohort(cohort: Cohort, platform: PlatformModel) -> Obj:
+def _cohort(cohort: model.Cohort, platform: model.PlatformModel) -> Obj:
     spec: dict[str, Any] = {}
     if cohort.parent:
         spec["parentName"] = cohort.parent
@@ -203,7 +189,7 @@ def _cohort(cohort: Cohort, platform: PlatformModel) -> Obj:
     return obj_of(scheme.COHORT, platform.name, cohort.name, spec=spec)
 
 
-def _queue(queue: Queue, platform: PlatformModel) -> Iterator[Obj]:
+def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
     spec: dict[str, Any] = {"cohortName": queue.cohort} if queue.cohort else {}
     spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
     if queue.admission_checks:
@@ -215,15 +201,15 @@ def _queue(queue: Queue, platform: PlatformModel) -> Iterator[Obj]:
         yield obj_of(scheme.LOCAL_QUEUE, platform.name, local.name, local.namespace, spec=local_queue_spec)
 
 
-def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
+def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
     """Return the resourceGroups of flavors; flavors with the same resources form one group."""
-    groups: dict[frozenset[str], list[FlavorQuotas]] = {}
+    groups: dict[frozenset[str], list[model.FlavorQuotas]] = {}
     for flavor in flavors:
         groups.setdefault(frozenset(flavor.resources), []).append(flavor)
     return [_group(members) for members in groups.values()]
 
 
-def _group(members: Sequence[FlavorQuotas]) -> Mapping[str, Any]:
+def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
     """Return one resource group; all flavors list resources in the order of the first, as Kueue requires."""
     covered = list(members[0].resources)
     entries = [
@@ -291,7 +277,7 @@ _SHARED_READ: Final[Sequence[_RuleRow]] = (
 )
 
 
-def shared_rbac_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
+def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the RBAC objects that all teams' members share; empty if no team has members."""
     subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
     if not subjects:
@@ -308,22 +294,22 @@ def shared_rbac_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
     return [RenderedObject(role, "spec.teams"), RenderedObject(binding, "spec.teams")]
 
 
-def team_objects(team: PlatformTeam, platform: PlatformModel) -> Sequence[RenderedObject]:
+def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the namespace, account, RBAC, limits and NetworkPolicy of a team."""
     return [RenderedObject(_add_team_label(obj, team), team.path) for obj in _unlabelled_objects(team, platform)]
 
 
-def _unlabelled_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+def _unlabelled_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     if team.namespace != _DEFAULT_NAMESPACE:
         yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
     yield _account(team, platform)
     yield from _role_objects(team, platform)
     yield from _limit_objects(team, platform)
-    if team.isolation is Isolation.ISOLATED:
+    if team.isolation is model.Isolation.ISOLATED:
         yield _network_policy(team, platform)
 
 
-def _account(team: PlatformTeam, platform: PlatformModel) -> Obj:
+def _account(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
     """Return the team's ServiceAccount, on GKE with the annotation of its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
@@ -332,13 +318,13 @@ def _account(team: PlatformTeam, platform: PlatformModel) -> Obj:
     return {**account, "metadata": {**account["metadata"], "annotations": annotations}}
 
 
-def google_account(team: PlatformTeam, google: Google) -> str:
+def google_account(team: model.PlatformTeam, google: model.Google) -> str:
     """Return the email address of a team's Google service account."""
     return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
 
 
-def _role_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
-    members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is PlatformEngine.BATCHYARD else ())]
+def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
+    members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
     for name, people, entries in (
         ("members", team.members, members),
         ("admins", team.admins, [*members, *_ADMIN_RULES]),
@@ -351,7 +337,7 @@ def _role_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
             yield obj_of(scheme.ROLE_BINDING, platform.name, role_name, team.namespace, roleRef=ref, subjects=subjects)
 
 
-def _limit_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     entries = (
         (scheme.RESOURCE_QUOTA, team.resource_quota),
         (scheme.LIMIT_RANGE, team.limit_range),
@@ -362,13 +348,13 @@ def _limit_objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]
             yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 
 
-def _network_policy(team: PlatformTeam, platform: PlatformModel) -> Obj:
+def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
     """Return a NetworkPolicy that allows ingress only from pods of the same namespace, as JobSet pods need."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 
 
-def _subjects(*people: People) -> list[Mapping[str, str]]:
+def _subjects(*people: model.People) -> list[Mapping[str, str]]:
     subjects = [
         {"apiGroup": _GROUP, "kind": kind, "name": name}
         for each in people
@@ -386,6 +372,6 @@ def _rules(entries: Sequence[_RuleRow]) -> list[Mapping[str, Any]]:
     return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in entries]
 
 
-def _add_team_label(obj: Obj, team: PlatformTeam) -> Obj:
+def _add_team_label(obj: Obj, team: model.PlatformTeam) -> Obj:
     metadata = obj["metadata"]
     return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}

@@ -16,18 +16,8 @@ from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
 from batchyard.provision.render import MANIFESTS, driver_resources
+from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, demand, run, waiting
-from batchyard.provision.steps.probe_parsers import (
-    NOT_THERE,
-    all_are,
-    diff_is_empty,
-    fails,
-    has_quota,
-    is_not_provided,
-    none_is,
-    prints_nothing,
-    succeeds,
-)
 
 # --- manifests ---
 #
@@ -148,7 +138,7 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
     return PlatformStep(
         "api-server",
         "wait until the API server answers",
-        probes=(Probe(connection.ready_command, succeeds()),),
+        probes=(Probe(connection.ready_command, probe_parsers.succeeds()),),
         patience_seconds=API_PATIENCE,
         carries=True,
         remedy="check that the cluster exists and that this machine can reach its control plane",
@@ -161,7 +151,7 @@ def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep
     return demand(
         "rights",
         f"you have the rights to install {name} in the cluster",
-        Probe(connection.kubectl(*can_i), succeeds()),
+        Probe(connection.kubectl(*can_i), probe_parsers.succeeds()),
         "cluster-admin is required",
     )
 
@@ -172,7 +162,7 @@ def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSte
         f"apply-{part.name}",
         f"apply {part.path}{_count_by_kind(part)}",
         commands=(connection.kubectl("apply", *_SERVER_SIDE, *part.arguments),),
-        probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), diff_is_empty),),
+        probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), probe_parsers.diff_is_empty),),
         retry=_RETRY,
         is_checked=False,
     )
@@ -195,7 +185,7 @@ def install_steps(
         yield waiting(
             "kinds",
             "wait until the API server serves the engine's kinds",
-            [Probe(lookup, all_are("Established", names))],
+            [Probe(lookup, probe_parsers.all_are("Established", names))],
             KINDS_PATIENCE,
         )
     for namespace, name in engine_deployments(platform):
@@ -203,7 +193,7 @@ def install_steps(
         yield waiting(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
-            [Probe(lookup, all_are("Available", (f"{namespace}/{name}",)))],
+            [Probe(lookup, probe_parsers.all_are("Available", (f"{namespace}/{name}",)))],
             ENGINE_PATIENCE,
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
@@ -215,7 +205,7 @@ def runs_batchyard(connection: ClusterConnection) -> Probe:
     """Return a probe that holds if the cluster is not a `batchyard up`, which runs its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
-        fails("the cluster is a `batchyard up`, which runs its own engine"),
+        probe_parsers.fails("the cluster is a `batchyard up`, which runs its own engine"),
     )
 
 
@@ -231,7 +221,7 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
     return waiting(
         "webhooks",
         "wait until the engine's webhooks answer",
-        [Probe(dry, succeeds())],
+        [Probe(dry, probe_parsers.succeeds())],
         ENGINE_PATIENCE,
         remedy,
     )
@@ -252,7 +242,7 @@ def resume_queues_step(
             for names, patch in patches
             if names
         ),
-        probes=(Probe(_get_queues(connection, cluster_queues), none_is(_is_stopped_by_us, "stopped")),),
+        probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_stopped_by_us, "stopped")),),
         retry=_RETRY,
     )
 
@@ -280,7 +270,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
         yield waiting(
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
-            [Probe(_get_queues(connection, names), all_are("Active", names))],
+            [Probe(_get_queues(connection, names), probe_parsers.all_are("Active", names))],
             QUEUES_PATIENCE,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
@@ -290,7 +280,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
         yield waiting(
             "local-queues",
             f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
-            [Probe(lookup, all_are("Active", local_queue_keys))],
+            [Probe(lookup, probe_parsers.all_are("Active", local_queue_keys))],
             QUEUES_PATIENCE,
             "kubectl describe localqueues --all-namespaces",
         )
@@ -306,7 +296,7 @@ def check_job_step(connection: ClusterConnection, namespace: str, local_queue: s
                 connection.kubectl(
                     "create", "--dry-run=server", "--filename=-", sent=json.dumps(_job(namespace, local_queue))
                 ),
-                succeeds(),
+                probe_parsers.succeeds(),
             )
         ],
         120,
@@ -338,8 +328,8 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
-        commands=(replace(connection.kubectl(*arguments), tolerates=NOT_THERE),),
-        probes=(Probe(_get_queues(connection, cluster_queues), none_is(_is_not_drained, "not stopped")),),
+        commands=(replace(connection.kubectl(*arguments), tolerates=probe_parsers.NOT_THERE),),
+        probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_not_drained, "not stopped")),),
         retry=_RETRY,
     )
 
@@ -359,8 +349,8 @@ def empty_namespace_steps(
         yield PlatformStep(
             f"empty-{namespace}",
             f"delete jobs and pods in {namespace}",
-            commands=tuple(replace(delete, tolerates=NOT_THERE) for delete in deletes),
-            probes=tuple(Probe(lookup, prints_nothing("left")) for lookup in lookups),
+            commands=tuple(replace(delete, tolerates=probe_parsers.NOT_THERE) for delete in deletes),
+            probes=tuple(Probe(lookup, probe_parsers.prints_nothing("left")) for lookup in lookups),
             retry=_RETRY,
             patience_seconds=DELETE_PATIENCE,
             remedy=_FINALIZERS,
@@ -373,11 +363,11 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
     return PlatformStep(
         f"delete-{part.name}",
         f"delete {part.path}{_count_by_kind(part)}",
-        commands=(replace(delete, tolerates=NOT_THERE),),
+        commands=(replace(delete, tolerates=probe_parsers.NOT_THERE),),
         probes=(
             Probe(
                 connection.kubectl("get", "--ignore-not-found", "--output=json", *part.arguments),
-                none_is(is_not_provided, "left"),
+                probe_parsers.none_is(probe_parsers.is_not_provided, "left"),
             ),
         ),
         retry=_RETRY,
@@ -390,7 +380,7 @@ def no_other_platforms(connection: ClusterConnection) -> Probe:
     """Return a probe that holds if no queue and no JobSet exists: deleting the engine's kinds deletes their objects."""
     kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     lookup = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
-    return Probe(lookup, prints_nothing("objects of other platforms"))
+    return Probe(lookup, probe_parsers.prints_nothing("objects of other platforms"))
 
 
 def running_workloads(connection: ClusterConnection) -> PlatformStep:
@@ -399,7 +389,7 @@ def running_workloads(connection: ClusterConnection) -> PlatformStep:
     return PlatformStep(
         "what-runs",
         "list running Workloads",
-        probes=(Probe(lookup, none_is(has_quota, "running Workloads")),),
+        probes=(Probe(lookup, probe_parsers.none_is(probe_parsers.has_quota, "running Workloads")),),
         is_optional=True,
     )
 
@@ -413,7 +403,8 @@ def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str
         "wait until the nodes that were created for Jobs are removed",
         probes=(
             Probe(
-                connection.kubectl("get", "nodes", f"--selector={selector}", "--output=name"), prints_nothing("nodes")
+                connection.kubectl("get", "nodes", f"--selector={selector}", "--output=name"),
+                probe_parsers.prints_nothing("nodes"),
             ),
         ),
         patience_seconds=NODES_PATIENCE,

@@ -8,32 +8,9 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 from batchyard.provision.render import ENGINE
-from batchyard.provision.steps import cluster, google
+from batchyard.provision.steps import cluster, google, model, probe_parsers
 from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart, parts
 from batchyard.provision.steps.google import KUBECTL
-from batchyard.provision.steps.model import (
-    CommandOutput,
-    Consent,
-    ConsentDetails,
-    InputFromProbes,
-    Leftover,
-    PlatformStep,
-    Probe,
-    ProbeResult,
-    ResultParser,
-    Retry,
-    StepCommand,
-    run,
-)
-from batchyard.provision.steps.probe_parsers import (
-    NOT_THERE,
-    has_quota,
-    is_gone,
-    items_of,
-    name_of,
-    observe_failure,
-    prints_anything,
-)
 from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 
 # --- pruning ---
@@ -82,24 +59,26 @@ class _Key(NamedTuple):
 
 def report_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
-) -> PlatformStep:
+) -> model.PlatformStep:
     """Return a step that only reports objects that the file no longer defines."""
-    return PlatformStep(NAME, _PURPOSE, probes=_probes(connection, platform, manifest_parts, remedy), is_optional=True)
+    return model.PlatformStep(
+        NAME, _PURPOSE, probes=_probes(connection, platform, manifest_parts, remedy), is_optional=True
+    )
 
 
 def prune_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
-) -> PlatformStep:
+) -> model.PlatformStep:
     """Return a step that reports objects that the file no longer defines, asks for consent, and deletes them."""
-    return PlatformStep(
+    return model.PlatformStep(
         NAME,
         "remove objects that an earlier version of the file defined",
         commands=(_delete(connection, "--wait=false"),),
         probes=_probes(connection, platform, manifest_parts, ""),
-        consent=Consent(
+        consent=model.Consent(
             "The file no longer defines:",
             destroys=True,
-            asking=ConsentDetails(_running(connection), _describe_deletion),
+            asking=model.ConsentDetails(_running(connection), _describe_deletion),
         ),
         sends=_delete_input(manifest_parts),
         is_checked=False,
@@ -109,57 +88,57 @@ def prune_step(
 
 def delete_obsolete_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
-) -> PlatformStep:
+) -> model.PlatformStep:
     """Return a step that deletes these objects during destroy, before the flavors and kinds that they would block."""
-    return PlatformStep(
+    return model.PlatformStep(
         f"delete-{NAME}",
         "delete objects that an earlier version of the file defined",
         commands=(_delete(connection, "--wait"),),
         probes=_probes(connection, platform, manifest_parts, ""),
         sends=_delete_input(manifest_parts),
-        retry=Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
+        retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
         remedy="finalizers need a running controller: check the pods of the engine",
     )
 
 
-def _delete(connection: ClusterConnection, waiting: str) -> StepCommand:
+def _delete(connection: ClusterConnection, waiting: str) -> model.StepCommand:
     command = connection.kubectl("delete", "--ignore-not-found", waiting, "--filename=-", limit_seconds=_DELETE_LIMIT)
-    return command.tolerating(NOT_THERE)
+    return command.tolerating(probe_parsers.NOT_THERE)
 
 
 def _probes(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
-) -> tuple[Probe, ...]:
+) -> tuple[model.Probe, ...]:
     kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
     reading = _obsolete_objects_parser(manifest_parts, remedy)
     return tuple(
-        Probe(connection.kubectl("get", names, "--all-namespaces", selector, "--output=json"), reading)
+        model.Probe(connection.kubectl("get", names, "--all-namespaces", selector, "--output=json"), reading)
         for names in kinds
     )
 
 
-def _running(connection: ClusterConnection) -> StepCommand:
+def _running(connection: ClusterConnection) -> model.StepCommand:
     return connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
-def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> ResultParser:
+def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> model.ResultParser:
     """Return a parser that holds if no such object exists; otherwise the description lists the objects by kind."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
+    def read(answer: model.CommandOutput) -> model.ProbeResult:
         if answer.code:
-            return observe_failure(answer)
+            return probe_parsers.observe_failure(answer)
         obsolete = list(_obsolete_objects(answer, manifest_parts))
-        return ProbeResult(not obsolete, f"{_describe_objects(obsolete)}{remedy}" if obsolete else "")
+        return model.ProbeResult(not obsolete, f"{_describe_objects(obsolete)}{remedy}" if obsolete else "")
 
     return read
 
 
-def _delete_input(manifest_parts: Sequence[ManifestPart]) -> InputFromProbes:
+def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
     """Return a function that computes the List object which kubectl deletes."""
 
-    def send(answers: Sequence[CommandOutput]) -> str:
+    def send(answers: Sequence[model.CommandOutput]) -> str:
         obsolete = [obj for answer in answers for obj in _obsolete_objects(answer, manifest_parts)]
         entries = [
             {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _name_fields(obj["metadata"])}
@@ -174,10 +153,10 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
     return {field: metadata[field] for field in ("name", "namespace") if field in metadata}
 
 
-def _obsolete_objects(answer: CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
+def _obsolete_objects(answer: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
     """Yield objects that the file no longer defines, except objects that are already being deleted."""
     defined = {_key(obj) for part in manifest_parts for obj in part.objects}
-    objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in defined]
+    objects = [obj for obj in probe_parsers.items_of(answer.document() or {"items": []}) if _key(obj) not in defined]
     deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
     for obj in objects:
         metadata = obj["metadata"]
@@ -186,14 +165,14 @@ def _obsolete_objects(answer: CommandOutput, manifest_parts: Sequence[ManifestPa
 
 
 def _key(obj: Mapping[str, Any]) -> _Key:
-    return _Key(obj["kind"], name_of(obj))
+    return _Key(obj["kind"], probe_parsers.name_of(obj))
 
 
 def _describe_objects(objects: Sequence[Obj]) -> str:
     """Describe objects by kind, such as `Namespace team-a with all its objects, ClusterQueue cq-team-a-lp`."""
     by_kind: dict[str, list[str]] = {}
     for obj in objects:
-        by_kind.setdefault(obj["kind"], []).append(name_of(obj))
+        by_kind.setdefault(obj["kind"], []).append(probe_parsers.name_of(obj))
     return ", ".join(_describe_kind(kind, names) for kind, names in by_kind.items())
 
 
@@ -204,19 +183,27 @@ def _describe_kind(kind: str, names: Sequence[str]) -> str:
     return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more_text}"
 
 
-def _describe_deletion(answer: CommandOutput, sent: str) -> str:
+def _describe_deletion(answer: model.CommandOutput, sent: str) -> str:
     """Describe the objects to delete, and the Workloads that run in their namespaces and queues."""
     objects = json.loads(sent)["items"]
     description = f" {_describe_objects(objects)}. This deletes these objects."
     if answer.code:
         return (
-            description if is_gone(answer) else f"{description} The running Workloads are unknown: {answer.main_error}."
+            description
+            if probe_parsers.is_gone(answer)
+            else f"{description} The running Workloads are unknown: {answer.main_error}."
         )
-    running = [obj for obj in items_of(answer.document() or {"items": []}) if has_quota(obj)]
-    ending_workloads = [
-        name_of(obj) for obj in running if obj["metadata"]["namespace"] in _names_of_kind(_NAMESPACE, objects)
+    running = [
+        obj for obj in probe_parsers.items_of(answer.document() or {"items": []}) if probe_parsers.has_quota(obj)
     ]
-    queue_workloads = [name_of(obj) for obj in running if _queue_name(obj) in _names_of_kind("ClusterQueue", objects)]
+    ending_workloads = [
+        probe_parsers.name_of(obj)
+        for obj in running
+        if obj["metadata"]["namespace"] in _names_of_kind(_NAMESPACE, objects)
+    ]
+    queue_workloads = [
+        probe_parsers.name_of(obj) for obj in running if _queue_name(obj) in _names_of_kind("ClusterQueue", objects)
+    ]
     queue_workloads = [name for name in queue_workloads if name not in ending_workloads]
     description += (
         f" These Workloads end: {_shorten_list(ending_workloads)}." if ending_workloads else " No Workload runs there."
@@ -246,7 +233,7 @@ def _shorten_list(names: Sequence[str]) -> str:
 
 def create(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_pruning: bool = False
-) -> list[PlatformStep]:
+) -> list[model.PlatformStep]:
     """Return the steps that create a platform from rendered files (text by path); `connection`: access to its cluster.
 
     Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
@@ -260,7 +247,7 @@ def create(
     steps = [*_cluster_steps(platform, manifest_parts, connection), old, *_final_check(platform, connection)]
     google_settings = platform.google
     if google_settings is None:
-        consent = Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
+        consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
         admin_step = cluster.require_admin_step(connection, platform.name)
         return [KUBECTL.step(), cluster.api_server_step(connection), admin_step, *_confirm_first(steps, consent)]
     return [
@@ -279,7 +266,7 @@ def create(
 
 def _cluster_steps(
     platform: PlatformModel, manifest_parts: Sequence[ManifestPart], connection: ClusterConnection
-) -> Iterator[PlatformStep]:
+) -> Iterator[model.PlatformStep]:
     """Yield the steps on the cluster after it is reachable."""
     flavor = next(
         (resource_flavor for part in manifest_parts if (resource_flavor := part.first_of_kind("ResourceFlavor"))), None
@@ -293,7 +280,7 @@ def _cluster_steps(
     yield from cluster.queues_active_steps(connection, platform.queues)
 
 
-def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iterator[PlatformStep]:
+def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
     """Yield the step that checks whether a Job would be accepted."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
@@ -301,15 +288,15 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
 
 
 def _unless_embedded(
-    platform: PlatformModel, steps: Iterator[PlatformStep], connection: ClusterConnection
-) -> Iterator[PlatformStep]:
+    platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
+) -> Iterator[model.PlatformStep]:
     """Return the engine's steps, skipped on a `batchyard up` cluster, which runs its own engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.runs_batchyard(connection)) for step in steps)
 
 
-def _confirm_first(steps: Sequence[PlatformStep], consent: Consent) -> list[PlatformStep]:
+def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
     """Return the steps, with a question before the first step that writes."""
     first_of_kind = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_of_kind else step for index, step in enumerate(steps)]
@@ -330,7 +317,7 @@ _CLOUD_RESOURCE_KINDS = ("services", "persistentvolumeclaims")
 
 def destroy(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_unprotecting: bool = False
-) -> list[PlatformStep]:
+) -> list[model.PlatformStep]:
     """Return the steps that remove a platform; `connection`: access to its cluster.
 
     `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
@@ -359,13 +346,13 @@ def _google_destroy_steps(
     platform: PlatformModel,
     connection: ClusterConnection,
     manifest_parts: Sequence[ManifestPart],
-    protection: PlatformStep,
-) -> list[PlatformStep]:
+    protection: model.PlatformStep,
+) -> list[model.PlatformStep]:
     """Return the destroy steps on GKE: workloads first, since Terraform does not know their nodes and disks."""
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
-    cluster_exists = Probe(
-        run(
+    cluster_exists = model.Probe(
+        model.run(
             *(
                 "gcloud",
                 "container",
@@ -376,7 +363,7 @@ def _google_destroy_steps(
             ),
             *(f"--filter=name={platform.name}", "--format=value(name)"),
         ),
-        prints_anything("the cluster does not exist"),
+        probe_parsers.prints_anything("the cluster does not exist"),
     )
     lookup_steps = [
         google.credentials(platform, google_settings, connection.kubeconfig, connection.ready_command),
@@ -405,9 +392,9 @@ def _google_destroy_steps(
     ]
 
 
-def _confirmation(question: str) -> PlatformStep:
+def _confirmation(question: str) -> model.PlatformStep:
     """Return a step that only asks for confirmation, before anything is deleted and after each restart."""
-    return PlatformStep("confirm", "ask whether to delete it", consent=Consent(question, destroys=True))
+    return model.PlatformStep("confirm", "ask whether to delete it", consent=model.Consent(question, destroys=True))
 
 
 def _permanent_pools(platform: PlatformModel) -> list[str]:
@@ -446,10 +433,10 @@ def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPar
 _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
 
 
-def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[Leftover]:
+def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[model.Leftover]:
     """Yield each resource that remains after destroy, with the command that removes it."""
     if platform.google is None:
-        yield Leftover(
+        yield model.Leftover(
             "volumes",
             "PersistentVolumes that outlive their claims (reclaim policy Retain), and their disks",
             connection.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED}"),
@@ -459,12 +446,14 @@ def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: st
         yield from _bucket_leftovers(platform, platform.google)
         yield from _compute_leftovers(platform.google)
         yield from _project_leftovers(platform, platform.google)
-    yield Leftover("folder", f"the rendered files, the journal and the logs in {folder}", None, ("rm", "-r", folder))
+    yield model.Leftover(
+        "folder", f"the rendered files, the journal and the logs in {folder}", None, ("rm", "-r", folder)
+    )
 
 
-def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[Leftover]:
+def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[model.Leftover]:
     name = google.state_bucket(platform, made)
-    yield Leftover(
+    yield model.Leftover(
         "state bucket",
         f"gs://{name}: Terraform's state, with old versions; billed as stored",
         _describe_bucket(name),
@@ -472,13 +461,13 @@ def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[Leftove
     )
     if made.build:
         name = f"{made.project}_cloudbuild"
-        yield Leftover(
+        yield model.Leftover(
             "sources of builds",
             f"gs://{name}: sources uploaded to Cloud Build; billed as stored",
             _describe_bucket(name),
             ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
         )
-        yield Leftover(
+        yield model.Leftover(
             "build account",
             "the service account and rights of Cloud Build, if terraform/build was applied; they cost nothing",
             None,
@@ -486,49 +475,49 @@ def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[Leftove
         )
 
 
-def _describe_bucket(name: str) -> StepCommand:
-    return run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
+def _describe_bucket(name: str) -> model.StepCommand:
+    return model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
-def _compute_leftovers(made: Google) -> Iterator[Leftover]:
+def _compute_leftovers(made: Google) -> Iterator[model.Leftover]:
     """Yield the disks and reservations that remain in Compute Engine."""
     project, columns = f"--project={made.project}", "--format=value(name,zone)"
-    yield Leftover(
+    yield model.Leftover(
         "disks",
         "unused disks of volumes (reclaim policy Retain), also from other clusters; billed by size",
-        run("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
+        model.run("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
         ("gcloud", "compute", "disks", "delete", "NAME", "--zone=ZONE", project),
     )
-    yield Leftover(
+    yield model.Leftover(
         "reservations",
         "reservations that Terraform did not create; billed even if they are unused",
-        run("gcloud", "compute", "reservations", "list", project, columns),
+        model.run("gcloud", "compute", "reservations", "list", project, columns),
         ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
     )
     if made.submitted:
-        yield Leftover(
+        yield model.Leftover(
             "future reservations",
             "submitted future reservations; billed for their window, and Google may refuse to delete them",
-            run("gcloud", "compute", "future-reservations", "list", project, columns),
+            model.run("gcloud", "compute", "future-reservations", "list", project, columns),
             ("gcloud", "compute", "future-reservations", "delete", "NAME", "--zone=ZONE", project),
         )
 
 
-def _project_leftovers(platform: PlatformModel, made: Google) -> Iterator[Leftover]:
+def _project_leftovers(platform: PlatformModel, made: Google) -> Iterator[model.Leftover]:
     project, location = f"--project={made.project}", f"--location={platform.region}"
-    yield Leftover(
+    yield model.Leftover(
         "images",
         "image repositories that Terraform did not create or had to keep; billed by size",
-        run("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
+        model.run("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
         ("gcloud", "artifacts", "repositories", "delete", "NAME", location, project),
     )
-    yield Leftover(
+    yield model.Leftover(
         "APIs",
         "the enabled APIs; they cost nothing, and other programs may use them",
         None,
         ("gcloud", "services", "disable", "NAME", project),
     )
-    yield Leftover(
+    yield model.Leftover(
         "logs and metrics",
         "logs and metrics of the cluster until their retention ends",
         None,

@@ -8,27 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.provision.images import ImageRecipe, image_recipes
 from batchyard.provision.model import Google, PlatformModel
+from batchyard.provision.steps import model, probe_parsers
 from batchyard.provision.steps.cluster import ManifestPart
-from batchyard.provision.steps.model import (
-    CommandOutput,
-    Consent,
-    PlatformStep,
-    Probe,
-    ProbeResult,
-    Retry,
-    StepCommand,
-    demand,
-    run,
-)
-from batchyard.provision.steps.probe_parsers import (
-    field_equals,
-    is_version,
-    lists_all,
-    plan_is_empty,
-    prints_anything,
-    prints_nothing,
-    succeeds,
-)
 from batchyard.provision.terraform.files import destroy_targets
 
 # --- tools ---
@@ -45,13 +26,15 @@ class Tool(NamedTuple):
     minimum: tuple[int, ...]
     remedy: str
 
-    def step(self) -> PlatformStep:
+    def step(self) -> model.PlatformStep:
         """Return a step that requires the program in the minimum version."""
         minimum = ".".join(map(str, self.minimum))
-        return demand(
+        return model.demand(
             f"tool-{self.name}",
             f"{self.name} {minimum} or newer is installed",
-            Probe(run(*self.version_command, limit_seconds=60), is_version(self.field, self.minimum)),
+            model.Probe(
+                model.run(*self.version_command, limit_seconds=60), probe_parsers.is_version(self.field, self.minimum)
+            ),
             self.remedy,
         )
 
@@ -80,10 +63,10 @@ GCLOUD: Final = Tool(
     (496,),
     "install the gcloud CLI: https://cloud.google.com/sdk/docs/install",
 )
-AUTH_PLUGIN: Final = demand(
+AUTH_PLUGIN: Final = model.demand(
     "tool-gke-gcloud-auth-plugin",
     "gke-gcloud-auth-plugin is installed, for kubectl's credentials",
-    Probe(run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), succeeds()),
+    model.Probe(model.run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
     "gcloud components install gke-gcloud-auth-plugin, or the package google-cloud-cli-gke-gcloud-auth-plugin",
 )
 
@@ -129,9 +112,9 @@ _TRANSIENT_ERRORS: Final = (
 )
 
 
-def terraform(*arguments: str, limit_seconds: int = 600) -> StepCommand:
+def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
     """Return a terraform command that runs in the platform's Terraform folder."""
-    return run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
+    return model.run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
@@ -139,90 +122,92 @@ def state_bucket(platform: PlatformModel, google: Google) -> str:
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
-def tools() -> list[PlatformStep]:
+def tools() -> list[model.PlatformStep]:
     """Return steps that require the programs which other steps run."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
-def account_steps(project: str) -> list[PlatformStep]:
+def account_steps(project: str) -> list[model.PlatformStep]:
     """Return steps that require an active account, Application Default Credentials and access to the project."""
     return [
-        demand(
+        model.demand(
             "signed-in",
             "gcloud has an active account",
-            Probe(
-                run("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
-                prints_anything("no account is active"),
+            model.Probe(
+                model.run("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
+                probe_parsers.prints_anything("no account is active"),
             ),
             "gcloud auth login",
         ),
-        demand(
+        model.demand(
             "application-credentials",
             "Terraform has Application Default Credentials",
-            Probe(
-                StepCommand(("gcloud", "auth", "application-default", "print-access-token"), is_secret=True),
-                succeeds(),
+            model.Probe(
+                model.StepCommand(("gcloud", "auth", "application-default", "print-access-token"), is_secret=True),
+                probe_parsers.succeeds(),
             ),
             "gcloud auth application-default login",
         ),
-        demand(
+        model.demand(
             "project",
             f"project {project} exists, and your account has access to it",
-            Probe(
-                run("gcloud", "projects", "describe", project, "--format=json"),
-                field_equals("lifecycleState", "ACTIVE", "it is being deleted"),
+            model.Probe(
+                model.run("gcloud", "projects", "describe", project, "--format=json"),
+                probe_parsers.field_equals("lifecycleState", "ACTIVE", "it is being deleted"),
             ),
             f"gcloud projects create {project}, or name another with --project",
         ),
     ]
 
 
-def project_is_ready(project: str) -> list[PlatformStep]:
+def project_is_ready(project: str) -> list[model.PlatformStep]:
     """Return steps that enable the APIs of the later steps, and require a billing account."""
     return [
         _enable_apis_step(project),
-        demand(
+        model.demand(
             "billing",
             "the project has a billing account",
-            Probe(
-                run("gcloud", "billing", "projects", "describe", project, "--format=json"),
-                field_equals("billingEnabled", True, "no billing account is linked"),
+            model.Probe(
+                model.run("gcloud", "billing", "projects", "describe", project, "--format=json"),
+                probe_parsers.field_equals("billingEnabled", True, "no billing account is linked"),
             ),
             f"gcloud billing projects link {project} --billing-account=ACCOUNT (gcloud billing accounts list)",
         ),
     ]
 
 
-def _enable_apis_step(project: str) -> PlatformStep:
-    return PlatformStep(
+def _enable_apis_step(project: str) -> model.PlatformStep:
+    return model.PlatformStep(
         "first-apis",
         "enable the APIs that Terraform itself needs",
-        commands=(run("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
+        commands=(model.run("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
         probes=(
-            Probe(
-                run("gcloud", "services", "list", "--enabled", f"--project={project}", "--format=value(config.name)"),
-                lists_all(FIRST_APIS),
+            model.Probe(
+                model.run(
+                    "gcloud", "services", "list", "--enabled", f"--project={project}", "--format=value(config.name)"
+                ),
+                probe_parsers.lists_all(FIRST_APIS),
             ),
         ),
-        retry=Retry(2, 20, _TRANSIENT_ERRORS),
+        retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         patience_seconds=180,
         carries=True,
         remedy="you need roles/serviceusage.serviceUsageAdmin on the project",
     )
 
 
-def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
+def bucket_steps(platform: PlatformModel, google: Google) -> list[model.PlatformStep]:
     """Return steps that create the bucket of Terraform's state and enable versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
-    describe_command = run("gcloud", "storage", "buckets", "describe", url, "--format=json")
+    describe_command = model.run("gcloud", "storage", "buckets", "describe", url, "--format=json")
     create_command = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
     return [
-        PlatformStep(
+        model.PlatformStep(
             "state-bucket",
             f"create {url} for Terraform's state",
             commands=(
-                run(
+                model.run(
                     *create_command,
                     f"--location={platform.region}",
                     "--uniform-bucket-level-access",
@@ -231,66 +216,77 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
                 ),
             ),
             probes=(
-                Probe(
+                model.Probe(
                     describe_command,
-                    field_equals("uniform_bucket_level_access", True, "it has no uniform bucket-level access"),
+                    probe_parsers.field_equals(
+                        "uniform_bucket_level_access", True, "it has no uniform bucket-level access"
+                    ),
                 ),
             ),
-            consent=Consent(f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."),
-            retry=Retry(2, 20, _TRANSIENT_ERRORS),
+            consent=model.Consent(
+                f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."
+            ),
+            retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
             carries=True,
             remedy="bucket names are global: choose another with spec.google.state.bucket",
         ),
-        PlatformStep(
+        model.PlatformStep(
             "state-versions",
             f"enable versioning of {url} for Terraform's state",
-            commands=(run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
-            probes=(Probe(describe_command, field_equals("versioning_enabled", True, "versioning is disabled")),),
+            commands=(model.run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
+            probes=(
+                model.Probe(
+                    describe_command, probe_parsers.field_equals("versioning_enabled", True, "versioning is disabled")
+                ),
+            ),
         ),
     ]
 
 
-def state_bucket_exists(platform: PlatformModel, google: Google) -> PlatformStep:
+def state_bucket_exists(platform: PlatformModel, google: Google) -> model.PlatformStep:
     """Return a step that requires the state bucket, without which Terraform does not know its resources."""
     name = state_bucket(platform, google)
-    return demand(
+    return model.demand(
         "state-bucket",
         f"the bucket gs://{name} with Terraform's state exists",
-        Probe(run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"), succeeds()),
+        model.Probe(
+            model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"),
+            probe_parsers.succeeds(),
+        ),
         "Terraform finds its resources only with this state: use the file and project that created the platform",
     )
 
 
-def init_step() -> PlatformStep:
+def init_step() -> model.PlatformStep:
     """Return a step that runs `terraform init`."""
-    return PlatformStep(
+    return model.PlatformStep(
         "terraform-init",
         "initialize Terraform: providers and state",
         commands=(terraform("init", *_QUIET_OPTIONS, _LOCK_OPTION),),
-        retry=Retry(2, 20, _TRANSIENT_ERRORS),
+        retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy="this machine needs access to registry.terraform.io, or a mirror of it (terraform providers mirror)",
     )
 
 
-def apply_step() -> PlatformStep:
+def apply_step() -> model.PlatformStep:
     """Return a step that applies Terraform's plan; it is done if the plan is empty."""
-    return PlatformStep(
+    return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
         commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN, limit_seconds=APPLY_LIMIT),),
         probes=(
-            Probe(
+            model.Probe(
                 terraform(
                     "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN}", limit_seconds=1800
                 ),
-                plan_is_empty,
+                probe_parsers.plan_is_empty,
             ),
         ),
-        consent=Consent(
+        consent=model.Consent(
             "Terraform: {seen}. Its resources are billed by the hour; `batchyard platform plan` shows the cost.",
             destroys_where=r"[1-9]\d* to destroy",
         ),
-        retry=Retry(3, 60, _TRANSIENT_ERRORS),
+        retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
         remedy=(
             "fix it and run the same command again: Terraform continues from its state. If the state is still locked "
@@ -299,7 +295,7 @@ def apply_step() -> PlatformStep:
     )
 
 
-def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[PlatformStep]:
+def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[model.PlatformStep]:
     """Yield steps that build or copy the platform's images, and require the project's other images."""
     recipes = image_recipes(platform)
     for recipe in recipes:
@@ -309,19 +305,19 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
     for image in dict.fromkeys(image for part in all_parts for image in part.images() if registry_path in image):
         if image not in built_images:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
-            yield demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
+            yield model.demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
 
 
-def _image_step(recipe: ImageRecipe) -> PlatformStep:
+def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     """Return a step that builds or copies an image with podman or docker, unless the repository has it."""
-    registry = run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
+    registry = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE, *recipe.lines])
-    return PlatformStep(
+    return model.PlatformStep(
         f"image-{recipe.short_name}",
         recipe.summary,
-        commands=(registry, run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
+        commands=(registry, model.run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
         probes=(_has_image(recipe.reference),),
-        retry=Retry(2, 20, _TRANSIENT_ERRORS),
+        retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
             "this machine needs podman or docker, and access to the image's sources; or push the image from "
             "another machine, and run the same command again"
@@ -329,35 +325,37 @@ def _image_step(recipe: ImageRecipe) -> PlatformStep:
     )
 
 
-def _has_image(image: str) -> Probe:
+def _has_image(image: str) -> model.Probe:
     arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
-    return Probe(run(*arguments), prints_anything("no image"))
+    return model.Probe(model.run(*arguments), probe_parsers.prints_anything("no image"))
 
 
-def credentials(platform: PlatformModel, google: Google, kubeconfig: str, ready_command: StepCommand) -> PlatformStep:
+def credentials(
+    platform: PlatformModel, google: Google, kubeconfig: str, ready_command: model.StepCommand
+) -> model.PlatformStep:
     """Return a step that writes the cluster's credentials to a kubeconfig; it is done if the API server accepts them.
 
     The credentials use the DNS endpoint, which also exists for clusters without a public address.
     """
     arguments = ["gcloud", "container", "clusters", "get-credentials", platform.name]
     arguments += [f"--location={platform.region}", f"--project={google.project}", "--dns-endpoint", "--quiet"]
-    return PlatformStep(
+    return model.PlatformStep(
         "credentials",
         f"write the cluster's credentials to {kubeconfig}",
-        commands=(StepCommand(tuple(arguments), environment=(("KUBECONFIG", kubeconfig),)),),
-        probes=(Probe(ready_command, succeeds()),),
+        commands=(model.StepCommand(tuple(arguments), environment=(("KUBECONFIG", kubeconfig),)),),
+        probes=(model.Probe(ready_command, probe_parsers.succeeds()),),
         is_checked=False,
         carries=True,
-        retry=Retry(2, 20, _TRANSIENT_ERRORS),
+        retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy="you need roles/container.clusterViewer to connect, and roles/container.admin to install the platform",
     )
 
 
-def protection(is_unprotecting: bool) -> PlatformStep:
+def protection(is_unprotecting: bool) -> model.PlatformStep:
     """Return a step that requires deletion protection to be off, or with `is_unprotecting` turns it off."""
-    protection_probe = Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
+    protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
-        return demand(
+        return model.demand(
             "unprotected",
             "the cluster is not protected from deletion",
             protection_probe,
@@ -371,40 +369,44 @@ def protection(is_unprotecting: bool) -> PlatformStep:
         "-target=module.cluster",
         "-var=deletion_protection=false",
     )
-    return PlatformStep(
+    return model.PlatformStep(
         "unprotect",
         "turn off the cluster's deletion protection",
         commands=(terraform(*arguments, limit_seconds=1800),),
         probes=(protection_probe,),
-        retry=Retry(3, 60, _TRANSIENT_ERRORS),
+        retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
     )
 
 
-def destroy_step(google: Google) -> PlatformStep:
+def destroy_step(google: Google) -> model.PlatformStep:
     """Return a step that runs `terraform destroy`."""
     targets = destroy_targets(google)
     plan = terraform(
         "plan", "-destroy", *_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800
     )
     kept_prefixes = ("module.registry.", "module.services.") if targets else ()
-    return PlatformStep(
+    return model.PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
         commands=(plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
-        probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state", kept_prefixes)),),
-        retry=Retry(3, 60, (*_TRANSIENT_ERRORS, "resourceInUseByAnotherResource")),
+        probes=(
+            model.Probe(
+                terraform("state", "list"), probe_parsers.prints_nothing("resources left in the state", kept_prefixes)
+            ),
+        ),
+        retry=model.Retry(3, 60, (*_TRANSIENT_ERRORS, "resourceInUseByAnotherResource")),
         remedy="delete the resources it names (often a firewall rule or address of a load balancer), run this again",
     )
 
 
-def nothing_is_protected(answer: CommandOutput) -> ProbeResult:
+def nothing_is_protected(answer: model.CommandOutput) -> model.ProbeResult:
     """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
     document = answer.document()
     if document is None:
-        return ProbeResult(False, answer.main_error)
+        return model.ProbeResult(False, answer.main_error)
     root = (document.get("values") or {}).get("root_module") or {}
     names = [row["address"] for row in _resources(root) if row.get("values", {}).get("deletion_protection")]
-    return ProbeResult(not names, f"protected: {', '.join(names)}" if names else "")
+    return model.ProbeResult(not names, f"protected: {', '.join(names)}" if names else "")
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -2,28 +2,13 @@
 
 from typing import Final
 
-from batchyard.api.meta import (
-    Obj,
-    StatusDraft,
-    find_condition,
-    is_true,
-    with_path,
-)
+from batchyard.api import meta
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
 from batchyard.scheduling.messages import PENDING_EVALUATION
-from batchyard.scheduling.workload.lifecycle import (
-    BLOCKED_ON_PREEMPTION_GATES,
-    DEACTIVATED,
-    EVICTED,
-    PREEMPTED,
-    Eviction,
-    has_quota_reservation,
-    reset_check,
-    unset_quota,
-)
+from batchyard.scheduling.workload import lifecycle
 
-_NO_STATUS: Final[Obj] = {}
+_NO_STATUS: Final[meta.Obj] = {}
 
 REQUEUED: Final = "Requeued"
 DEACTIVATION_TARGET: Final = "DeactivationTarget"
@@ -39,23 +24,23 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 
 
 def evict(
-    workload: Obj,
+    workload: meta.Obj,
     *,
     reason: str,
     message: str,
     now: Instant,
     preempted: str | None = None,
     cause: str = "",
-) -> Obj:
+) -> meta.Obj:
     """Mark a Workload as evicted; `preempted` is the reason of a Preempted condition with the same message."""
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     if preempted is not None:
-        draft.set_condition(PREEMPTED, True, preempted, message, observed=False)
-    _mark_evicted(draft, Eviction(reason, message, cause))
+        draft.set_condition(lifecycle.PREEMPTED, True, preempted, message, observed=False)
+    _mark_evicted(draft, lifecycle.Eviction(reason, message, cause))
     return draft.result()
 
 
-def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
+def hold_back(workload: meta.Obj, until: Instant, *, counts: bool) -> meta.Obj:
     """Delay a Workload's requeue until an instant, unless a later one is set; `counts` increments its requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
@@ -66,56 +51,56 @@ def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
     return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
 
 
-def release_after_eviction(workload: Obj, now: Instant) -> Obj:
+def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Release the quota of an evicted Workload whose pods have stopped.
 
     Requeued becomes True only after a preemption or node failure; other evictions wait for a backoff or change.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
-    if not is_true(workload, EVICTED) or not has_quota_reservation(workload):
+    if not meta.is_true(workload, lifecycle.EVICTED) or not lifecycle.has_quota_reservation(workload):
         return workload
-    draft = StatusDraft(workload, now)
-    evicted = draft.conditions[EVICTED]
+    draft = meta.StatusDraft(workload, now)
+    evicted = draft.conditions[lifecycle.EVICTED]
     reason, message = evicted["reason"], evicted["message"]
     draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
-    unset_quota(draft, PENDING_EVALUATION, message)
+    lifecycle.unset_quota(draft, PENDING_EVALUATION, message)
     return draft.result()
 
 
-def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+def set_requeued(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Set Requeued to True: the Workload may be queued again after an eviction."""
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     draft.set_condition(REQUEUED, True, reason, message)
     return draft.result()
 
 
-def finish_backoff(workload: Obj, now: Instant) -> Obj:
+def finish_backoff(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Requeue a Workload after the backoff of a PodsReady timeout or of an admission check's retry."""
     without_requeue_at = clear_requeue_at(workload)
     return set_requeued(without_requeue_at, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
-def clear_requeue_at(workload: Obj) -> Obj:
+def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
     """Remove the requeue time from a Workload's status; its requeue count is kept."""
     old = workload.get("status") or _NO_STATUS
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
         return workload
     remaining = {name: value for name, value in state.items() if name != "requeueAt"}
-    return with_path(workload, ("status", "requeueState"), remaining or None)
+    return meta.with_path(workload, ("status", "requeueState"), remaining or None)
 
 
-def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Set DeactivationTarget to True, which requests the deactivation of a Workload."""
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
     return draft.result()
 
 
-def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
+def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Request deactivation of a Workload after its maximum execution time, and reset its accumulated time."""
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     draft.set_condition(
         DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
     )
@@ -123,10 +108,10 @@ def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def deactivate(workload: Obj, now: Instant) -> Obj:
+def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Evict a deactivated Workload for the cause in DeactivationTarget, and reset its requeue state."""
-    draft = StatusDraft(workload, now)
-    evicted = draft.is_true(EVICTED)
+    draft = meta.StatusDraft(workload, now)
+    evicted = draft.is_true(lifecycle.EVICTED)
     if evicted and "requeueState" not in draft.status:
         return workload
     eviction = deactivation(workload)
@@ -137,36 +122,38 @@ def deactivate(workload: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def deactivation(workload: Obj) -> Eviction:
+def deactivation(workload: meta.Obj) -> lifecycle.Eviction:
     """Return the Eviction for a deactivated Workload, with the cause from its DeactivationTarget condition, if any."""
-    target = find_condition(workload, DEACTIVATION_TARGET)
+    target = meta.find_condition(workload, DEACTIVATION_TARGET)
     message = "The workload is deactivated"
     if target is None:
-        return Eviction(DEACTIVATED, message)
-    return Eviction(DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
+        return lifecycle.Eviction(lifecycle.DEACTIVATED, message)
+    return lifecycle.Eviction(lifecycle.DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
 
 
-def _mark_evicted(draft: StatusDraft, eviction: Eviction) -> None:
+def _mark_evicted(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:
     reason, message = eviction.condition_reason, eviction.message
-    draft.set_condition(EVICTED, True, reason, message)
-    if draft.is_true(BLOCKED_ON_PREEMPTION_GATES):
-        draft.set_condition(BLOCKED_ON_PREEMPTION_GATES, False, reason, message)
+    draft.set_condition(lifecycle.EVICTED, True, reason, message)
+    if draft.is_true(lifecycle.BLOCKED_ON_PREEMPTION_GATES):
+        draft.set_condition(lifecycle.BLOCKED_ON_PREEMPTION_GATES, False, reason, message)
     draft.drop_fields("clusterName", "nominatedClusterNames", "unhealthyNodes")
     _reset_checks(draft)
     _count_eviction(draft, eviction)
 
 
-def _reset_checks(draft: StatusDraft) -> None:
+def _reset_checks(draft: meta.StatusDraft) -> None:
     """Reset a Workload's admission checks to Pending after an eviction, and close its preemption gates."""
     status = draft.status
     if status.get("admissionChecks"):
-        draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
+        draft.set_field(
+            "admissionChecks", [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
+        )
     if status.get("preemptionGates"):
         closed = {"position": "Closed", "lastTransitionTime": draft.time}
         draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
 
 
-def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
+def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:
     stats = draft.status.get("schedulingStats") or _NO_STATUS
     counts = list(stats.get("evictions") or ())
     for index, old in enumerate(counts):

@@ -25,19 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    StatusDraft,
-    annotation,
-    finalizers_of,
-    find_condition,
-    is_true,
-    with_finalizer,
-    with_path,
-    without_finalizer,
-)
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.instant import SECOND, Instant
@@ -63,7 +51,7 @@ REJECTED: Final = "Rejected"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def checks_of(workload: Obj) -> Sequence[Check]:
+def checks_of(workload: meta.Obj) -> Sequence[Check]:
     """Return the admission checks in a Workload's status."""
     return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
 
@@ -90,7 +78,7 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
-def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
+def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
     """Return the names of a Workload's retried admission checks that its ClusterQueue still knows.
 
     These checks stay while the Workload is pending. Otherwise their retry count would never reach its limit.
@@ -99,13 +87,13 @@ def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
     return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
 
 
-def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
+def with_checks(workload: meta.Obj, required: Sequence[str], now: Instant) -> meta.Obj:
     """Return the Workload with exactly these admission checks, new ones Pending; the same object if unchanged."""
     checks_by_name = {check["name"]: check for check in checks_of(workload)}
     if checks_by_name.keys() == frozenset(required):
         return workload
     checks = [checks_by_name.get(name) or new_check(name, format_time(now)) for name in required]
-    return with_path(workload, ("status", "admissionChecks"), checks or None)
+    return meta.with_path(workload, ("status", "admissionChecks"), checks or None)
 
 
 def new_check(name: str, time: str) -> Check:
@@ -126,7 +114,7 @@ def reset_check(check: Check, time: str) -> Check:
     return reset
 
 
-def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
+def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
     """Return the Workload with an admission check replaced by name; a changed state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
@@ -134,10 +122,10 @@ def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
         return workload
     if check["state"] != old["state"]:
         check = {**check, "lastTransitionTime": format_time(now)}
-    return with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
+    return meta.with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-def in_state(workload: Obj, state: str) -> list[Check]:
+def in_state(workload: meta.Obj, state: str) -> list[Check]:
     """Return the Workload's admission checks in this state, sorted by name."""
     matching = [check for check in checks_of(workload) if check["state"] == state]
     return sorted(matching, key=lambda check: check["name"])
@@ -150,7 +138,7 @@ def describe_checks(checks: Sequence[Check], state: str) -> str:
     return f"{noun} in {state} state: {'; '.join(parts)}"
 
 
-def retry_at(workload: Obj) -> Instant | None:
+def retry_at(workload: meta.Obj) -> Instant | None:
     """Return the latest retry time of a Workload's checks in state Retry; None if there is none."""
     times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
@@ -242,7 +230,7 @@ class Eviction(NamedTuple):
 # --- predicates ---
 
 
-def status(workload: Obj) -> Status:
+def status(workload: meta.Obj) -> Status:
     """Return the state of a Workload, from its conditions."""
     if is_finished(workload):
         return Status.FINISHED
@@ -251,64 +239,64 @@ def status(workload: Obj) -> Status:
     return Status.QUOTA_RESERVED if has_quota_reservation(workload) else Status.PENDING
 
 
-def is_finished(workload: Obj) -> bool:
+def is_finished(workload: meta.Obj) -> bool:
     """Report whether a Workload has finished, successfully or not."""
-    return is_true(workload, FINISHED)
+    return meta.is_true(workload, FINISHED)
 
 
-def is_admitted(workload: Obj) -> bool:
+def is_admitted(workload: meta.Obj) -> bool:
     """Report whether a Workload is admitted."""
-    return is_true(workload, ADMITTED)
+    return meta.is_true(workload, ADMITTED)
 
 
-def is_evicted(workload: Obj) -> bool:
+def is_evicted(workload: meta.Obj) -> bool:
     """Report whether a Workload is evicted and has not received quota since then."""
-    return is_true(workload, EVICTED)
+    return meta.is_true(workload, EVICTED)
 
 
-def has_quota_reservation(workload: Obj) -> bool:
+def has_quota_reservation(workload: meta.Obj) -> bool:
     """Report whether a Workload holds a quota reservation."""
-    return is_true(workload, QUOTA_RESERVED)
+    return meta.is_true(workload, QUOTA_RESERVED)
 
 
-def admission_of(workload: Obj) -> Mapping[str, Any]:
+def admission_of(workload: meta.Obj) -> Mapping[str, Any]:
     """Return `status.admission` of a Workload; empty if it is missing."""
     return (workload.get("status") or {}).get("admission") or {}
 
 
-def cluster_queue_of(workload: Obj) -> str:
+def cluster_queue_of(workload: meta.Obj) -> str:
     """Return the ClusterQueue in a Workload's admission; '' if there is none."""
     return admission_of(workload).get("clusterQueue") or ""
 
 
-def is_active(workload: Obj) -> bool:
+def is_active(workload: meta.Obj) -> bool:
     """Return `spec.active` of a Workload, which defaults to true."""
     return workload["spec"].get("active") is not False
 
 
-def is_on_hold(workload: Obj) -> bool:
+def is_on_hold(workload: meta.Obj) -> bool:
     """Report whether a Workload's job has put it on hold: it released its quota and does not request quota yet."""
-    condition = find_condition(workload, QUOTA_RESERVED)
+    condition = meta.find_condition(workload, QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["reason"] == ON_HOLD
 
 
-def has_admission_gate(workload: Obj) -> bool:
+def has_admission_gate(workload: meta.Obj) -> bool:
     """Report whether an annotation gates the admission of a Workload."""
-    return bool(annotation(workload, well_known.ADMISSION_GATED_BY))
+    return bool(meta.annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
 # --- admission ---
 
 
 def reserve_quota(
-    workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
-) -> Obj:
+    workload: meta.Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
+) -> meta.Obj:
     """Return the Workload with a quota reservation; with `admitted` (no check is outstanding), also Admitted.
 
     If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
     removed, because the admission contains the usage.
     """
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     draft.set_field("admission", admission)
     draft.drop_fields("resourceRequests")
     if checks is not None:
@@ -329,33 +317,33 @@ def reserve_quota(
     return draft.result()
 
 
-def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+def set_pending(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Remove a Workload's quota reservation, if any, and set the reason why it is pending."""
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     unset_quota(draft, reason, message)
     return draft.result()
 
 
-def without_stale_admission(workload: Obj) -> Obj:
+def without_stale_admission(workload: meta.Obj) -> meta.Obj:
     """Remove an admission without quota reservation, which remains if another client reset only the condition.
 
     It would prevent the next admission, because a set admission is immutable.
     """
     if has_quota_reservation(workload) or "admission" not in (workload.get("status") or _NO_STATUS):
         return workload
-    return with_path(workload, ("status", "admission"), None)
+    return meta.with_path(workload, ("status", "admission"), None)
 
 
-def sync_admitted(workload: Obj, now: Instant) -> Obj:
+def sync_admitted(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Set a Workload's Admitted condition from quota, checks and topology; when it ends, add up execution time."""
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     _sync_admitted(draft)
     return draft.result()
 
 
-def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]]) -> Obj:
+def with_resource_requests(workload: meta.Obj, requests: Sequence[Mapping[str, Any]]) -> meta.Obj:
     """Set `status.resourceRequests` of a pending Workload: items `{"name": ..., "resources": {...}}` per pod set."""
     old = workload.get("status") or _NO_STATUS
     if old.get("resourceRequests") == requests:
@@ -363,23 +351,23 @@ def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]])
     return {**workload, "status": {**old, "resourceRequests": requests}}
 
 
-def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Set a Workload's Finished condition to True; a finished Workload is unchanged."""
     if is_finished(workload):
         return workload
-    draft = StatusDraft(workload, now)
+    draft = meta.StatusDraft(workload, now)
     draft.set_condition(FINISHED, True, reason, message)
     return draft.result()
 
 
-def unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
+def unset_quota(draft: meta.StatusDraft, reason: str, message: str) -> None:
     """Remove the quota reservation in a draft of a Workload's status."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
     _sync_admitted(draft)
 
 
-def _sync_admitted(draft: StatusDraft) -> None:
+def _sync_admitted(draft: meta.StatusDraft) -> None:
     old = draft.conditions.get(ADMITTED)
     if old is None and QUOTA_RESERVED not in draft.conditions:
         return  # a new Workload has neither condition
@@ -391,7 +379,7 @@ def _sync_admitted(draft: StatusDraft) -> None:
         draft.set_field("accumulatedPastExecutionTimeSeconds", past_seconds + run_seconds)
 
 
-def _admission_state(draft: StatusDraft) -> tuple[bool, str, str]:
+def _admission_state(draft: meta.StatusDraft) -> tuple[bool, str, str]:
     if not draft.is_true(QUOTA_RESERVED):
         return False, "NoReservation", "The workload has no reservation"
     checks = draft.status.get("admissionChecks")
@@ -423,12 +411,12 @@ _FORMER_OWNER: Final = ("batchyard", "Update", "status")
 _CURRENT_OWNER: Final = ("kueue-admission", "Apply", "status")
 
 
-def has_former_owner(workload: Obj) -> bool:
+def has_former_owner(workload: meta.Obj) -> bool:
     """Report whether `managedFields` says that an earlier release of batchyard owns fields of the status."""
     return any(_owner_identity(entry) == _FORMER_OWNER for entry in workload["metadata"].get("managedFields") or ())
 
 
-def transfer_field_ownership(workload: Obj) -> Sequence[Obj]:
+def transfer_field_ownership(workload: meta.Obj) -> Sequence[meta.Obj]:
     """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`."""
     entries = workload["metadata"].get("managedFields") or ()
     status_entries = [entry for entry in entries if _owner_identity(entry) in {_FORMER_OWNER, _CURRENT_OWNER}]
@@ -477,9 +465,9 @@ class ResourceInUseFinalizer:
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         #: Objects that are being deleted.
-        self._deleting: dict[Key, None] = {}
+        self._deleting: dict[meta.Key, None] = {}
 
-    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the objects that are being deleted, and a changed object that lacks the finalizer."""
         if event.key.kind == _USER_KIND:
             return list(self._deleting)
@@ -487,24 +475,24 @@ class ResourceInUseFinalizer:
             self._deleting.pop(event.key, None)
         elif event.obj["metadata"].get("deletionTimestamp"):
             self._deleting[event.key] = None
-        elif well_known.RESOURCE_IN_USE not in finalizers_of(event.obj):
+        elif well_known.RESOURCE_IN_USE not in meta.finalizers_of(event.obj):
             return [*self._deleting, event.key]
         return list(self._deleting)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+    def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Add the finalizer to an object, or remove it from an unused object that is being deleted."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
         if not obj["metadata"].get("deletionTimestamp"):
-            updated = with_finalizer(obj, well_known.RESOURCE_IN_USE)
+            updated = meta.with_finalizer(obj, well_known.RESOURCE_IN_USE)
         elif self._is_used(key, reader):
             return ReconcileResult()
         else:
-            updated = without_finalizer(obj, well_known.RESOURCE_IN_USE)
+            updated = meta.without_finalizer(obj, well_known.RESOURCE_IN_USE)
         return ReconcileResult() if updated is obj else ReconcileResult([Update(updated)])
 
-    def _is_used(self, key: Key, reader: Reader) -> bool:
+    def _is_used(self, key: meta.Key, reader: Reader) -> bool:
         queues = self._index.snapshot.queues
         if key.kind == scheme.CLUSTER_QUEUE:
             return key.name in queues and bool(queues[key.name].workloads)

@@ -24,14 +24,7 @@ from batchyard.metrics.forks import ANSWERED, FAILED, REJECTED, ForkMetrics
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.flow_control import too_many_requests
 from batchyard.server.http.forked_writes import ChildProcess, ChildResult
-from batchyard.sim.forecasting.calibration import (
-    Calibration,
-    ForecastRecord,
-    StartOutcome,
-    add_forecasts,
-    apply_outcomes,
-    outcome_of,
-)
+from batchyard.sim.forecasting import calibration
 
 # --- fork pool ---
 #
@@ -211,7 +204,7 @@ class CalibrationLoop:
     def check_forecasts(self) -> None:
         """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
         now = self._clock()
-        updated = apply_outcomes(self.calibration, now, self._actual_outcome)
+        updated = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if updated != self.calibration:
             self._store(updated)
         if self._used_at is None or now - self._used_at > CALIBRATION_USE_PERIOD:
@@ -232,15 +225,19 @@ class CalibrationLoop:
         self.check_forecasts()
         self.begin(loop)
 
-    def _actual_outcome(self, sample: ForecastRecord) -> StartOutcome:
+    def _actual_outcome(self, sample: calibration.ForecastRecord) -> calibration.StartOutcome:
         namespace, name = sample.workload.split("/", 1)
-        return outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
+        return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
 
     def _store_forecasts(self, answer: Response) -> None:
         if answer.code == 200:
-            self._store(add_forecasts(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
+            self._store(
+                calibration.add_forecasts(
+                    self.calibration, msgspec.json.decode(answer.body, type=list[calibration.ForecastRecord])
+                )
+            )
 
-    def _store(self, new_calibration: Calibration) -> None:
+    def _store(self, new_calibration: calibration.Calibration) -> None:
         self.calibration = new_calibration
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
@@ -250,15 +247,15 @@ class CalibrationLoop:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
 
-def _read(path: Path) -> Calibration:
+def _read(path: Path) -> calibration.Calibration:
     """Read the calibration from a file; return an empty one if the file is missing or unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+        return msgspec.json.decode(path.read_bytes(), type=calibration.Calibration)
     except FileNotFoundError:
-        return Calibration()
+        return calibration.Calibration()
     except (OSError, msgspec.MsgspecError) as error:
         _LOG.error("%s: cannot read the calibration of forecasts; starting with an empty one: %s", path, error)
-        return Calibration()
+        return calibration.Calibration()
 
 
 ObjectLister: TypeAlias = Callable[[str], Iterable[Obj]]
@@ -272,9 +269,9 @@ class ForecastFunctions(NamedTuple):
     """
 
     #: Forecasts when a Workload starts, given its key, a seed and a calibration.
-    forecast: Callable[[ObjectLister, Instant, Key, int, VisibilityCheck, Calibration], Mapping[str, Any]]
+    forecast: Callable[[ObjectLister, Instant, Key, int, VisibilityCheck, calibration.Calibration], Mapping[str, Any]]
     #: Makes forecasts for calibration.
-    sample: Callable[[ObjectLister, Instant, Calibration], Sequence[ForecastRecord]]
+    sample: Callable[[ObjectLister, Instant, calibration.Calibration], Sequence[calibration.ForecastRecord]]
     #: Returns warnings about the effects of a changed object.
     warn: Callable[[ObjectLister, Instant, Obj, VisibilityCheck], Sequence[str]]
 
@@ -348,7 +345,7 @@ class ForecastEngine:
     def _request_samples(self) -> DeferredResponse:
         return self._fork_pool.ask(("samples", self._clock()), self._sample)
 
-    def _sample(self) -> Sequence[ForecastRecord]:
+    def _sample(self) -> Sequence[calibration.ForecastRecord]:
         return self._functions.sample(self._objects.list, self._clock(), self._calibration_loop.calibration)
 
     def _warn(self, changed_object: Obj, request: ApiRequest) -> Sequence[str]:

@@ -14,31 +14,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
+from batchyard.interfaces import containers
 from batchyard.interfaces.client import WatchEvent
-from batchyard.interfaces.containers import (
-    RUN,
-    SANDBOX,
-    ByteStream,
-    ContainerLog,
-    ContainerRuntime,
-    Containers,
-    LogLine,
-    MeasuredUsage,
-    ProcessSession,
-    SessionClient,
-    SessionEnd,
-    Streams,
-)
 from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, key_of_run, run_of
 from batchyard.server.clocks.wall import monotonic_seconds
+from batchyard.server.local_node import sessions
 from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
-from batchyard.server.local_node.sessions import (
-    SESSIONS_SOCKET,
-    FailedSession,
-    HostConnection,
-    LocalAttachment,
-    LocalCommand,
-)
 from batchyard.server.local_node.usage import LocalUsage
 
 # --- port-forward ---
@@ -58,7 +39,9 @@ class LocalPort(asyncio.Protocol):
     `run` is the folder of a container run in the pod, relative to the node's folder.
     """
 
-    def __init__(self, node: Path, run: Path, network: str, port: int, session_client: SessionClient) -> None:
+    def __init__(
+        self, node: Path, run: Path, network: str, port: int, session_client: containers.SessionClient
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = session_client
         self._port = port
@@ -71,8 +54,8 @@ class LocalPort(asyncio.Protocol):
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._host = HostConnection(
-            node / SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
+        self._host = sessions.HostConnection(
+            node / sessions.SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
         )
         try:
             self._host.ask({"sockets": str(run)}, ())
@@ -147,7 +130,7 @@ class LocalPort(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session after the port has closed the connection."""
-        self._end(SessionEnd())
+        self._end(containers.SessionEnd())
 
     # --- establishing the connection ---
 
@@ -191,9 +174,13 @@ class LocalPort(asyncio.Protocol):
         )
 
     def _fail(self, reason: str) -> None:
-        self._end(SessionEnd(failure=f'failed to execute portforward in network namespace "{self._network}": {reason}'))
+        self._end(
+            containers.SessionEnd(
+                failure=f'failed to execute portforward in network namespace "{self._network}": {reason}'
+            )
+        )
 
-    def _end(self, ending: SessionEnd) -> None:
+    def _end(self, ending: containers.SessionEnd) -> None:
         if not self._is_closed:
             self.close()
             self._talker.ended(ending)
@@ -222,7 +209,11 @@ class LocalContainers:
     """Access to the containers of the local node's pods: open logs, sessions, forwarded ports and usage."""
 
     def __init__(
-        self, machine: ContainerRuntime, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
+        self,
+        machine: containers.ContainerRuntime,
+        folders: RunFolders,
+        loop: asyncio.AbstractEventLoop,
+        times: NodeTimes,
     ) -> None:
         self._machine = machine
         self._folders = folders
@@ -232,23 +223,23 @@ class LocalContainers:
         self._open: dict[LocalLog, None] = {}
         self._is_ending = False
 
-    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+    def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
         """Return the log of the container's current or last run; with `previous`, that of the run before."""
         uid = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
         run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
-        key = Key(RUN, uid, name)
+        key = Key(containers.RUN, uid, name)
         log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open, self._times)
         if self._is_ending:
             log.close()
         return log
 
-    def usage(self, pod: Obj) -> MeasuredUsage | None:
+    def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
         """Return the measured usage of each container of a pod; None before it is known."""
         return self._usage.pod_usage(pod["metadata"]["uid"])
 
-    def node_usage(self, node: str) -> MeasuredUsage | None:
+    def node_usage(self, node: str) -> containers.MeasuredUsage | None:
         """Return the measured usage of this machine; None before it is known."""
         return self._usage.machine_usage()
 
@@ -257,30 +248,41 @@ class LocalContainers:
         return ""
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
-    ) -> ProcessSession:
+        self,
+        pod: Obj,
+        container: str,
+        command: Sequence[str],
+        streams: containers.Streams,
+        session_client: containers.SessionClient,
+    ) -> containers.ProcessSession:
         """Start a command in a running container, and return the session with it."""
         run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, session_client, _container_not_found_message(container))
-        return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, session_client)
+            return sessions.FailedSession(self._loop, session_client, _container_not_found_message(container))
+        return sessions.LocalCommand(
+            self._folders.node, self._folders.path(key_of_run(run)), command, streams, session_client
+        )
 
-    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
+    def attach(
+        self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
+    ) -> containers.ProcessSession:
         """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
         run = self._running_run(pod, container)
         if run is None:
-            return FailedSession(self._loop, session_client, _container_not_found_message(container))
+            return sessions.FailedSession(self._loop, session_client, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return LocalAttachment(folder, streams, session_client, has_input=has_input, is_stdin_once=is_stdin_once)
+        return sessions.LocalAttachment(
+            folder, streams, session_client, has_input=has_input, is_stdin_once=is_stdin_once
+        )
 
-    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
-        key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
+        key = key_of_run(runs[0]) if runs else Key(containers.RUN, uid, containers.SANDBOX)
         network = "host" if pod["spec"].get("hostNetwork") else uid
         return LocalPort(self._folders.node, self._folders.path(key), network, port, session_client)
 
@@ -331,7 +333,7 @@ class LocalLog:
         if lines <= _LAST_LINES_MAX:
             self._reader.skip_to_last(lines)
 
-    def read(self) -> Sequence[LogLine]:
+    def read(self) -> Sequence[containers.LogLine]:
         """Return the new lines of the log; none while reading pauses for other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
@@ -387,7 +389,7 @@ class _RotatedLogReader:
         self._partial_lines: list[_LogLine] = []
         self._incomplete_line = b""
 
-    def read(self) -> Sequence[LogLine]:
+    def read(self) -> Sequence[containers.LogLine]:
         """Read the next piece of the log, and return its complete lines."""
         *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
         return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
@@ -418,7 +420,7 @@ class _RotatedLogReader:
             if byte_count >= _LAST_BYTES_MAX:
                 return
 
-    def read_incomplete_line(self) -> Sequence[LogLine]:
+    def read_incomplete_line(self) -> Sequence[containers.LogLine]:
         """Return the last line of an ended log if it is incomplete, else nothing."""
         partial_lines, self._partial_lines = self._partial_lines, []
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
@@ -497,7 +499,7 @@ class _RotatedLogReader:
     def _rotated_file(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _complete_line(self, raw_line: bytes) -> LogLine | None:
+    def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:
         """Combine a raw line with the partial lines before it; return None if it is partial or malformed."""
         line = _parse_log_line(raw_line)
         if line is None:
@@ -517,8 +519,10 @@ class _LogLine(NamedTuple):
     text: str
 
 
-def _join_partial_lines(partial_lines: Sequence[_LogLine], *, is_complete: bool) -> LogLine:
-    return LogLine(parse_time(partial_lines[0].time), "".join(line.text for line in partial_lines), is_complete)
+def _join_partial_lines(partial_lines: Sequence[_LogLine], *, is_complete: bool) -> containers.LogLine:
+    return containers.LogLine(
+        parse_time(partial_lines[0].time), "".join(line.text for line in partial_lines), is_complete
+    )
 
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
@@ -541,20 +545,20 @@ def _container_not_found_message(container: str) -> str:
 class BothContainers:
     """Access to the containers of simulated pods and of the local node's pods, chosen by the pod's node."""
 
-    def __init__(self, simulated: Containers, local: Containers, node: str) -> None:
+    def __init__(self, simulated: containers.Containers, local: containers.Containers, node: str) -> None:
         self._simulated = simulated
         self._local = local
         self._node = node
 
-    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+    def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
         """Return the log of the container's current or last run; with `previous`, that of the run before."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
-    def usage(self, pod: Obj) -> MeasuredUsage | None:
+    def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
         """Return the measured usage of each container of a running pod, by name; None before it is known."""
         return self._containers_of(pod).usage(pod)
 
-    def node_usage(self, node: str) -> MeasuredUsage | None:
+    def node_usage(self, node: str) -> containers.MeasuredUsage | None:
         """Return the usage of a node; None if it is the sum of its pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
@@ -563,18 +567,25 @@ class BothContainers:
         return self._containers_of(pod).why_no_process(pod)
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
-    ) -> ProcessSession:
+        self,
+        pod: Obj,
+        container: str,
+        command: Sequence[str],
+        streams: containers.Streams,
+        session_client: containers.SessionClient,
+    ) -> containers.ProcessSession:
         """Start a command in a running container, and return the session with it."""
         return self._containers_of(pod).execute(pod, container, command, streams, session_client)
 
-    def attach(self, pod: Obj, container: str, streams: Streams, session_client: SessionClient) -> ProcessSession:
+    def attach(
+        self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
+    ) -> containers.ProcessSession:
         """Attach to the main process of a container, and return the session with it."""
         return self._containers_of(pod).attach(pod, container, streams, session_client)
 
-    def connect(self, pod: Obj, port: int, session_client: SessionClient) -> ByteStream:
+    def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
         return self._containers_of(pod).connect(pod, port, session_client)
 
-    def _containers_of(self, pod: Obj) -> Containers:
+    def _containers_of(self, pod: Obj) -> containers.Containers:
         return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

@@ -23,18 +23,10 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.interfaces.containers import SANDBOX
+from batchyard.kubelet.local import volumes
 from batchyard.kubelet.local.errors import CONFIG_ERROR, ContainerError, VolumeError, quote_like_go
 from batchyard.kubelet.local.names import hosts_file
 from batchyard.kubelet.local.runs import EXITED
-from batchyard.kubelet.local.volumes import (
-    EmptyDirPlan,
-    HostPathPlan,
-    Mount,
-    VolumeFile,
-    VolumeFiles,
-    VolumePlan,
-    is_within_any,
-)
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.network import PodAddresses
@@ -62,18 +54,18 @@ _FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
 
 
-def make_volume(folder: Path, name: str, plan: VolumePlan, now: Instant) -> bool:
+def make_volume(folder: Path, name: str, plan: volumes.VolumePlan, now: Instant) -> bool:
     """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
 
     For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
     """
     try:
         match plan:
-            case VolumeFiles():
+            case volumes.VolumeFiles():
                 return write_files(folder, plan, now)
-            case EmptyDirPlan():
+            case volumes.EmptyDirPlan():
                 _make_folders(folder, folder, plan.mode)
-            case HostPathPlan():
+            case volumes.HostPathPlan():
                 _check_host_path(name, plan)
     except OSError as error:
         raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
@@ -83,7 +75,7 @@ def make_volume(folder: Path, name: str, plan: VolumePlan, now: Instant) -> bool
 # --- files of volumes ---
 
 
-def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
+def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
     """Atomically replace the files of a volume by the planned files. Return whether they have changed."""
     is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
@@ -118,7 +110,7 @@ def _read_contents(current: Path) -> dict[str, bytes]:
     return {str(path.relative_to(current)): path.read_bytes() for path in sorted(current.rglob("*")) if path.is_file()}
 
 
-def _write_new_folder(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
+def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
     """Write the files of a volume to a new folder, which is not linked yet; return its path."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{stamp}.", dir=folder))
@@ -135,18 +127,18 @@ def _write_new_folder(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
     return new
 
 
-def _link_names(folder: Path, files: Mapping[str, VolumeFile]) -> None:
+def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
     """Create the missing links for the top-level names of a volume's files."""
     for name in _top_level_names(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA_LINK}/{name}")
 
 
-def _top_level_names(files: Mapping[str, VolumeFile]) -> list[str]:
+def _top_level_names(files: Mapping[str, volumes.VolumeFile]) -> list[str]:
     return list(dict.fromkeys(path.split("/")[0] for path in files))
 
 
-def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
+def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
     """Remove obsolete links, old folders, and leftovers of interrupted updates from a volume."""
     current_names = {DATA_LINK, str((folder / DATA_LINK).readlink()), *_top_level_names(files)}
     for path in sorted(folder.iterdir()):
@@ -173,7 +165,7 @@ def _make_folders(volume: Path, target: Path, mode: int) -> None:
         missing_folder.chmod(mode)
 
 
-def _check_host_path(name: str, plan: HostPathPlan) -> None:
+def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
     """Check the location and type of a hostPath, and create it if its type allows that. Raises VolumeError."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
@@ -188,9 +180,9 @@ def _check_host_path(name: str, plan: HostPathPlan) -> None:
         raise VolumeError(name, f"hostPath type check failed: {path} is not a {required_type}")
 
 
-def _is_allowed(real_path: str, plan: HostPathPlan) -> bool:
+def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     """Report whether pods may use a host path, which must not contain symbolic links."""
-    return is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
+    return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
@@ -213,22 +205,22 @@ def _type_fault(path: Path, kind: str) -> str:
 # --- mount sources ---
 
 
-def mount_source(pod_folder: Path, mount: Mount, plan: VolumePlan) -> str:
+def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePlan) -> str:
     """Return the source path of a mount for the spec of a run, and create a missing folder.
 
     Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders
     by symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
     (batchyard.shim.launch).
     """
-    if isinstance(plan, EmptyDirPlan) and plan.is_memory:
+    if isinstance(plan, volumes.EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
-    if isinstance(plan, HostPathPlan) and not _is_allowed(str(volume), plan):
+    if isinstance(plan, volumes.HostPathPlan) and not _is_allowed(str(volume), plan):
         raise ContainerError(CONFIG_ERROR, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
-        return str(volume) if isinstance(plan, HostPathPlan) else mount.source
+        return str(volume) if isinstance(plan, volumes.HostPathPlan) else mount.source
     target = Path(os.path.realpath(volume / mount.sub_path))
-    if not is_within_any(str(target), [str(volume)]):
+    if not volumes.is_within_any(str(target), [str(volume)]):
         raise _sub_path_error("prepare subPath", mount)
     try:
         volume_fd = nesting.open_path(volume.anchor, str(volume))
@@ -242,12 +234,12 @@ def mount_source(pod_folder: Path, mount: Mount, plan: VolumePlan) -> str:
             os.close(volume_fd)
     except OSError as error:
         raise _sub_path_error("create subPath directory", mount) from error
-    if isinstance(plan, VolumeFiles):
+    if isinstance(plan, volumes.VolumeFiles):
         return mount.source  # only the platform writes there, and the link follows later updates
-    return str(target if isinstance(plan, HostPathPlan) else Path(mount.folder) / target.relative_to(volume))
+    return str(target if isinstance(plan, volumes.HostPathPlan) else Path(mount.folder) / target.relative_to(volume))
 
 
-def _sub_path_error(action: str, mount: Mount) -> ContainerError:
+def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
     """Return an error about a subPath, without details that could disclose information about the machine."""
     description = f"for volumeMount {quote_like_go(mount.volume)} of container {quote_like_go(mount.container)}"
     return ContainerError(CONFIG_ERROR, f"failed to {action} {description}")

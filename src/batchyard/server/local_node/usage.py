@@ -13,12 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.interfaces.containers import (
-    RUN,
-    SANDBOX,
-    ContainerRuntime,
-    MeasuredUsage,
-)
+from batchyard.interfaces import containers
 from batchyard.kubelet.local.runs import RUNNING, ObservedRun, run_of
 from batchyard.shim import stop
 
@@ -118,7 +113,7 @@ class LocalUsage:
     """The usage of the local node's containers and of the machine: the last two readings of each."""
 
     def __init__(
-        self, machine: ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
+        self, machine: containers.ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
     ) -> None:
         self._machine = machine
         self._clock = clock
@@ -129,24 +124,24 @@ class LocalUsage:
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
-    def pod_usage(self, uid: str) -> MeasuredUsage | None:
+    def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
         """Return the usage of each running container of a pod; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
         rates = {run.container: _rate(self._last_readings(run)) for run in runs}
         if not rates or any(rate is None for rate in rates.values()):
             return None
         known_rates = {name: rate for name, rate in rates.items() if rate is not None}
-        return MeasuredUsage(
+        return containers.MeasuredUsage(
             {name: rate.usage for name, rate in known_rates.items()}, min(rate.window for rate in known_rates.values())
         )
 
-    def machine_usage(self) -> MeasuredUsage | None:
+    def machine_usage(self) -> containers.MeasuredUsage | None:
         """Return the usage of the machine, under the name ''; None before it is known."""
         old, new = self._node
         if new.at - old.at < _MINIMUM_INTERVAL:
             self._node = (old, read_machine_usage(self._clock()))
         rate = _rate(self._node)
-        return None if rate is None else MeasuredUsage({"": rate.usage}, rate.window)
+        return None if rate is None else containers.MeasuredUsage({"": rate.usage}, rate.window)
 
     def close(self) -> None:
         """Stop the periodic readings."""
@@ -169,7 +164,7 @@ class LocalUsage:
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the pid of a run's shim, and the run's cgroups, as arguments for `read_container_usage`."""
         key = key_of(run.obj)
-        sandbox: Obj | None = self._machine.run(Key(RUN, key.namespace, SANDBOX))
+        sandbox: Obj | None = self._machine.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
         sandbox_cgroups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
         cgroup_paths = {name: f"{path}/{run.container}-{run.attempt}" for name, path in sandbox_cgroups.items()}
         return run.status["keeper"], cgroup_paths

@@ -11,14 +11,8 @@ from typing import Final, Self
 import msgspec
 from aiohttp import web
 
+from batchyard.apiserver import dashboard
 from batchyard.apiserver.auth.security import unauthorized_error
-from batchyard.apiserver.dashboard import (
-    DASHBOARD_FILES_PATH,
-    DASHBOARD_MODELS_PATH,
-    ModelHandler,
-    ModelStream,
-    StaticFileHandler,
-)
 from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
@@ -37,13 +31,13 @@ class StreamHub:
     """The open streams of dashboard models, which are notified of changes."""
 
     def __init__(self) -> None:
-        self._streams: dict[ModelStream, None] = {}
+        self._streams: dict[dashboard.ModelStream, None] = {}
 
-    def join(self, model_stream: ModelStream) -> None:
+    def join(self, model_stream: dashboard.ModelStream) -> None:
         """Add a stream, which is then notified of all changes."""
         self._streams[model_stream] = None
 
-    def leave(self, model_stream: ModelStream) -> None:
+    def leave(self, model_stream: dashboard.ModelStream) -> None:
         """Remove a stream, which is then no longer notified."""
         self._streams.pop(model_stream, None)
 
@@ -62,18 +56,18 @@ class OperatorPage:
     """The HTTP handlers of the dashboard. `models` returns None until the operator leads."""
 
     def __init__(
-        self, token_reviewer: TokenReviewer, models: Callable[[], tuple[ModelHandler, StreamHub] | None]
+        self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
     ) -> None:
         self._token_reviewer = token_reviewer
         self._models = models
-        self._files = StaticFileHandler(read_asset, HEADERS)
+        self._files = dashboard.StaticFileHandler(read_asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the HTTP routes of the dashboard."""
         return [
-            web.get(DASHBOARD_FILES_PATH, self._serve_file),
-            web.get(f"{DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
-            web.get(f"{DASHBOARD_MODELS_PATH}{{view}}", self._serve_model),
+            web.get(dashboard.DASHBOARD_FILES_PATH, self._serve_file),
+            web.get(f"{dashboard.DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
+            web.get(f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", self._serve_model),
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
@@ -100,7 +94,7 @@ class OperatorPage:
         if not api_request.flag("watch"):
             return _web_response(answer)
         stream = models.answer(api_request)
-        assert isinstance(stream, ModelStream), "a watch returns a stream"
+        assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
         hub.join(stream)
         try:
             return await self._follow(request, stream, token)
@@ -108,7 +102,7 @@ class OperatorPage:
             hub.leave(stream)
             stream.end()
 
-    async def _compute_model(self, models: ModelHandler, api_request: ApiRequest) -> Response:
+    async def _compute_model(self, models: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
         """Compute a model's response, repeatedly until all permissions that it depends on are known."""
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
@@ -123,7 +117,7 @@ class OperatorPage:
         assert isinstance(answer, Response), "a request without watch returns a plain response"
         return answer
 
-    async def _follow(self, request: web.Request, stream: ModelStream, token: str) -> web.StreamResponse:
+    async def _follow(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
         """Stream the changes of a model to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)

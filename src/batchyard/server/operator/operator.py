@@ -37,14 +37,8 @@ from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.logging.logs import CycleLog, DecisionLog, discard_decision
 from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
+from batchyard.server.operator import coexistence
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.coexistence import (
-    CHECK_INTERVAL,
-    WebhookService,
-    conflicting_write,
-    startup_conflict,
-    watch_for_conflict,
-)
 from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
@@ -212,7 +206,7 @@ class OperatorProcess:
     def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
         """Stop the operator if a change shows that another controller writes the same objects."""
         for event in events:
-            if reason := conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
+            if reason := coexistence.conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(reason))
 
@@ -249,7 +243,7 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
         async with operator_endpoints(operator, (config.address, config.port), report), webhook_server:
             report(f"batchyard: operator at {access.url}")
             async with _without_conflicts(
-                operator, config, WebhookService(access.namespace, config.webhooks.service), end
+                operator, config, coexistence.WebhookService(access.namespace, config.webhooks.service), end
             ):
                 if not end.is_set():
                     await run_unless_ended(end, operator.start())
@@ -261,7 +255,7 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
 
 @contextlib.asynccontextmanager
 async def _without_conflicts(
-    operator: OperatorProcess, config: OperatorConfig, own_service: WebhookService, end: asyncio.Event
+    operator: OperatorProcess, config: OperatorConfig, own_service: coexistence.WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
     """Wait until no other controller decides about the same objects; end the operator if one appears later.
 
@@ -273,7 +267,9 @@ async def _without_conflicts(
         return
     groups, reported = config.settings.controllers, ""
     while not end.is_set() and (
-        reason := await run_unless_ended(end, startup_conflict(operator.http_transport, groups, own_service))
+        reason := await run_unless_ended(
+            end, coexistence.startup_conflict(operator.http_transport, groups, own_service)
+        )
     ):
         if not config.webhooks.port:
             raise OperatorError(reason)
@@ -281,8 +277,8 @@ async def _without_conflicts(
             operator.report(f"batchyard: {reason}. Only the webhooks are served until this is resolved")
         reported = reason
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(end.wait(), CHECK_INTERVAL / SECOND)
-    conflict_task = asyncio.create_task(watch_for_conflict(operator.http_transport, groups, own_service))
+            await asyncio.wait_for(end.wait(), coexistence.CHECK_INTERVAL / SECOND)
+    conflict_task = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
     conflict_task.add_done_callback(
         lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result()))
     )

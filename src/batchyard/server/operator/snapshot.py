@@ -14,16 +14,7 @@ from urllib.parse import quote
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.client.transport import (
-    HttpAnswer,
-    HttpRequest,
-    decode_object,
-    failure_reason,
-    kind_path,
-    list_of_answer,
-    revision_of,
-    to_storage_version,
-)
+from batchyard.client import transport
 from batchyard.server.clocks.wall import sleep_for
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
@@ -45,7 +36,7 @@ class SnapshotError(Exception):
 class RequestSender(Protocol):
     """Sends requests to an API server."""
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: transport.HttpRequest) -> transport.HttpAnswer:
         """Send a request and return the response."""
 
 
@@ -82,7 +73,7 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
     """List all objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
     answer = await _request_status_document(sender)
-    status_document = decode_object(answer.body) if answer.code == 200 else {}
+    status_document = transport.decode_object(answer.body) if answer.code == 200 else {}
     result = SnapshotResult(
         at=int(status_document.get("instant") or answer.server_time), configuration=status_document.get("configuration")
     )
@@ -91,20 +82,20 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
     return result
 
 
-async def _request_status_document(sender: RequestSender) -> HttpAnswer:
+async def _request_status_document(sender: RequestSender) -> transport.HttpAnswer:
     """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
-    request = HttpRequest("GET", REPORT)
+    request = transport.HttpRequest("GET", REPORT)
     answer = await sender.ask(request)
     if not answer.code:
-        raise SnapshotError(failure_reason(answer))
+        raise SnapshotError(transport.failure_reason(answer))
     return answer if answer.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
     """List all objects of a kind, in the newest version that the server serves and can convert to."""
-    unconverted: HttpAnswer | None = None
+    unconverted: transport.HttpAnswer | None = None
     for version in reversed(info.versions):
-        path, exact_query = kind_path(info, version), ""
+        path, exact_query = transport.kind_path(info, version), ""
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         answer = await _fetch_page(sender, path, exact_query)
@@ -116,40 +107,40 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
             return
         if answer.code == _FORBIDDEN:
             result.forbidden.append(info.constant)
-            result.refusal = result.refusal or failure_reason(answer)
+            result.refusal = result.refusal or transport.failure_reason(answer)
             return
         if _is_unconverted(answer):
             unconverted = answer
         elif answer.code != _NOT_FOUND:
-            raise SnapshotError(failure_reason(answer))
+            raise SnapshotError(transport.failure_reason(answer))
     if unconverted is not None:
-        raise SnapshotError(failure_reason(unconverted))
+        raise SnapshotError(transport.failure_reason(unconverted))
     result.unserved.append(info.constant)
 
 
 async def _take_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
-    answer: HttpAnswer,
+    answer: transport.HttpAnswer,
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
     """Pass all pages to `on_page`, given the first one. If the continue token expires, use the one in the error."""
     info, version = kind_and_version
-    path = kind_path(info, version)
+    path = transport.kind_path(info, version)
     while True:
-        page = list_of_answer(answer)
+        page = transport.list_of_answer(answer)
         if page is None:
-            raise SnapshotError(failure_reason(answer))
-        result.revision = result.revision or revision_of(page)
+            raise SnapshotError(transport.failure_reason(answer))
+        result.revision = result.revision or transport.revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
-        on_page(info.constant, [to_storage_version(info, version, item) for item in items])
+        on_page(info.constant, [transport.to_storage_version(info, version, item) for item in items])
         token = _continue_token(page)
         if not token:
             return
         answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if answer.code == _GONE and (token := _continue_token(decode_object(answer.body))):
+        if answer.code == _GONE and (token := _continue_token(transport.decode_object(answer.body))):
             result.loose.append(info.constant)
             answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
@@ -158,14 +149,14 @@ def _continue_token(page: Mapping[str, Any]) -> str:
     return (page.get("metadata") or {}).get("continue") or ""
 
 
-async def _fetch_page(sender: RequestSender, path: str, query: str) -> HttpAnswer:
+async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpAnswer:
     """Fetch one page of a list, with retries."""
     return await send_with_retries(
-        sender, HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
+        sender, transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
     )
 
 
-async def send_with_retries(sender: RequestSender, request: HttpRequest) -> HttpAnswer:
+async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpAnswer:
     """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
     answer = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
@@ -176,6 +167,6 @@ async def send_with_retries(sender: RequestSender, request: HttpRequest) -> Http
     return answer
 
 
-def _is_unconverted(answer: HttpAnswer) -> bool:
+def _is_unconverted(answer: transport.HttpAnswer) -> bool:
     """Report whether a list failed because the conversion webhook of its API version is unavailable."""
-    return answer.code == 500 and "conversion webhook" in failure_reason(answer)
+    return answer.code == 500 and "conversion webhook" in transport.failure_reason(answer)

@@ -23,14 +23,7 @@ from batchyard.api.meta import Obj, Selector
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
-from batchyard.client.transport import (
-    HttpAnswer,
-    HttpRequest,
-    decode_object,
-    failure_reason,
-    object_path,
-    to_storage_version,
-)
+from batchyard.client import transport
 from batchyard.metrics.forks import WebhookMetrics
 from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport
@@ -298,20 +291,20 @@ class CertificateKeeper:
         """Perform the next rotation step in the Secret, and return the resulting generations; None on errors."""
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
-        answer = await self._transport.ask(HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
+        answer = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
         if answer.code not in {200, 404}:
             self._report_error(answer)
             return None
-        secret = decode_object(answer.body) if answer.code == 200 else {}
+        secret = transport.decode_object(answer.body) if answer.code == 200 else {}
         current = parse_generations(secret.get("data") or {})
         following = next_generations(current, answer.server_time or wall_clock(), targets.terms)
         if following is current:
             return current
         body = _encode(_secret_object(secret, targets, following))
         request = (
-            HttpRequest("PUT", f"{secrets_path}/{targets.secret}", body)
+            transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", body)
             if secret
-            else HttpRequest("POST", secrets_path, body)
+            else transport.HttpRequest("POST", secrets_path, body)
         )
         answer = await self._transport.ask(request)
         if answer.code in {200, 201}:
@@ -330,26 +323,26 @@ class CertificateKeeper:
 
     async def _inject(self, path: str, authorities: bytes) -> bool:
         """Write the CA bundle into the object at a URL path, unless it is missing. Return False if that fails."""
-        answer = await self._transport.ask(HttpRequest("GET", path))
+        answer = await self._transport.ask(transport.HttpRequest("GET", path))
         if answer.code == 404:
             return True
         if answer.code != 200:
             self._report_error(answer)
             return False
-        stored = decode_object(answer.body)
+        stored = transport.decode_object(answer.body)
         service = {"namespace": self._targets.namespace, "name": self._targets.service}
         updated = with_ca_bundle(stored, base64.b64encode(authorities).decode(), service)
         if updated == stored:
             return True
-        answer = await self._transport.ask(HttpRequest("PUT", path, _encode(updated)))
+        answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated)))
         if answer.code == 409:  # another replica updated it first: read it again
             return await self._inject(path, authorities)
         if answer.code != 200:
             self._report_error(answer)
         return answer.code == 200
 
-    def _report_error(self, answer: HttpAnswer) -> None:
-        error = failure_reason(answer)
+    def _report_error(self, answer: transport.HttpAnswer) -> None:
+        error = transport.failure_reason(answer)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
             self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
@@ -502,7 +495,7 @@ class Webhooks:
     async def _answer_review(
         self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
     ) -> web.Response:
-        review = decode_object(await request.read())
+        review = transport.decode_object(await request.read())
         fetched: dict[ObjectQuery, Sequence[Obj]] = {}
         try:
             for _ in range(_LOOKUPS_MAX):
@@ -523,21 +516,21 @@ class Webhooks:
         selector = f"fieldSelector=metadata.name={question.key.name}"
         if question.owner:
             selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
-        path = object_path(info, info.storage_version, question.key.namespace)
+        path = transport.object_path(info, info.storage_version, question.key.namespace)
         answer = await self._transport.ask_with_retries(
-            HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
+            transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
         )
         if answer.code == 404:  # the kind is not served
             return []
         if answer.code != 200:
-            raise LookupFailed(failure_reason(answer))
-        items = decode_object(answer.body).get("items") or ()
-        return [to_storage_version(info, info.storage_version, item) for item in items]
+            raise LookupFailed(transport.failure_reason(answer))
+        items = transport.decode_object(answer.body).get("items") or ()
+        return [transport.to_storage_version(info, info.storage_version, item) for item in items]
 
 
 async def _convert(request: web.Request) -> web.Response:
     try:
-        return _json_response(review_conversion(decode_object(await request.read())))
+        return _json_response(review_conversion(transport.decode_object(await request.read())))
     except InvalidReview as invalid:
         return web.Response(status=400, text=str(invalid))
 

@@ -28,15 +28,8 @@ from batchyard.server.http.connections import Acceptor, Connections, server_tls_
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HEAD_TIMEOUT, HttpProtocol
 from batchyard.server.logging.logs import AuditLog, JsonFormatter
+from batchyard.server.platform import data_dir
 from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, CertificateAuthority, kubeconfig_text
-from batchyard.server.platform.data_dir import (
-    KUBECONFIG_FILE,
-    LOOPBACK,
-    PlatformOptions,
-    remove_state,
-    write_private,
-    write_state,
-)
 from batchyard.server.platform.platform import EmbeddedPlatform
 from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
 
@@ -185,7 +178,7 @@ class PortError(Exception):
 
 
 async def serve_platform(
-    options: PlatformOptions,
+    options: data_dir.PlatformOptions,
     cluster: Obj | None,
     speed: float,
     ready: Callable[[str], None],
@@ -212,14 +205,14 @@ async def serve_platform(
 
 
 async def _serve_on(
-    listener: socket.socket, options: PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
+    listener: socket.socket, options: data_dir.PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
 ) -> None:
-    remove_state(options.folder)
+    data_dir.remove_state(options.folder)
     address, port = listener.getsockname()[:2]
     url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
     pod_listener = None if options.is_insecure else embedded.listener_among_pods()
-    reachable_address = LOOPBACK if address in _ALL_ADDRESSES else address
+    reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
     embedded.publish_address(
         reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
     )
@@ -233,7 +226,7 @@ async def _serve_on(
 
 
 async def _serve_requests(
-    options: PlatformOptions,
+    options: data_dir.PlatformOptions,
     url: str,
     embedded: EmbeddedPlatform,
     sockets: "_ListeningSockets",
@@ -251,14 +244,14 @@ async def _serve_requests(
     for listener in sockets.listeners:
         listener.listen(_BACKLOG)
     acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]
-    write_state(options.folder, url, watchdog.pid)
+    data_dir.write_state(options.folder, url, watchdog.pid)
     ready(url)
     await ended.wait()
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
     await connections.end(REQUESTS_END_WITHIN)
-    remove_state(options.folder)
+    data_dir.remove_state(options.folder)
 
 
 class _ListeningSockets(NamedTuple):
@@ -274,7 +267,7 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
-def _create_listener(options: PlatformOptions) -> socket.socket:
+def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
     family = socket.AF_INET6 if ":" in options.address else socket.AF_INET
     is_dual_stack = options.address in _ALL_ADDRESSES and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
@@ -306,22 +299,22 @@ def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> No
     embedded.on_failure = end
 
 
-def _url(options: PlatformOptions, port: int) -> str:
+def _url(options: data_dir.PlatformOptions, port: int) -> str:
     """Return the URL of the platform; it has the loopback address if the platform listens on all addresses."""
-    host = LOOPBACK if options.address in _ALL_ADDRESSES else options.address
+    host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _create_tls_context(
-    options: PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
+    options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
 ) -> ssl.SSLContext:
     """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
     authority = CertificateAuthority(options.folder, wall_clock())
-    names = dict.fromkeys((options.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_DNS_NAMES_FOR_PODS) if pod_listener else ())
     signed = authority.server([name for name in names if name not in _ALL_ADDRESSES])
-    write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
+    data_dir.write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
     ca_certificate = authority.certificate_file.read_bytes()
     admin_kubeconfig = kubeconfig_text(url, ca_certificate, ADMIN_USER, authority.client(ADMIN_USER, [MASTERS_GROUP]))
-    write_private(options.folder / KUBECONFIG_FILE, admin_kubeconfig.encode())
+    data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

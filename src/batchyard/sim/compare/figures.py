@@ -14,14 +14,8 @@ from batchyard.accounting.accounts import LOST, StatementLine
 from batchyard.api import scheme
 from batchyard.api.views.workload import cluster_queue_view
 from batchyard.base.instant import HOUR, duration_seconds
+from batchyard.sim.compare import sections
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns
-from batchyard.sim.compare.sections import (
-    BetterDirection,
-    Figure,
-    Section,
-    Unit,
-    merge_rows,
-)
 from batchyard.sim.compare.workload_records import FlavorResource, TeamUsage, WorkloadRecord
 from batchyard.sim.time_series import Curve
 from batchyard.sim.trace_report import duration_statistics
@@ -126,66 +120,84 @@ _SMALL_MAX: Final = 0.1
 _MEDIUM_MAX: Final = 0.5
 
 _WAITS: Final = (
-    Figure("workloads", "Workloads", Unit.COUNT),
-    Figure("neverAdmitted", "never admitted", Unit.COUNT, BetterDirection.LESS),
-    Figure("meanWait", "mean wait", Unit.SECONDS, BetterDirection.LESS),
-    Figure("p50Wait", "p50 wait", Unit.SECONDS, BetterDirection.LESS),
-    Figure("p90Wait", "p90 wait", Unit.SECONDS, BetterDirection.LESS),
-    Figure("maxWait", "longest wait", Unit.SECONDS, BetterDirection.LESS),
+    sections.Figure("workloads", "Workloads", sections.Unit.COUNT),
+    sections.Figure("neverAdmitted", "never admitted", sections.Unit.COUNT, sections.BetterDirection.LESS),
+    sections.Figure("meanWait", "mean wait", sections.Unit.SECONDS, sections.BetterDirection.LESS),
+    sections.Figure("p50Wait", "p50 wait", sections.Unit.SECONDS, sections.BetterDirection.LESS),
+    sections.Figure("p90Wait", "p90 wait", sections.Unit.SECONDS, sections.BetterDirection.LESS),
+    sections.Figure("maxWait", "longest wait", sections.Unit.SECONDS, sections.BetterDirection.LESS),
 )
 OVERALL_FIGURES: Final = (
-    Figure("workloads", "Workloads", Unit.COUNT),
-    Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
-    Figure("admitted", "running at the end", Unit.COUNT),
-    Figure("pending", "waiting at the end", Unit.COUNT, BetterDirection.LESS),
+    sections.Figure("workloads", "Workloads", sections.Unit.COUNT),
+    sections.Figure("finished", "finished", sections.Unit.COUNT, sections.BetterDirection.MORE),
+    sections.Figure("admitted", "running at the end", sections.Unit.COUNT),
+    sections.Figure("pending", "waiting at the end", sections.Unit.COUNT, sections.BetterDirection.LESS),
     *_WAITS[1:],
-    Figure("makespan", "last one finished after", Unit.SECONDS, BetterDirection.LESS),
-    Figure("teamSpread", "longest less shortest mean wait of teams", Unit.SECONDS, BetterDirection.LESS),
-    Figure("fairness", "fairness: Jain's index of what teams got of their due", Unit.INDEX, BetterDirection.MORE),
-    Figure("service", "fairness: Jain's index of what teams got of what they wanted", Unit.INDEX, BetterDirection.MORE),
-    Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
-    Figure("evictions", "evictions, preemptions among them", Unit.COUNT, BetterDirection.LESS),
-    Figure("cutShort", "time with quota that an eviction ended", Unit.HOURS, BetterDirection.LESS),
-    Figure("nodes", "nodes on average", Unit.COUNT),
-    Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
-    Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, BetterDirection.LESS),
-    Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
+    sections.Figure("makespan", "last one finished after", sections.Unit.SECONDS, sections.BetterDirection.LESS),
+    sections.Figure(
+        "teamSpread", "longest less shortest mean wait of teams", sections.Unit.SECONDS, sections.BetterDirection.LESS
+    ),
+    sections.Figure(
+        "fairness",
+        "fairness: Jain's index of what teams got of their due",
+        sections.Unit.INDEX,
+        sections.BetterDirection.MORE,
+    ),
+    sections.Figure(
+        "service",
+        "fairness: Jain's index of what teams got of what they wanted",
+        sections.Unit.INDEX,
+        sections.BetterDirection.MORE,
+    ),
+    sections.Figure("preemptions", "preemptions", sections.Unit.COUNT, sections.BetterDirection.LESS),
+    sections.Figure(
+        "evictions", "evictions, preemptions among them", sections.Unit.COUNT, sections.BetterDirection.LESS
+    ),
+    sections.Figure(
+        "cutShort", "time with quota that an eviction ended", sections.Unit.HOURS, sections.BetterDirection.LESS
+    ),
+    sections.Figure("nodes", "nodes on average", sections.Unit.COUNT),
+    sections.Figure("machineHours", "machine hours", sections.Unit.HOURS, sections.BetterDirection.LESS),
+    sections.Figure(
+        "lostHours", "machine hours of work that was lost", sections.Unit.HOURS, sections.BetterDirection.LESS
+    ),
+    sections.Figure("cost", "cost", sections.Unit.DOLLARS, sections.BetterDirection.LESS),
 )
 _QUOTA: Final = (
-    Figure("nominal", "quota on average", Unit.COUNT),
-    Figure("used", "in use on average", Unit.COUNT),
-    Figure("meanUse", "of it", Unit.SHARE, BetterDirection.MORE),
-    Figure("peakUse", "at most", Unit.SHARE),
+    sections.Figure("nominal", "quota on average", sections.Unit.COUNT),
+    sections.Figure("used", "in use on average", sections.Unit.COUNT),
+    sections.Figure("meanUse", "of it", sections.Unit.SHARE, sections.BetterDirection.MORE),
+    sections.Figure("peakUse", "at most", sections.Unit.SHARE),
 )
 _QUEUES: Final = (
-    Figure("nominal", "nominal quota on average", Unit.COUNT),
-    Figure("used", "in use on average", Unit.COUNT),
-    Figure("meanUse", "of its quota", Unit.SHARE),
-    Figure("peakUse", "at most", Unit.SHARE),
+    sections.Figure("nominal", "nominal quota on average", sections.Unit.COUNT),
+    sections.Figure("used", "in use on average", sections.Unit.COUNT),
+    sections.Figure("meanUse", "of its quota", sections.Unit.SHARE),
+    sections.Figure("peakUse", "at most", sections.Unit.SHARE),
 )
 _MACHINES: Final = (
-    Figure("allocatable", "there on average", Unit.COUNT),
-    Figure("meanUse", "asked for", Unit.SHARE, BetterDirection.MORE),
+    sections.Figure("allocatable", "there on average", sections.Unit.COUNT),
+    sections.Figure("meanUse", "asked for", sections.Unit.SHARE, sections.BetterDirection.MORE),
 )
 _FAIRNESS: Final = (
-    Figure("got", "got of all quota", Unit.SHARE),
-    Figure("due", "due", Unit.SHARE),
-    Figure("gotOfDue", "got of its due", Unit.SHARE),
-    Figure("gotOfWanted", "got of what it wanted", Unit.SHARE, BetterDirection.MORE),
+    sections.Figure("got", "got of all quota", sections.Unit.SHARE),
+    sections.Figure("due", "due", sections.Unit.SHARE),
+    sections.Figure("gotOfDue", "got of its due", sections.Unit.SHARE),
+    sections.Figure("gotOfWanted", "got of what it wanted", sections.Unit.SHARE, sections.BetterDirection.MORE),
 )
 _COSTS: Final = (
-    Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
-    Figure("lostHours", "of lost work", Unit.HOURS, BetterDirection.LESS),
-    Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
+    sections.Figure("machineHours", "machine hours", sections.Unit.HOURS, sections.BetterDirection.LESS),
+    sections.Figure("lostHours", "of lost work", sections.Unit.HOURS, sections.BetterDirection.LESS),
+    sections.Figure("cost", "cost", sections.Unit.DOLLARS, sections.BetterDirection.LESS),
 )
 _POOLS: Final = (
-    Figure("nodes", "nodes on average", Unit.COUNT),
-    Figure("peakNodes", "at most", Unit.COUNT),
+    sections.Figure("nodes", "nodes on average", sections.Unit.COUNT),
+    sections.Figure("peakNodes", "at most", sections.Unit.COUNT),
     *_COSTS,
 )
 
 
-def sections_of(runs: ComparedRuns) -> list[Section]:
+def sections_of(runs: ComparedRuns) -> list[sections.Section]:
     """Return all nonempty tables of a comparison."""
     size = _size_by_workload(runs)
     found = [
@@ -241,13 +253,15 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
     return totals
 
 
-def _overall_section(runs: ComparedRuns) -> Section:
-    rows = merge_rows({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
+def _overall_section(runs: ComparedRuns) -> sections.Section:
+    rows = sections.merge_rows({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
     known_figures = [figure for figure in OVERALL_FIGURES if figure.name in rows[0].figures]
-    return Section("overall", "all in all", "", known_figures, rows)
+    return sections.Section("overall", "all in all", "", known_figures, rows)
 
 
-def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]) -> Section:
+def _waits_section(
+    runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]
+) -> sections.Section:
     """Return the table of waits, grouped by a property of the Workloads."""
     a, b = [
         {
@@ -256,8 +270,8 @@ def _waits_section(runs: ComparedRuns, name: str, subject: str, group: Callable[
         }
         for run in (runs.a, runs.b)
     ]
-    rows = sorted(merge_rows(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
-    return Section(name, f"waits by {subject}", subject, _WAITS, rows)
+    rows = sorted(sections.merge_rows(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
+    return sections.Section(name, f"waits by {subject}", subject, _WAITS, rows)
 
 
 def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> Figures:
@@ -315,14 +329,14 @@ def _size_of(requests: Mapping[str, int], largest_requests: Mapping[str, int]) -
     return SMALL if largest_ratio <= _SMALL_MAX else MEDIUM if largest_ratio <= _MEDIUM_MAX else LARGE
 
 
-def _fairness_section(runs: ComparedRuns) -> Section:
+def _fairness_section(runs: ComparedRuns) -> sections.Section:
     note = "while some Workload waited; shares of all quota, the largest over resources"
-    return Section(
+    return sections.Section(
         "fairness",
         "what teams got while Workloads waited",
         "team",
         _FAIRNESS,
-        merge_rows(_fraction_figures(runs.a), _fraction_figures(runs.b)),
+        sections.merge_rows(_fraction_figures(runs.a), _fraction_figures(runs.b)),
         note,
     )
 
@@ -339,15 +353,15 @@ def _queue_row_name(at: FlavorResource) -> str:
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
-def _flavor_quota_section(runs: ComparedRuns) -> Section:
+def _flavor_quota_section(runs: ComparedRuns) -> sections.Section:
     a, b = [_quota_figures(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
-    return Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, merge_rows(a, b))
+    return sections.Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, sections.merge_rows(a, b))
 
 
-def _queue_quota_section(runs: ComparedRuns) -> Section:
+def _queue_quota_section(runs: ComparedRuns) -> sections.Section:
     a, b = [_quota_figures(run, _queue_row_name) for run in (runs.a, runs.b)]
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
-    return Section("quotaByQueue", title, "quota", _QUEUES, merge_rows(a, b), note)
+    return sections.Section("quotaByQueue", title, "quota", _QUEUES, sections.merge_rows(a, b), note)
 
 
 def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
@@ -375,9 +389,11 @@ def sum_curves(
     return {name: Curve.sum_of(curves_of_group, run.begun) for name, curves_of_group in groups.items() if name}
 
 
-def _machines_section(runs: ComparedRuns) -> Section:
+def _machines_section(runs: ComparedRuns) -> sections.Section:
     title = "requests of pods on nodes, by pool"
-    return Section("machines", title, "pool", _MACHINES, merge_rows(_machine_figures(runs.a), _machine_figures(runs.b)))
+    return sections.Section(
+        "machines", title, "pool", _MACHINES, sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
+    )
 
 
 def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -392,9 +408,13 @@ def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
     return rows
 
 
-def _pools_section(runs: ComparedRuns) -> Section:
-    return Section(
-        "pools", "nodes and costs by pool", "pool", _POOLS, merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
+def _pools_section(runs: ComparedRuns) -> sections.Section:
+    return sections.Section(
+        "pools",
+        "nodes and costs by pool",
+        "pool",
+        _POOLS,
+        sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b)),
     )
 
 
@@ -408,10 +428,15 @@ def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
     return rows
 
 
-def _teams_section(runs: ComparedRuns) -> Section:
+def _teams_section(runs: ComparedRuns) -> sections.Section:
     note = "unused time is idle, or booting until a node is ready"
-    return Section(
-        "teams", "costs by team", "team", _COSTS, merge_rows(_team_figures(runs.a), _team_figures(runs.b)), note
+    return sections.Section(
+        "teams",
+        "costs by team",
+        "team",
+        _COSTS,
+        sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b)),
+        note,
     )
 
 

@@ -30,13 +30,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant, format_duration
-from batchyard.kubelet.simulated.durations import (
-    UNLIMITED_RUNTIME,
-    annotated_runtime,
-    default_runtime,
-    named_runtime,
-    sleep_time_of_command,
-)
+from batchyard.kubelet.simulated import durations
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, random_weights
 from batchyard.sim.state import State
@@ -328,11 +322,11 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 
 def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
     """Return the run time that the manifests or the Cluster give for a Workload; None without one."""
-    runtime = annotated_runtime(workload)
+    runtime = durations.annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if runtime is not None or owner is None:
         return runtime
-    pod_runtime, default_time = annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
+    pod_runtime, default_time = durations.annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
     rows = owner["spec"].get("replicatedJobs") or ()
@@ -349,8 +343,8 @@ def rounds_of(owner: Obj) -> int:
 def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
     """Return the run time that the Cluster gives for the pods of a job, by name or by default."""
     metadata = owner["metadata"]
-    named_time = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
-    return default_runtime(cluster) if named_time is None else named_time
+    named_time = durations.named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
+    return durations.default_runtime(cluster) if named_time is None else named_time
 
 
 def _run_time_of_job(
@@ -361,9 +355,9 @@ def _run_time_of_job(
     container = template["spec"]["containers"][0]
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
-        pod_runtime = sleep_time_of_command(container.get("image") or "", *command_line)
+        pod_runtime = durations.sleep_time_of_command(container.get("image") or "", *command_line)
     pod_runtime = default_time if pod_runtime is None else pod_runtime
-    if pod_runtime is None or pod_runtime >= UNLIMITED_RUNTIME:
+    if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _rounds(spec)
 

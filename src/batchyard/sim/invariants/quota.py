@@ -13,14 +13,8 @@ from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.sim.invariants import object_states
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.object_states import (
-    QuotaKey,
-    changes_quota,
-    held_amounts_of,
-    is_preempted_by,
-    is_reserved_by,
-)
 from batchyard.sim.world import World
 
 # --- quota never oversubscribed ---
@@ -39,22 +33,22 @@ class QuotaNeverOversubscribed(Invariant):
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
         self._preempted: list[WorkloadView] = []
-        self._known_deficits: dict[tuple[str, QuotaKey], int] = {}
+        self._known_deficits: dict[tuple[str, object_states.QuotaKey], int] = {}
         self._changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Collect the Workloads that the batch of events preempts."""
-        self._preempted = [workload_view(event.obj) for event in batch if is_preempted_by(event)]
+        self._preempted = [workload_view(event.obj) for event in batch if object_states.is_preempted_by(event)]
 
     def check_event(self, event: WatchEvent) -> None:
         """Check that a new reservation fits the free quota; record quota changes, which allow a deficit."""
-        if changes_quota(event):
+        if object_states.changes_quota(event):
             self._changed = True
-        if event.key.kind != scheme.WORKLOAD or not is_reserved_by(event):
+        if event.key.kind != scheme.WORKLOAD or not object_states.is_reserved_by(event):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
-        for pair, amount in held_amounts_of(view).items():
+        for pair, amount in object_states.held_amounts_of(view).items():
             available = self._available_without(self._preempted, node, pair)
             if amount > max(0, available):
                 description = (
@@ -73,7 +67,7 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: QuotaKey) -> int:
+    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
         """Return the free quota of a node if some Workloads held none."""
         quota = self.states.quota
         removed = {}
@@ -86,7 +80,7 @@ class QuotaNeverOversubscribed(Invariant):
             holders_of_queue[key] = amounts
         return available
 
-    def _deficits(self) -> Iterator[tuple[tuple[str, QuotaKey], int]]:
+    def _deficits(self) -> Iterator[tuple[tuple[str, object_states.QuotaKey], int]]:
         quota = self.states.quota
         for root in [node for node in quota.nodes.values() if not node.parent]:
             for pair in quota.pairs(root.name):
@@ -95,7 +89,7 @@ class QuotaNeverOversubscribed(Invariant):
                     if available < 0:
                         yield (node, pair), -available
 
-    def _holder_keys(self, node: str, pair: QuotaKey) -> list[str]:
+    def _holder_keys(self, node: str, pair: object_states.QuotaKey) -> list[str]:
         holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.below(node))
         return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
 
@@ -119,7 +113,7 @@ class UsageIsSumOfAdmitted(Invariant):
         platform = self.world_view.world.platform
         if platform.runner.is_stopped or platform.index.workload_cache.assumes:
             return
-        if any(event.key.kind == scheme.WORKLOAD and is_reserved_by(event) for event in batch):
+        if any(event.key.kind == scheme.WORKLOAD and object_states.is_reserved_by(event) for event in batch):
             self._compare_trees()
 
     def end_instant(self) -> None:
@@ -156,7 +150,7 @@ class AdmittedHasAssignment(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Check each new quota reservation."""
-        if event.key.kind == scheme.WORKLOAD and is_reserved_by(event):
+        if event.key.kind == scheme.WORKLOAD and object_states.is_reserved_by(event):
             view = workload_view(event.obj)
             for fault in self._find_faults(view, _assignments(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
