@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal import back_up
 from batchyard.store.journal_file import JournalError
-from e2e_platform.converging import end_of, faults_of
-from e2e_platform.killing import Answers, kill_round, last_look
+from e2e_platform.convergence import end_of, faults_of
+from e2e_platform.kill_rounds import Answers, kill_round, last_look
 
 SYNCS = ("full", "process")
 

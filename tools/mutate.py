@@ -31,7 +31,7 @@ PYTEST = ["pytest", "-n0", "-x", "-q", "--no-header", "--tb=no", "-pno:cacheprov
 SUITES = {
     "unit": ("tests/unit/core", "tests/unit/controllers", "tests/unit/cloud"),
     "quota": ("tests/properties/test_quota.py",),
-    "laws": ("tests/properties/test_laws_of_preemption.py", "tests/properties/test_laws.py"),
+    "laws": ("tests/properties/test_preemption_laws.py", "tests/properties/test_laws.py"),
     "oracle": ("tests/differential",),
     "clusters": ("tests/sim_worlds", "tests/properties/test_cluster_laws.py"),
 }

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from e2e_platform.leaders import killed_guide
+from e2e_platform.leader_kills import killed_guide
 
 
 def main() -> int:

@@ -32,12 +32,12 @@ from batchyard.server.http.connections import Connections
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.platform import EmbeddedPlatform
-from differential.many import apart, namespaces_of
-from differential.recorded import packed_cases, shared_cases
-from differential.shadowed import Served
-from differential.upstream import Moment, Upstream, read_case
+from differential.merged_scenarios import apart, namespaces_of
+from differential.recorded_scenarios import packed_cases, shared_cases
+from differential.shadow_runs import Served
+from differential.upstream_writes import Moment, Upstream, read_case
 from e2e_platform.bad_proxy import Badness, BadProxy
-from e2e_platform.operating import plain_kubeconfig
+from e2e_platform.operator_process import plain_kubeconfig
 
 #: The longest wait between two moments that are apart, and how long a shadow waits for Kueue.
 _APART = 50 * MILLISECOND

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND
-from differential.recorded import packed_cases, shared_cases
-from differential.shadowed import shadowed_case
-from differential.unsteady import Trouble, drawn_trouble
+from differential.recorded_scenarios import packed_cases, shared_cases
+from differential.shadow_runs import shadowed_case
+from differential.unreliable_transport import Trouble, drawn_trouble
 
 
 def main() -> int:

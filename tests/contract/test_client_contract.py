@@ -25,7 +25,7 @@ from batchyard.interfaces.client import (
     WriteResult,
 )
 from batchyard.store.memory import Store
-from unit.client.served import Served
+from unit.client.client_and_server import Served
 
 KIND = scheme.POD_DISRUPTION_BUDGET
 

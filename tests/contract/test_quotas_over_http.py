@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from contract import scenes
-from contract.places import play_both
+from contract.environments import play_both
 
 SCENES = {
     "preemption": scenes.PREEMPTION,

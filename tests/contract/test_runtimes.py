@@ -13,13 +13,13 @@ import pytest
 
 from batchyard.api.scheme import kind_info
 from batchyard.client.transport import kind_path
-from contract.outcome import differences
-from contract.places import place_of
+from contract.environments import place_of
+from contract.final_state import differences
+from contract.pod_views import seen
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
-from contract.seen import seen
 from e2e_local_pods.node import local_platform
-from e2e_platform.killing import ask
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import ask
+from e2e_platform.platform_process import Running
 from integration_shim.engine_image import busybox_image
 
 _LOOKS_EVERY: Final = 0.1  # seconds

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from batchyard.apiserver.request import ApiRequest, Response
+from cost.cpu_growth import check_growth
 from cost.fields import Place, places, with_value
-from cost.measured import check_growth
 from fuzz.requests import good_objects
 from unit.apiserver.api import OWNER, Api, body_bytes
 

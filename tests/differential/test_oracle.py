@@ -2,7 +2,7 @@
 
 import pytest
 
-from differential.recorded import SHARED, Case, difference, packed_cases, shared_cases
+from differential.recorded_scenarios import SHARED, Case, difference, packed_cases, shared_cases
 
 
 @pytest.mark.parametrize("name", packed_cases())

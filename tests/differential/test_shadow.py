@@ -4,11 +4,11 @@ import pytest
 
 from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.sim.scenario import Scenario
-from differential import planted
-from differential.recorded import packed_cases
-from differential.shadowed import Shadowed, shadowed, shadowed_case
-from differential.unsteady import Trouble
-from differential.upstream import Record, read_case
+from differential import injected_divergences
+from differential.recorded_scenarios import packed_cases
+from differential.shadow_runs import Shadowed, shadowed, shadowed_case
+from differential.unreliable_transport import Trouble
+from differential.upstream_writes import Record, read_case
 
 #: One case of each family, and those that depend most on the order of events; `tools/shadow_oracle.py` runs all.
 CASES = (
@@ -54,7 +54,7 @@ def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, Shadowed]:
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1"])
 def test_different_flavor_is_detected(name: str) -> None:
     scenario, log = case(name)
-    changed, record = planted.another_flavor(scenario, log)
+    changed, record = injected_divergences.another_flavor(scenario, log)
     first, _ = found(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.FLAVORS, record["workload"])
     assert first.upstream["podSets"] != first.predicted["podSets"]
@@ -63,7 +63,7 @@ def test_different_flavor_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", ["preempt-1", "single-1", "hierarchy-1"])
 def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
     scenario, log = case(name)
-    changed, record = planted.another_victim(log)
+    changed, record = injected_divergences.another_victim(log)
     first, _ = found(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.VICTIMS, record["workload"])
     assert first.upstream["by"] == record["by"]
@@ -72,7 +72,7 @@ def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cohort-1", "single-1", "preempt-1"])
 def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> None:
-    changed, record = planted.too_early(case(name)[1], by=4)
+    changed, record = injected_divergences.too_early(case(name)[1], by=4)
     first, _ = found(case(name)[0], changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.ADMITTED, record["workload"])
     assert "more needed" in first.message
@@ -80,7 +80,7 @@ def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> N
 
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1", "hierarchy-1"])
 def test_missing_admission_is_detected_with_expected_cluster_queue(name: str) -> None:
-    changed, record = planted.left_waiting(case(name)[1])
+    changed, record = injected_divergences.left_waiting(case(name)[1])
     first, _ = found(case(name)[0], changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
     assert first.predicted["clusterQueue"] == record["clusterQueue"]

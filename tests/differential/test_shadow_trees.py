@@ -12,11 +12,11 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.shadow.findings import DivergenceType
 from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
 from batchyard.sim.scenario import Scenario
-from differential.many import apart, together
-from differential.recorded import packed_cases, run
-from differential.shadowed import Shadowed, shadowed
-from differential.unsteady import Trouble
-from differential.upstream import Record, read_case
+from differential.merged_scenarios import apart, together
+from differential.recorded_scenarios import packed_cases, run
+from differential.shadow_runs import Shadowed, shadowed
+from differential.unreliable_transport import Trouble
+from differential.upstream_writes import Record, read_case
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 CPU = {"coveredResources": ["cpu"]}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from e2e_kubernetes.installed import Installed, installed
+from e2e_kubernetes.installed_operators import Installed, installed
 from e2e_kubernetes.kubelets import KubeletThread
 from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, Terms, missing
 

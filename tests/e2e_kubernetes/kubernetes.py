@@ -19,8 +19,8 @@ import yaml
 
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CertificateAuthority
-from e2e_platform.operating import free_port
-from e2e_platform.running import kubectl
+from e2e_platform.operator_process import free_port
+from e2e_platform.platform_process import kubectl
 
 NEEDED: Final = ("etcd", "kube-apiserver", "kubectl")
 #: The programs that run Jobs, collect garbage and schedule pods. envtest lacks them.

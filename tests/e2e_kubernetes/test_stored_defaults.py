@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e_kubernetes.installed import Installed
+from e2e_kubernetes.installed_operators import Installed
 from minimal_objects import MINIMAL_OBJECTS
 
 #: Fields that the server allocates, or that a controller or an admission plugin sets.

@@ -11,7 +11,7 @@ from signal import SIGKILL
 from typing import Any
 from unittest.mock import patch
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 PATIENCE = "--timeout=60s"
 IMAGE = ("--image", "machine=/")

@@ -10,8 +10,8 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.server.clocks.wall import wall_clock
 from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
-from e2e_platform.running import Running
-from e2e_platform.skewed import PROGRAM
+from e2e_platform.clock_skew import PROGRAM
+from e2e_platform.platform_process import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 

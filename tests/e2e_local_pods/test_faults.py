@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 

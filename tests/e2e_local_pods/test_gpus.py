@@ -12,7 +12,7 @@ from batchyard.cli.commands.status import print_status
 from batchyard.cli.options import Output
 from batchyard.server.local_node.node import Gpus
 from e2e_local_pods.node import local_platform, script, wait_for
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 FOUND = Gpus()
 #: Maximum reads of the log; each takes about a tenth of a second.

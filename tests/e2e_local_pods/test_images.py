@@ -15,9 +15,9 @@ from unittest.mock import patch
 import pytest
 
 from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
-from e2e_platform.running import Running
-from integration_shim.bringers import docker, engine_with_image
+from e2e_platform.platform_process import Running
 from integration_shim.engine_image import SAYS, busybox_image
+from integration_shim.image_engines import docker, engine_with_image
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 MISSING = "localhost:1/no/such:1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import ended, local_platform, script, wait_for
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 WORD = "a-word-of-team-a"
 VOLUMES = [{"name": "word", "secret": {"secretName": "word"}}]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from e2e_local_pods.node import following, local_platform
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parent.parent.parent
 JOB_SET = ROOT.parent / "shared/refarch/jobset/workloads/team-a/team-a-jobset-0.yaml"

@@ -10,7 +10,7 @@ import pytest
 from batchyard.cli.commands.down import stop_platform
 from batchyard.server.local_node.orphans import OrphanedPods
 from e2e_local_pods.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 from integration_shim.machine import until
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

@@ -17,7 +17,7 @@ import pytest
 from kubernetes import client, config, stream
 
 from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}

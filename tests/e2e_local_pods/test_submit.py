@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import PATIENCE, local_platform
-from e2e_platform.running import Running, kubectl
+from e2e_platform.platform_process import Running, kubectl
 
 ROOT = Path(__file__).parents[2]
 QUEUES = ROOT / "examples" / "training" / "platform.yaml"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import following, local_platform
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parent.parent.parent
 TRAINING = ROOT / "examples" / "training"

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 FOUND: Final = shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 NONE: Final = "there is no Prometheus on this machine"

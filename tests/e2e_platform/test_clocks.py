@@ -12,10 +12,10 @@ import pytest
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant
 from batchyard.server.clocks.wall import wall_clock
-from e2e_platform.killing import ask
-from e2e_platform.operating import Operating, plain_kubeconfig
-from e2e_platform.running import Running
-from e2e_platform.skewed import PROGRAM
+from e2e_platform.clock_skew import PROGRAM
+from e2e_platform.kill_rounds import ask
+from e2e_platform.operator_process import Operating, plain_kubeconfig
+from e2e_platform.platform_process import Running
 from e2e_platform.test_crashes import WORKLOADS
 from e2e_platform.test_operator import ELECTION, OPTIONS, admissions, finish, submit
 from integration_shim.machine import until

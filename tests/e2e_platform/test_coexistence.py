@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.operating import Operating, free_port
-from e2e_platform.running import Running
+from e2e_platform.operator_process import Operating, free_port
+from e2e_platform.platform_process import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 QUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "a"}, "spec": {}}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.killing import Client, ask
-from e2e_platform.operating import Operating, plain_kubeconfig
-from e2e_platform.running import Child, Running
+from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.operator_process import Operating, plain_kubeconfig
+from e2e_platform.platform_process import Child, Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
 
 #: Pods are created, but no kubelet runs them.

@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from e2e_platform.running import Running, kubectl
+from e2e_platform.platform_process import Running, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 

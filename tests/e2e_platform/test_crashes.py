@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from e2e_platform import converging
-from e2e_platform.killing import Answers, Client, ask, kill_round, last_look
-from e2e_platform.running import Running
+from e2e_platform import convergence
+from e2e_platform.kill_rounds import Answers, Client, ask, kill_round, last_look
+from e2e_platform.platform_process import Running
 
 QUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 WORKLOADS = f"{QUEUE}/namespaces/default/workloads"
@@ -34,10 +34,10 @@ def test_jobs_reach_same_result_with_and_without_kills(tmp_path: Path) -> None:
 def test_preempting_teams_reach_same_result_within_quota_across_kills(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
-    calm = converging.end_of(tmp_path / "calm", 0)
+    calm = convergence.end_of(tmp_path / "calm", 0)
     assert sorted(set(calm.values())) == ["Complete", "Finished"]
-    assert list(converging.end_of(tmp_path / "killed", 2).values()) == list(calm.values())
-    assert converging.faults_of(tmp_path / "killed") == []
+    assert list(convergence.end_of(tmp_path / "killed", 2).values()) == list(calm.values())
+    assert convergence.faults_of(tmp_path / "killed") == []
 
 
 def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 DEFINITION = str(Path(__file__).parent / "rockets.yaml")
 NAME = "rockets.space.example.com"

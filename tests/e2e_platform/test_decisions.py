@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "preemption"
 NAMESPACES = "".join(

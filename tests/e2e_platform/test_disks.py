@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.killing import Client, ask
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.platform_process import Running
 
 PLAIN = "--insecure-loopback"
 MAPS = "/api/v1/namespaces/default/configmaps"

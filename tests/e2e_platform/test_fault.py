@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 CLUSTER = """\
 apiVersion: cloud.batchyard.dev/v1alpha1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e_platform.killing import ask
+from e2e_platform.kill_rounds import ask
 from fuzz.platform import MAPS, Fuzzed, Stalled
 
 #: Maximum growth of memory in megabytes, for created objects and history.

@@ -11,7 +11,7 @@ import pytest
 from batchyard.cli.commands.guide import guide_rows
 from batchyard.cli.commands.live_guide import LiveGuide, running_platform_context
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from e2e_platform.running import Child
+from e2e_platform.platform_process import Child
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 Rows = Mapping[str, str]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 #: The Namespaces of the teams come first.

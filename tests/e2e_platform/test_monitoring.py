@@ -11,8 +11,8 @@ import pytest
 
 from batchyard.metrics.definitions import GROUPS
 from batchyard.metrics.registry import HISTOGRAM
+from e2e_platform.platform_process import Running
 from e2e_platform.prometheus import DEPLOY, FOUND, NONE, Prometheus, expressions_of
-from e2e_platform.running import Running
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]

@@ -15,8 +15,8 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from e2e_platform.platform_process import Child, Running, kubectl
 from e2e_platform.prometheus import FOUND, NONE, PrometheusQueries
-from e2e_platform.running import Child, Running, kubectl
 
 HERE: Final = Path(__file__).parent
 RATIO: Final = "cluster_queue:kueue_reserved:ratio"

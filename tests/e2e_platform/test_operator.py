@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e_platform.killing import Client, ask
-from e2e_platform.operating import Operating, ask_text, free_port, plain_kubeconfig
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.operator_process import Operating, ask_text, free_port, plain_kubeconfig
+from e2e_platform.platform_process import Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
 
 OPTIONS = ("--insecure-loopback", "--speed", "60x", "--controllers", "*,-admission")

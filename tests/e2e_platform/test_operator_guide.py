@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from e2e_platform.leaders import killed_guide
+from e2e_platform.leader_kills import killed_guide
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

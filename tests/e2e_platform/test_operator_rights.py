@@ -11,9 +11,9 @@ import pytest
 
 from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings, manifests
-from e2e_platform.granted import granted, refused, used
-from e2e_platform.operating import Operating
-from e2e_platform.running import Running
+from e2e_platform.operator_account import granted, refused, used
+from e2e_platform.operator_process import Operating
+from e2e_platform.platform_process import Running
 
 SETTINGS = InstallSettings(webhooks=False, page=False)
 OTHERS = ",".join(group for group in GROUPS if group not in KUBERNETES_GROUPS)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.killing import ask
-from e2e_platform.operating import plain_kubeconfig
+from e2e_platform.kill_rounds import ask
+from e2e_platform.operator_process import plain_kubeconfig
 from e2e_platform.other_server import OtherServer
-from e2e_platform.running import Running
-from e2e_platform.snapshots import batchyard
+from e2e_platform.platform_process import Running
+from e2e_platform.snapshot_commands import batchyard
 from unit.sim.forks_make import queue, workload
 
 API = "/apis/kueue.x-k8s.io/v1beta2"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
-from e2e_platform.browsing import Looking, chromium, needs_chromium
-from e2e_platform.running import Running
+from e2e_platform.browser import Looking, chromium, needs_chromium
+from e2e_platform.platform_process import Running
 
 pytestmark = [
     needs_chromium,

@@ -12,7 +12,7 @@ from batchyard.cli.platform.render import write_platform_files
 from batchyard.package_data import read_folder
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
-from e2e_platform.running import Running, kubectl
+from e2e_platform.platform_process import Running, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 

@@ -10,8 +10,8 @@ import yaml
 
 from batchyard.cli.platform import drive
 from batchyard.cli.platform.target import ClusterOptions
-from clouds import PLATFORM, in_a_process
-from e2e_platform.running import Running
+from cloud_commands import PLATFORM, in_a_process
+from e2e_platform.platform_process import Running
 
 JOB = """\
 apiVersion: batch/v1

@@ -25,7 +25,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1
 from lightkube.types import CascadeType, PatchType
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 #: The package has only partial types.
 kube: Any = kubernetes

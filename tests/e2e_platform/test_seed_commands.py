@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -14,12 +14,12 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import object_path
-from differential.recorded import packed_cases
-from differential.upstream import Record, Upstream, read_case
-from e2e_platform.killing import ask
-from e2e_platform.operating import Operating, ask_text, free_port, plain_kubeconfig
-from e2e_platform.running import Running
-from e2e_platform.snapshots import batchyard
+from differential.recorded_scenarios import packed_cases
+from differential.upstream_writes import Record, Upstream, read_case
+from e2e_platform.kill_rounds import ask
+from e2e_platform.operator_process import Operating, ask_text, free_port, plain_kubeconfig
+from e2e_platform.platform_process import Running
+from e2e_platform.snapshot_commands import batchyard
 
 SPEED = 60
 _RETRY_INTERVAL = 0.05  # seconds

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.browsing import Looking, chromium, needs_chromium
-from e2e_platform.operating import Operating, free_port
-from e2e_platform.running import Running
+from e2e_platform.browser import Looking, chromium, needs_chromium
+from e2e_platform.operator_process import Operating, free_port
+from e2e_platform.platform_process import Running
 from e2e_platform.test_shadow import OPTIONS, QUEUES
 
 pytestmark = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.running import Running
-from e2e_platform.snapshots import Finished, batchyard
+from e2e_platform.platform_process import Running
+from e2e_platform.snapshot_commands import Finished, batchyard
 from unit.sim.forks_make import queue, workload
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

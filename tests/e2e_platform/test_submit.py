@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.running import Running, kubectl
+from e2e_platform.platform_process import Running, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 

@@ -8,8 +8,8 @@ import pytest
 
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
-from e2e_platform.killing import Client
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import Client
+from e2e_platform.platform_process import Running
 from e2e_platform.test_operator import OPTIONS, finish, operator, submit
 
 _FRACTION: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)")

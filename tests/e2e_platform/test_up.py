@@ -19,8 +19,8 @@ from batchyard.cli.commands.status import print_status
 from batchyard.cli.commands.up import start
 from batchyard.cli.options import Output
 from batchyard.server.platform.data_dir import PlatformOptions, running_process_in
-from e2e_platform.killing import Client, ask
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.platform_process import Running
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PLAIN = "--insecure-loopback"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.running import Running
+from e2e_platform.platform_process import Running
 
 NAME = "queues.example.dev"
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

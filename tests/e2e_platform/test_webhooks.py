@@ -18,9 +18,9 @@ import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.server.kubeconfig.access import owner_tls_context
-from e2e_platform.granted import granted, refused
-from e2e_platform.operating import Operating, ask_text
-from e2e_platform.running import Running
+from e2e_platform.operator_account import granted, refused
+from e2e_platform.operator_process import Operating, ask_text
+from e2e_platform.platform_process import Running
 
 SETTINGS = InstallSettings(controllers=("admission", "jobset"), page=False)
 HOST = f"{SETTINGS.webhook_service}.{SETTINGS.namespace}.svc"

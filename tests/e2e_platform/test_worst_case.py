@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from e2e_platform.killing import ask
-from e2e_platform.running import Running
+from e2e_platform.kill_rounds import ask
+from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parents[2]
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from e2e_platform.killing import ask
-from e2e_platform.running import Running
-from fuzz.dice import Dice
+from e2e_platform.kill_rounds import ask
+from e2e_platform.platform_process import Running
 from fuzz.requests import Fuzz, FuzzRequest, Place
+from fuzz.seeded_random import Dice
 from fuzz.wire import codes, dialer, garbled, shapes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"

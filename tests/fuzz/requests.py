@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import yaml
 
-from fuzz.dice import Dice
+from fuzz.seeded_random import Dice
 from fuzz.values import NASTY, deep, mutated
 
 _ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fuzz.dice import Dice
+from fuzz.seeded_random import Dice
 
 #: Values that are likely to cause faults.
 NASTY: tuple[Any, ...] = (

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from fuzz.dice import Dice
 from fuzz.requests import FuzzRequest
+from fuzz.seeded_random import Dice
 
 Dial = Callable[[], socket.socket]
 """Makes a connection."""

@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from integration_shim.bringers import (
+from integration_shim.engine_image import SAYS, busybox_image, image_id
+from integration_shim.image_engines import (
     EngineImage,
     ImageNode,
     docker,
@@ -16,7 +17,6 @@ from integration_shim.bringers import (
     ordinary_user,
     user_home,
 )
-from integration_shim.engine_image import SAYS, busybox_image, image_id
 from integration_shim.machine import ORDINARY_USER, Machine, machine
 from integration_shim.registry import Registry, registry
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from integration_shim.bringers import EngineImage, asked, ordinary_user
+from integration_shim.image_engines import EngineImage, asked, ordinary_user
 from integration_shim.machine import until
 
 #: The hash of the password `secret` from htpasswd -B.

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchyard.shim.isolation.capabilities import Features, missing_capabilities
-from integration_shim.bringers import EngineImage, ordinary_user
 from integration_shim.conftest import Pool
+from integration_shim.image_engines import EngineImage, ordinary_user
 from integration_shim.machine import Machine, machine, shell
 
 NOTHING = "bubblewrap,network,cgroups,userns,podman,docker"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
-from properties.proposed import admits, lasting_scenario, one_less, waiting, world_at_query
+from properties.proposed_changes import admits, lasting_scenario, one_less, waiting, world_at_query
 from properties.worlds import Drawn, examples
 
 SMALL = WorldBounds(queues_max=4, workloads_max=12, edits_max=0)

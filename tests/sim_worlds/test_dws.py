@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
-from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, ConditionChange, beside, example, objects, read, then
+from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, ConditionChange, beside, example, objects, read, then
 
 OURS = EXAMPLES / "dws"
 THEIRS = SHARED / "dws"

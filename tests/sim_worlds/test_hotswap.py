@@ -11,7 +11,7 @@ from batchyard.base.instant import duration_seconds
 from batchyard.sim.recovery import GangLoss
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH
-from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, beside
+from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, beside
 
 OURS = EXAMPLES / "hotswap"
 THEIRS = SHARED / "hotswap"

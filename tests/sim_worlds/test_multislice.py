@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.sim.scenario import make_scenario
-from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, beside, example, objects, read, then
+from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, beside, example, objects, read, then
 
 CLUSTER = EXAMPLES / "multislice" / "cluster.yaml"
 THEIRS = SHARED / "multislice"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from terraform.workplace import Workplace, example, workplace
+from terraform.terraform_folder import Workplace, example, workplace
 
 Plan = Mapping[str, Mapping[str, Any]]
 

@@ -8,7 +8,7 @@ import pytest
 from batchyard.provision.terraform.files import MODULES, files
 from terraform.hcl_check import Module, flaws, read_module, references
 from terraform.schema import Schema, beta_schema, provider_schema
-from terraform.workplace import example
+from terraform.terraform_folder import example
 
 GOOGLE, BETA = provider_schema(), beta_schema()
 SCHEMA = Schema(GOOGLE.made_from, GOOGLE.provider, {**GOOGLE.resources, **BETA.resources})

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from batchyard.provision.terraform.files import files
-from terraform.workplace import Workplace, example, needs_terraform, rendered, workplace
+from terraform.terraform_folder import Workplace, example, needs_terraform, rendered, workplace
 
 pytestmark = needs_terraform
 

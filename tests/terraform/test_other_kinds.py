@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.provision.loading import PlatformSource, read_platform
-from terraform.workplace import needs_terraform, workplace
+from terraform.terraform_folder import needs_terraform, workplace
 
 pytestmark = needs_terraform
 

@@ -9,7 +9,7 @@ import make
 from batchyard.admission_plugins.built_in import queue_job
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, controller_reference, key_of
-from edits import GONE, edited
+from object_edits import GONE, edited
 
 DEFAULTS = (make.local_queue("default"), make.workload_priority_class("default", 7))
 FREE = make.job(queue=None, suspend=False)

@@ -14,7 +14,7 @@ from batchyard.api.conversion import (
     from_storage,
     to_storage,
 )
-from edits import GONE, edited
+from object_edits import GONE, edited
 
 Obj = dict[str, Any]
 

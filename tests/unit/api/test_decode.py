@@ -8,7 +8,7 @@ import make
 from batchyard.api.manifests import decode, decode_unvalidated
 from batchyard.api.meta import Obj
 from batchyard.api.validation import validate_status
-from edits import GONE, edited
+from object_edits import GONE, edited
 
 KUEUE = "kueue.x-k8s.io"
 OLD_QUEUE: dict[str, Any] = {

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.validation import validate
-from edits import GONE, edited
+from object_edits import GONE, edited
 
 IN_USE = "kueue.x-k8s.io/resource-in-use"
 TEMPLATE = make.pod_template(restartPolicy="Never")

@@ -2,7 +2,7 @@
 
 import make
 from batchyard.api.meta import Key, Obj, controller_reference, controlling_jobs, find_managed_ancestor, key_of
-from edits import edited
+from object_edits import edited
 
 
 def owned(obj: Obj, owner: Obj) -> Obj:

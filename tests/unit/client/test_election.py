@@ -8,7 +8,7 @@ from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSet
 from batchyard.client.transport import HttpAnswer
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
-from unit.client.served import START, Line
+from unit.client.client_and_server import START, Line
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 

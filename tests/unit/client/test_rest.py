@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
-from unit.client.served import Served
+from unit.client.client_and_server import Served
 
 PATH = "/api/v1/namespaces/team/configmaps"
 KINDS = (scheme.CONFIG_MAP, scheme.JOB)

@@ -6,7 +6,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.interfaces.controller import EventRecord
-from unit.client.served import Served
+from unit.client.client_and_server import Served
 
 PREEMPTOR = Key(scheme.WORKLOAD, "team", "preemptor")
 

@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.dashboard.history import SchedulerDivergence, ShadowComparison
 from batchyard.dashboard.models.rows import DIVERGENCES_SHOWN_MAX
-from unit.dashboard.shown import ALL, Team, dashboard
+from unit.dashboard.simulated_dashboard import ALL, Team, dashboard
 
 
 @pytest.fixture

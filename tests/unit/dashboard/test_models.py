@@ -8,7 +8,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.dashboard.data_source import FullAccess
 from batchyard.dashboard.static_report import VIEWS
-from unit.dashboard.shown import Model, dashboard
+from unit.dashboard.simulated_dashboard import Model, dashboard
 
 
 def test_overview_queue_counts_equal_cluster_queue_status() -> None:

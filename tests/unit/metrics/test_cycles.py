@@ -4,7 +4,7 @@ from batchyard.api.views.workload import workload_view
 from batchyard.metrics.workloads import CycleMetrics
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Head
-from unit.metrics.scraped import samples
+from unit.metrics.scrape import samples
 from yard import Yard, cohort, head, preemption, queue
 
 RECLAIMS = preemption(within="LowerPriority", reclaim="Any")

@@ -17,7 +17,7 @@ from batchyard.metrics.gpus import (
     gpu_texts,
     simulated_load,
 )
-from unit.metrics.scraped import samples
+from unit.metrics.scrape import samples
 
 T4 = 16384
 BEGAN = "2026-01-01T00:00:00Z"

@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.objects import MachineMetrics, ObjectMetrics
-from unit.metrics.scraped import samples
+from unit.metrics.scrape import samples
 
 
 def node(name: str = "n", *, ready: bool = True, **spec: Any) -> Obj:

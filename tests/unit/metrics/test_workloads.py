@@ -25,7 +25,7 @@ from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from stage import Stage
-from unit.metrics.scraped import samples
+from unit.metrics.scrape import samples
 
 GAUGES = ("kueue_cohort_info", "kueue_cohort_subtree_quota", "kueue_cohort_subtree_admitted_active_workloads")
 EXAMPLES = Path(__file__).parents[3] / "examples"

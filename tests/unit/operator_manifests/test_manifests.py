@@ -13,7 +13,7 @@ from batchyard.cli.commands.install import option_problems
 from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests
 from batchyard.server.operator.coexistence import OPERATOR_CONFIG_MAP
-from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
+from unit.operator_manifests.normalized_manifests import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
 
 pytestmark = pytest.mark.slow
 

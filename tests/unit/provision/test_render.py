@@ -13,7 +13,7 @@ from batchyard.provision.engine import engine_deployments
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from clouds import in_a_process
+from cloud_commands import in_a_process
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from batchyard.store.journal import REVISION_LEAP, back_up, restore_backup
 from batchyard.store.journal_file import JournalError, commit_mark_path, restore_draft_path
 from batchyard.store.memory import ExpiredRevision
 from unit.store.limits import files_no_larger_than
-from unit.store.test_damage import LOG, write_crashed_journal
+from unit.store.test_damaged_journals import LOG, write_crashed_journal
 from unit.store.test_journal import JournaledStore, filled, key, thing
 
 

@@ -17,7 +17,7 @@ from batchyard.api.schema import (
 )
 from batchyard.api.schema.violations import format_path
 from batchyard.api.scheme import NATIVE, Field, TypeScope, load_scope
-from edits import GONE, edited
+from object_edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
 RESOURCE_FLAVOR = scheme.kind_info(scheme.RESOURCE_FLAVOR)

@@ -8,7 +8,7 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 Obj = dict[str, Any]
 A, B = "us-central1-a", "us-central1-b"

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 JOB = make.job(queue=None, suspend=False, template=make.pod_template(restartPolicy="Never"))
 INDEXED = edited(JOB, {"spec.completionMode": "Indexed", "spec.completions": 3, "spec.parallelism": 2})

@@ -8,7 +8,7 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 JOBS = "spec.replicatedJobs"
 POD = f"{JOBS}[0].template.spec.template"

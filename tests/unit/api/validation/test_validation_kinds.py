@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 TOLERATION = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import rules, validate
-from edits import GONE, begins, edited, reported
+from object_edits import GONE, begins, edited, reported
 
 QUEUE = make.local_queue()
 LONG = "a" * 64

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 Obj = dict[str, Any]
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 SPEC = "template.spec"
 MAIN = f"{SPEC}.containers[0]"

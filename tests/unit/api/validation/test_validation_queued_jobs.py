@@ -16,7 +16,7 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 PREFIX = "kueue.x-k8s.io"
 LABELS = "metadata.labels"

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 GROUP: dict[str, Any] = {
     "coveredResources": ["cpu", "memory"],

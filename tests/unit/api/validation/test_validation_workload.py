@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
 TEMPLATE = "spec.podSets[0].template"

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from edits import GONE, begins, edited
+from object_edits import GONE, begins, edited
 
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
 PLACES = "status.admission.podSetAssignments[0].topologyAssignment"

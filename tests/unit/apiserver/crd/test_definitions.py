@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.custom_kinds import DEFINITION, version_priority
 from batchyard.api.meta import Key
-from unit.apiserver.crd.space import (
+from unit.apiserver.crd.rockets import (
     DEFINITIONS,
     NAME,
     ROCKETS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unit.apiserver.crd.space import ROCKETS, Space, definition, rocket, schema_of, space, version_of
+from unit.apiserver.crd.rockets import ROCKETS, Space, definition, rocket, schema_of, space, version_of
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}

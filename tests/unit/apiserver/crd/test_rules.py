@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unit.apiserver.crd.space import DEFINITIONS, ROCKETS, Space, definition, rocket, schema_of, space, version_of
+from unit.apiserver.crd.rockets import DEFINITIONS, ROCKETS, Space, definition, rocket, schema_of, space, version_of
 
 WHOLE = {"type": "integer"}
 TEXT = {"type": "string"}

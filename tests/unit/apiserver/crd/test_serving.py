@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unit.apiserver.crd.space import (
+from unit.apiserver.crd.rockets import (
     DEFINITIONS,
     NAME,
     ROCKETS,

@@ -18,7 +18,7 @@ from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
-from clouds import PLATFORM, Cloud, in_a_process
+from cloud_commands import PLATFORM, Cloud, in_a_process
 
 pytestmark = pytest.mark.slow
 

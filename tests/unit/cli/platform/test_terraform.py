@@ -13,7 +13,7 @@ from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import Google
 from batchyard.provision.steps import google
 from batchyard.provision.steps.model import PlatformStep
-from clouds import PLATFORM
+from cloud_commands import PLATFORM
 
 TEXT = 'resource "terraform_data" "it" {\n  input = "%s"\n}\n'
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 import make
+from admission_watch import Watcher, assumed, holding, open_queue
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
 from batchyard.scheduling.workload import evictions, lifecycle
-from watcher import Watcher, assumed, holding, open_queue
 from yard import group, queue, workload
 
 # Pending Workloads.

@@ -1,0 +1,119 @@
+"""A shadow of upstream: our API server serves upstream's decisions in virtual time, and a shadow follows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchyard.admission_plugins.built_in import new_namespace
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.client.rest import ClientDependencies, RestClient
+from batchyard.client.transport import RateLimit
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import KINDS
+from batchyard.shadow.controller import ShadowController
+from batchyard.shadow.findings import ComparisonCounts, Divergence
+from batchyard.shadow.state import ShadowSettings
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.world import EPOCH
+from batchyard.store.memory import Store
+from differential.unreliable_transport import Trouble, UnsteadyLine
+from differential.upstream_writes import Record, Upstream, read_case
+from unit.apiserver.api import Api
+from unit.client.client_and_server import Line
+
+_BEFORE = 10 * SECOND
+_AFTER = 120 * SECOND
+
+
+class Served:
+    """Objects in the store of an API server."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, key: Key) -> Obj | None:
+        return self._store.get(key)
+
+    def put(self, obj: Obj) -> None:
+        before = self._store.get(key_of(obj))
+        metadata = obj["metadata"]
+        if before is not None and before.get("spec") != obj.get("spec"):
+            metadata = {**metadata, "generation": before["metadata"].get("generation", 1) + 1}
+        self._store.put(key_of(obj), {**obj, "metadata": metadata})
+
+    def delete(self, key: Key) -> None:
+        self._store.delete(key)
+
+
+@dataclass(slots=True)
+class Shadowed:
+    """The results of a shadow."""
+
+    findings: list[Divergence] = field(default_factory=list)
+    counts: ComparisonCounts = field(default_factory=ComparisonCounts)
+    asked: list[str] = field(default_factory=list)
+    reordered: int = 0
+    #: The number of followed trees at the end.
+    trees: int = 0
+
+
+class Shadowing:
+    """A follower on a connection; the kernel wakes it at the requested times."""
+
+    def __init__(self, line: Line, kernel: VirtualEventLoop, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
+        self._line, self._kernel, self._how = line, kernel, (policy, terms)
+        self.reported = Shadowed()
+        wiring = ClientDependencies(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
+        client = RestClient(wiring, KINDS)
+        self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
+        self.followers = self._looking.followers
+        client.on_new_data = self._looking.heard
+        client.start()
+
+    def again(self) -> "Shadowing":
+        """End this follower, and start another one."""
+        self._looking.is_over = True
+        return Shadowing(self._line, self._kernel, *self._how)
+
+
+def shadowed(
+    scenario: Scenario,
+    log: list[Record],
+    trouble: Trouble | None = None,
+    restarts_at: Sequence[Duration] = (),
+    *,
+    knows_fair_sharing: bool = True,
+) -> Shadowed:
+    """Run a shadow on a case, over an unreliable connection, with restarts at some times; return its results.
+
+    `trouble.hurry` accelerates the events.
+    """
+    kernel = VirtualEventLoop(EPOCH - _BEFORE)
+    api = Api(100_000, EPOCH - _BEFORE)
+    line = UnsteadyLine(kernel, api, trouble or Trouble())
+    for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
+        api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
+    policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and knows_fair_sharing)
+    one = [Shadowing(line, kernel, policy, ShadowSettings())]
+    for at in restarts_at:
+        kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
+    now: Instant = EPOCH
+    for moment in Upstream(Served(api.stored.store), scenario, log).moments():
+        now = max(now + MILLISECOND, EPOCH + (moment.at - EPOCH) // line.wrong.hurry)
+        kernel.call_at(now, moment.work)
+    kernel.run(until=now + _AFTER)
+    reported = Shadowed(asked=line.asked)
+    for shadowing in one:
+        reported.findings += shadowing.reported.findings
+        reported.counts = reported.counts.plus(shadowing.followers.counts)
+        reported.reordered += shadowing.followers.reordered
+    reported.trees = one[-1].followers.trees
+    return reported
+
+
+def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:
+    """Run a shadow on the texts of a case."""
+    return shadowed(*read_case(name, text, expected), **how)

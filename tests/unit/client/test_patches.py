@@ -1,0 +1,179 @@
+"""Writes send the changed fields and the revision; the status of a Workload has Kueue's field managers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import make
+from batchyard.api import scheme
+from batchyard.api.errors import Conflict
+from batchyard.api.meta import Key, Obj, with_path
+from batchyard.apiserver.patch import apply_merge_patch
+from batchyard.client.transport import HttpRequest
+from batchyard.client.write_queue import ADMISSION_MANAGER, PODS_READY_MANAGER, RECLAIMABLE_PODS_MANAGER, merge_patch
+from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
+from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
+from unit.client.client_and_server import Served
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
+JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
+ASSIGNED = {"name": "main", "flavors": {"cpu": "all"}, "resourceUsage": {"cpu": "1"}, "count": 1}
+GIVEN = {"clusterQueue": "all", "podSetAssignments": [ASSIGNED]}
+TIME = "2026-01-01T00:00:00Z"
+
+
+def condition(kind: str, status: str = "True") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": "Tested", "message": "", "lastTransitionTime": TIME}
+
+
+ADMITTED = {"conditions": [condition("QuotaReserved"), condition("Admitted")], "admission": GIVEN}
+
+
+class World(Served):
+    """A client of Workloads and JobSets, and the patches that it sent."""
+
+    def __init__(self) -> None:
+        super().__init__([scheme.WORKLOAD, scheme.JOB_SET])
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.line.trouble = self._note
+
+    def _note(self, request: HttpRequest) -> None:
+        if request.method == "PATCH":
+            self.sent.append((request.path, msgspec.json.decode(request.body)))
+
+    def write(self, write: Write) -> WriteResult:
+        results: list[WriteResult] = []
+        self.client.submit([write], results.append)
+        self.run()
+        return results[0]
+
+    def workload(self) -> Obj:
+        found = self.client.get(Key(scheme.WORKLOAD, "team", "w"))
+        assert found is not None
+        return found
+
+    def set_status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write a status through the client; the stored status."""
+        result = self.write(UpdateStatus({**self.workload(), "status": status}))
+        assert result.error is None, result
+        return self.workload().get("status") or {}
+
+    def apply(self, manager: str, status: Mapping[str, Any]) -> None:
+        """Apply a status as another client does."""
+        document = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w"}}
+        path = f"{KUEUE}/w/status?fieldManager={manager}&force=true"
+        answer = self.api.answer("PATCH", path, {**document, "status": status}, "application/apply-patch+yaml")
+        assert answer.code == 200, answer  # type: ignore[union-attr]
+        self.run()
+
+    def managers(self) -> list[tuple[str, str]]:
+        """The managers of the status and their operations."""
+        entries = self.workload()["metadata"]["managedFields"]
+        return [(each["manager"], each["operation"]) for each in entries if each.get("subresource") == "status"]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    obj = make.workload("w")
+    obj["metadata"].pop("creationTimestamp", None)
+    world.api.post(KUEUE, obj)
+    world.start()
+    return world
+
+
+def test_update_sends_changed_fields_only(world: World) -> None:
+    template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}}}
+    spec = {"suspend": True, "replicatedJobs": [{"name": "a", "template": template}]}
+    obj = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}, "spec": spec}
+    world.api.post(JOB_SETS, obj)
+    world.run()
+    found = world.client.get(Key(scheme.JOB_SET, "team", "s"))
+    assert found is not None
+    assert "network" in found["spec"]
+    assert world.write(Update(with_path(found, ("spec", "suspend"), False))).error is None
+    revision = found["metadata"]["resourceVersion"]
+    assert world.sent == [
+        (f"{JOB_SETS}/s", {"spec": {"suspend": False}, "metadata": {"resourceVersion": revision}}),
+    ]
+
+
+def test_update_of_old_revision_conflicts(world: World) -> None:
+    before = world.workload()
+    world.set_status({"conditions": [condition("QuotaReserved", "False")]})
+    assert isinstance(world.write(Update(with_path(before, ("spec", "active"), False))).error, Conflict)
+    assert isinstance(world.write(UpdateStatus({**before, "status": ADMITTED})).error, Conflict)
+
+
+def test_kueue_removes_status_that_batchyard_applied(world: World) -> None:
+    assert world.set_status(ADMITTED)["admission"] == GIVEN
+    assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
+    world.apply(ADMISSION_MANAGER, {"conditions": [condition("QuotaReserved", "False")]})
+    assert "admission" not in world.workload()["status"]
+
+
+def test_batchyard_removes_status_that_kueue_applied(world: World) -> None:
+    world.apply(ADMISSION_MANAGER, ADMITTED)
+    world.apply(RECLAIMABLE_PODS_MANAGER, {"reclaimablePods": [{"name": "main", "count": 1}]})
+    pending = {"conditions": [condition("QuotaReserved", "False"), condition("Admitted", "False")]}
+    assert world.set_status(pending) == pending
+    assert [path.partition("?")[2] for path, _ in world.sent] == [
+        f"fieldManager={manager}&force=true" for manager in (ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER)
+    ]
+
+
+def test_field_with_another_manager_is_removed(world: World) -> None:
+    checks = [{"name": name, "state": "Ready", "message": "", "lastTransitionTime": TIME} for name in ("a", "b")]
+    world.apply("somebody", {**ADMITTED, "admissionChecks": checks})
+    pending = {"conditions": [condition("QuotaReserved", "False")], "admissionChecks": checks[1:]}
+    assert world.set_status(pending) == pending
+
+
+def test_kueue_removes_status_of_earlier_release(world: World) -> None:
+    path = f"{KUEUE}/w/status?fieldManager=batchyard"
+    world.api.answer("PATCH", path, {"status": ADMITTED}, "application/merge-patch+json")
+    world.run()
+    assert world.managers() == [("batchyard", "Update")]
+    world.write(UpdateStatus(with_path(world.workload(), ("status", "requeueState"), {"count": 1})))
+    assert has_former_owner(world.workload())
+    world.write(Update(world.workload(), transfer_field_ownership(world.workload())))
+    assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
+    world.apply(ADMISSION_MANAGER, {"conditions": [condition("QuotaReserved", "False")]})
+    assert world.workload()["status"] == {"conditions": [condition("QuotaReserved", "False")]}
+
+
+def test_each_part_of_status_has_its_field_manager(world: World) -> None:
+    world.set_status(ADMITTED)
+    ready = {**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PodsReady")]}
+    world.set_status(ready)
+    world.set_status({**ready, "reclaimablePods": [{"name": "main", "count": 1}]})
+    assert [path.partition("=")[2].partition("&")[0] for path, _ in world.sent] == [
+        ADMISSION_MANAGER,
+        PODS_READY_MANAGER,
+        RECLAIMABLE_PODS_MANAGER,
+    ]
+    foreign = {**ready, "conditions": [*ready["conditions"], condition("Watched")]}
+    world.apply("somebody", {"conditions": [condition("Watched")]})
+    world.sent.clear()
+    world.set_status({**foreign, "reclaimablePods": [{"name": "main", "count": 1}], "requeueState": {"count": 1}})
+    ((_, document),) = world.sent
+    assert [each["type"] for each in document["status"]["conditions"]] == ["QuotaReserved", "Admitted", "PodsReady"]
+
+
+_json = st.recursive(
+    st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=12,
+)
+_documents = st.dictionaries(st.sampled_from("abc"), _json, max_size=3)
+
+
+@given(_documents, _documents)
+def test_merge_patch_turns_one_document_into_another(before: dict[str, Any], after: dict[str, Any]) -> None:
+    patch = merge_patch(before, after)
+    assert apply_merge_patch(before, patch) == after
+    assert (patch == {}) == (before == after)
