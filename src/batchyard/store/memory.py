@@ -37,7 +37,7 @@ HISTORY_WINDOW: Final = 1024  # number of entries; enough for a watcher that is 
 class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
     """The requested revision is older than the history window (410 Gone); the client must list again."""
 
-    reason = "ExpiredRevision"
+    reason = "Expired"
 
 
 class RecoveredStore(NamedTuple):

@@ -48,7 +48,7 @@ _EXPIRED: Final = (
         "metadata": {},
         "status": "Failure",
         "message": "the watch fell too far behind; list again",
-        "reason": "ExpiredRevision",
+        "reason": "Expired",
         "code": 410,
     },
 )
@@ -245,7 +245,7 @@ class PagedLists:
         try:
             changes = self._history.changes_since(revision)
         except ExpiredRevision as expired:
-            raise StatusError(410, "ExpiredRevision", _LIST_EXPIRED) from expired
+            raise StatusError(410, "Expired", _LIST_EXPIRED) from expired
         objs_by_key = {_object_key(obj): obj for obj in objs}
         for change in reversed(changes):
             if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
@@ -261,7 +261,7 @@ class PagedLists:
         token = _parse_token(text)
         held = self._held.get((path.info.constant, path.namespace, token.rv))
         if held is None:
-            raise StatusError(410, "ExpiredRevision", _TOO_OLD)
+            raise StatusError(410, "Expired", _TOO_OLD)
         return token.rv, held, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
@@ -427,4 +427,4 @@ class ReadHandler:
         try:
             return self._feed.since(revision)
         except ExpiredRevision as expired:
-            raise StatusError(410, "ExpiredRevision", str(expired)) from expired
+            raise StatusError(410, "Expired", str(expired)) from expired

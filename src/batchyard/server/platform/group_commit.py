@@ -155,7 +155,7 @@ class GroupCommit:
             self._callers.append((revision, done))
 
     def is_behind(self) -> bool:
-        """Report whether more than BEHIND_MAX changes are not durable, so that the event loop must pause."""
+        """Report whether more than UNDURABLE_CHANGES_MAX changes are not durable, so that the event loop must pause."""
         return self._store.revision - self.durable > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:

@@ -47,7 +47,7 @@ class UpgradedTransport(Protocol):
         """Resume or pause reading from the client."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close the connection after the client has closed its side, or after CLOSED_WITHIN, or at once."""
+        """Close the connection after the client has closed its side, or after CLOSE_TIMEOUT, or at once."""
 
 
 class UpgradedConnection(asyncio.Protocol):
@@ -149,7 +149,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._schedule_processing()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close the connection after the client has closed its side, or after CLOSED_WITHIN, or at once."""
+        """Close the connection after the client has closed its side, or after CLOSE_TIMEOUT, or at once."""
         if at_once:
             self._transport.close()
         elif not self._is_closing:

@@ -61,7 +61,7 @@ def test_old_continue_token_expires_after_many_lists(api: Api) -> None:
 
 
 def test_continue_token_expires_after_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "HELD_FOR", 3)
+    monkeypatch.setattr(read, "HELD_LIST_AGE_MAX", 3)
     token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
     for number in range(4):
         assert api.ask("GET", f"{MAPS}?limit=2&continue={token}").code == 200

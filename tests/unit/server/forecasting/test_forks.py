@@ -59,7 +59,7 @@ def test_fork_memory_is_absent_before_first_fork() -> None:
 
 
 def test_fork_pool_counts_rejected_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "WAITING_MAX", 0)
+    monkeypatch.setattr(service, "QUEUED_QUESTIONS_MAX", 0)
 
     async def run() -> str:
         forks = ForkPool(asyncio.get_running_loop(), lambda: 1)

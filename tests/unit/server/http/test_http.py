@@ -181,19 +181,19 @@ def test_oversized_body_is_rejected_with_413(tmp_path: Path) -> None:
 
 
 def test_missing_body_times_out_with_408(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "BODY_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "BODY_TIMEOUT", 0.1)
     answer = exchange(tmp_path, POST + b"content-length: 10\r\n\r\n")
     assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
 
 
 def test_slow_request_head_closes_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.1)
     with suppress(ConnectionResetError):  # it may end in either way
         assert exchange(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
 
 
 def test_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "IDLE_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "IDLE_TIMEOUT", 0.1)
     assert codes(exchange(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
 
 
@@ -369,7 +369,7 @@ def test_long_list_is_written_in_chunks(tmp_path: Path) -> None:
 
 
 def test_client_that_stops_reading_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "READ_WITHIN", 0.2)
+    monkeypatch.setattr(protocol, "READ_TIMEOUT", 0.2)
     api = Api()
     for number in range(40):
         api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 500_000}})

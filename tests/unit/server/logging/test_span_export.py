@@ -101,7 +101,7 @@ def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCapt
 
 def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "_BATCH_INTERVAL", 60)
-    monkeypatch.setattr(spans, "WAITING_MAX", 600)  # more than are sent at once
+    monkeypatch.setattr(spans, "QUEUED_SPANS_MAX", 600)  # more than are sent at once
 
     async def act(export: SpanExport, _collector: Collector) -> None:
         for _ in range(605):

@@ -94,7 +94,7 @@ def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
 
 
 def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "PAGE", 2)
+    monkeypatch.setattr(snapshot, "SNAPSHOT_PAGE_SIZE", 2)
     asked = cohorts(5)
     objects, reading = read(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
@@ -168,7 +168,7 @@ def test_snapshot_time_is_server_time() -> None:
 
 
 def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "PAGE", 2)
+    monkeypatch.setattr(snapshot, "SNAPSHOT_PAGE_SIZE", 2)
     asked = cohorts(5)
     refused: list[str] = []
 

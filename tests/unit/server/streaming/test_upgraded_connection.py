@@ -122,8 +122,8 @@ def test_client_that_reads_nothing_is_disconnected() -> None:
 
 
 def test_forwarded_ports_are_bounded_per_user_and_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "PORTS_MAX", 5)
-    monkeypatch.setattr(bounds, "PORTS_OF_ONE_MAX", 2)
+    monkeypatch.setattr(bounds, "FORWARDED_PORTS_MAX", 5)
+    monkeypatch.setattr(bounds, "USER_FORWARDED_PORTS_MAX", 2)
     connections = Connections()
     assert [connections.enter_port(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
         *(True, True, False),
