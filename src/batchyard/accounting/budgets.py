@@ -243,8 +243,6 @@ def _month_begin(instant: Instant) -> Instant:
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")
 
 
-# --- budget controller ---
-#
 # Budget controller: updates the status of Budgets, and stops and restarts the LocalQueues that they cover.
 #
 # All Budgets of a namespace are reconciled together: every minute while its Workloads incur costs, when a threshold is

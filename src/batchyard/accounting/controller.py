@@ -37,8 +37,6 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 
-# --- resuming ---
-#
 # Resuming the ledger after a crash, from the last checkpoint and from the timestamps of the objects.
 #
 # The checkpoint contains the charges of pods that ended before it. For other pods, the objects contain the begin, so
@@ -166,8 +164,6 @@ def _added_event(key: Key, obj: Obj) -> WatchEvent:
     return WatchEvent(EventType.ADDED, key, obj, None, int(obj["metadata"].get("resourceVersion") or 0))
 
 
-# --- retention ---
-#
 # CostRecords of hours are kept for a week, those of days for three months, and those of months indefinitely.
 
 

@@ -289,8 +289,6 @@ def _recorded_amount(line: Mapping[str, Any]) -> RecordedAmount:
     return RecordedAmount(*(line.get(field, 0) for field in _AMOUNT_FIELDS))
 
 
-# --- timestamps and owners ---
-#
 # When a machine is billed, when a pod occupies it, and which team and queue own the pod, as read from their objects.
 
 
@@ -363,8 +361,6 @@ def _parse_optional_time(text: str | None) -> Instant | None:
     return None if text is None else parse_time(text)
 
 
-# --- report ---
-#
 # Cost reports: sums CostRecords by team, queue, Workload, flavor, pool or use, exact to the cent.
 #
 # The rows, including a row for unused time, add up to the cost of the machines. Records of a team may have been deleted

@@ -147,8 +147,6 @@ def _identity(toleration: Toleration) -> tuple[str, ...]:
     return get("key") or "", get("operator") or "", get("value") or "", get("effect") or ""
 
 
-# --- priority classes ---
-#
 # The validating part of the Priority plugin: at most one PriorityClass is the global default.
 #
 # Source: Kubernetes's plugin/pkg/admission/priority.
@@ -164,8 +162,6 @@ def check_default(priority_class: meta.Obj, default: meta.Obj | None) -> None:
         raise Forbidden(f"{forbidden(priority_class)}: {message}")
 
 
-# --- pod security ---
-#
 # The PodSecurity admission plugin, with the enforce, warn and audit modes of a namespace's policy.
 #
 # The admission chain enforces the policy on pods, including those of controllers. The API server adds warnings and
@@ -334,8 +330,6 @@ def _labels_of(obj: meta.Obj, find: Find) -> Mapping[str, str]:
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
 
-# --- queued jobs ---
-#
 # Kueue's job webhooks: default queue, default priority class, and suspension of new Jobs and JobSets.
 #
 # Source: Kueue's pkg/controller/jobframework/defaults.go, with manageJobsWithoutQueueName off.
@@ -396,8 +390,6 @@ def _set_default_label(job: meta.Obj, name: str, default: meta.Key, find: Find) 
     return meta.with_path(job, ("metadata", "labels", name), default.name)
 
 
-# --- default queues ---
-#
 # The validating part of Kueue's job webhooks for updates.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
@@ -417,8 +409,6 @@ def check_queue_kept(new: meta.Obj, old: meta.Obj, find: Find) -> None:
         raise Forbidden(f'admission webhook "{webhook}" denied the request: {path}: Invalid value: "": {why}')
 
 
-# --- namespaces ---
-#
 # The NamespaceLifecycle admission plugin, and the system Namespaces.
 #
 # Sources: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespace/lifecycle), and

@@ -36,8 +36,6 @@ from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, Check, checks_of
 
-# --- users ---
-#
 # Indexes of the AdmissionChecks that reference a config and of the Workloads that have a check, from watch events.
 
 
@@ -104,8 +102,6 @@ def _check_names(workload: meta.Obj | None) -> Sequence[str]:
     return [check["name"] for check in checks] if checks else ()
 
 
-# --- checks ---
-#
 # The Active condition of the provisioning controller's AdmissionChecks tells whether their config exists.
 #
 # Source: admissioncheck_reconciler.go beside Kueue's provisioning controller.
@@ -150,8 +146,6 @@ class ProvisioningChecks:
         return ReconcileResult([UpdateStatus(meta.with_path(check, ("status", "conditions"), conditions))])
 
 
-# --- check states ---
-#
 # The state of an admission check that follows from its ProvisioningRequest.
 #
 #     condition of the request                state of the check

@@ -18,8 +18,6 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 from batchyard.base.instant import SECOND
 
-# --- configuration ---
-#
 # Conversion of Kueue's Configuration from v1beta1 to v1beta2, which has no `enable` fields.
 #
 # A feature that is missing or disabled in v1beta1 is disabled in the result. waitForPodsReady is on by default in
@@ -101,8 +99,6 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     return {**converted_obj, "apiVersion": OLD_API_VERSION}
 
 
-# --- wire times ---
-#
 # Wire format of times: whole seconds, as Kubernetes writes them, although the platform stores microseconds.
 #
 # An API server shows times in this form, and a client sends them in this form, because servers store custom resources

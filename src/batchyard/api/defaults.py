@@ -14,8 +14,6 @@ from batchyard.api.meta import Obj, group_kind, with_finalizer, with_metadata, w
 from batchyard.api.schema import fill_defaults, validate_and_default
 from batchyard.api.scheme import kind_info
 
-# --- JobSets ---
-#
 # Defaults of JobSets. Source: JobSet's webhook. The Jobs of a JobSet get the defaults of Jobs on creation.
 
 
@@ -69,8 +67,6 @@ def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**filled, "rules": named_rules}
 
 
-# --- queues ---
-#
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
 
 
@@ -94,8 +90,6 @@ def cluster_queue_defaults(obj: Obj) -> Obj:
     return with_in_use_finalizer(with_default_spec(obj))
 
 
-# --- cloud ---
-#
 # Defaults of Clusters and NodePools beyond those of their fields.
 #
 # Constant defaults are in the field table. Source: GKE, whose pools span all zones of their cluster. Spot machines and
@@ -150,8 +144,6 @@ def _pool_defaults(pool: Spec) -> Spec:
     return {"nodeCount": autoscaling.get("min", 0), **pool, "autoscaling": autoscaling}
 
 
-# --- pod ---
-#
 # Defaults of Pods beyond those of pod templates: requests, host ports, and the phase Pending.
 #
 # The defaults shared with templates are in the field tables; a Pod created in process gets them here.
@@ -207,8 +199,6 @@ def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
     return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
 
 
-# --- volumes ---
-#
 # Defaults of PersistentVolumes, PersistentVolumeClaims and workload controllers.
 #
 # Source: Kubernetes's pkg/apis/core/v1/defaults.go and strategies, and pkg/apis/{apps,batch}/v1/defaults.go.
@@ -293,8 +283,6 @@ def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapp
     return {**typed_strategy, "rollingUpdate": {**settings, **(typed_strategy.get("rollingUpdate") or {})}}
 
 
-# --- job ---
-#
 # Defaults of Jobs. Source: Kubernetes's pkg/apis/batch/v1/defaults.go.
 
 
@@ -343,8 +331,6 @@ def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in patterns]}
 
 
-# --- limit range ---
-#
 # Defaults of LimitRanges. Source: Kubernetes's pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem).
 
 
@@ -364,8 +350,6 @@ def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**limit, **{field: value for field, value in defaults.items() if value}}
 
 
-# --- node ---
-#
 # Defaults of Nodes. Source: Kubernetes's pkg/apis/core/v1/defaults.go.
 
 
@@ -377,8 +361,6 @@ def node_defaults(node: Obj) -> Obj:
     return {**node, "status": {**status, "allocatable": status["capacity"]}}
 
 
-# --- rbac ---
-#
 # Defaults of role bindings. Source: Kubernetes's pkg/apis/rbac/v1/defaults.go.
 
 
@@ -398,8 +380,6 @@ def _subject_defaults(subject: Obj) -> Obj:
     return {**subject, "apiGroup": _RBAC_GROUP}
 
 
-# --- secret ---
-#
 # Stored form of Secrets. Source: Kubernetes's pkg/apis/core/v1/conversion.go.
 
 

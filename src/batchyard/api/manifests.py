@@ -19,8 +19,6 @@ from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind,
 from batchyard.api.validation.rules import metadata_faults
 from batchyard.api.yaml_documents import Document, read_documents
 
-# --- decode ---
-#
 # Decoding of user-supplied objects into stored form. All errors are reported at once.
 #
 # The steps, in order: look up the kind; validate the structure in the given version and fill in defaults; convert to

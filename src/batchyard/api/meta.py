@@ -125,8 +125,6 @@ def controller_of(obj: Obj) -> Mapping[str, Any] | None:
     return None
 
 
-# --- conditions ---
-#
 # Conditions in the status of an object.
 #
 # Setters return a new list and share the unchanged conditions. Source: k8s.io/apimachinery api/meta/conditions.go; the
@@ -193,8 +191,6 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
     return (encoded[: bytes_max - len(_TRUNCATION_MARK)] + _TRUNCATION_MARK).decode(errors="ignore")
 
 
-# --- events ---
-#
 # Fields of Events of both APIs, core/v1 with a count and events.k8s.io/v1 with a series.
 
 
@@ -209,8 +205,6 @@ def event_count(event: Obj) -> int:
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
-# --- status draft ---
-#
 # A mutable draft of a status: it copies the status once, is changed in place, and returns the new object once.
 #
 # A transition often sets four conditions. One draft takes a third of the time of copying the list for each.
@@ -278,8 +272,6 @@ class StatusDraft:
                 self.changed = True
 
 
-# --- annotations ---
-#
 # Values of annotations and labels, parsed as Go parses them: integers, booleans, durations, slice layers.
 #
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
@@ -342,8 +334,6 @@ def is_elastic(obj: Obj) -> bool:
     return annotation(obj, well_known.ELASTIC_JOB) == "true"
 
 
-# --- selectors ---
-#
 # Label and node selectors, evaluated as in Kubernetes.
 
 
@@ -399,8 +389,6 @@ def selector(obj: Mapping[str, Any] | None) -> Selector | None:
     return Selector((*equal, *expressions))
 
 
-# --- ownership ---
-#
 # Ownership of jobs: the chain of Jobs and JobSets above an object.
 #
 # Owner references are written by users: the owner may be missing, another object of the same name, or part of a cycle.
@@ -460,8 +448,6 @@ def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> Ancest
     return AncestorSearch(managed)
 
 
-# --- quantity ---
-#
 # Resource quantities, exact: `10Gi`, `500m`, `1e3`, `0.1`.
 #
 # All other code uses integers: thousandths for cpu, units (bytes, devices) for other resources, rounded up like

@@ -41,8 +41,6 @@ from batchyard.api.pod_security_baseline import (
     violation_subject,
 )
 
-# --- policy ---
-#
 # The Pod Security policy of a namespace, from its labels.
 #
 # Source: k8s.io/pod-security-admission, api/{constants,helpers}.go. As in a cluster without a PodSecurityConfiguration,
@@ -140,8 +138,6 @@ def _is_version(text: str) -> bool:
     return text == _LATEST or (match is not None and int(match[1]) <= _INT64_MAX)
 
 
-# --- evaluator ---
-#
 # Evaluation of a pod against a level and version of the Pod Security Standards.
 #
 # Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
@@ -163,8 +159,6 @@ def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityVio
     return PodSecurityViolation("non-default capabilities", detail)
 
 
-# --- restricted ---
-#
 # Checks of the level `restricted`. Source: k8s.io/pod-security-admission, policy/check_*.go.
 
 

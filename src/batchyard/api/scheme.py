@@ -384,8 +384,6 @@ def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:
     return Field(expression.removesuffix("!"), expression.endswith("!"), facts)
 
 
-# --- descriptions ---
-#
 # Descriptions of types and fields from `descriptions.json`, by type and by `Type.field`.
 #
 # The text of `*.field` applies to any field of that name without its own text.

@@ -85,8 +85,6 @@ def parse_time(text: str) -> Instant:
     return instant
 
 
-# --- windows ---
-#
 # Windows of machine reservations: start and end, as times or as durations from the start of the simulation.
 
 

@@ -169,8 +169,6 @@ STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"
 PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 
 
-# --- kueue features ---
-#
 # Feature gates of Kueue with their defaults, and the strategies of fair sharing.
 #
 # Source: pkg/features/kube_features.go and apis/config/v1beta2 of Kueue 0.19.

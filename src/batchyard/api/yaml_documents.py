@@ -24,8 +24,6 @@ from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import Step, format_path, format_value
 from batchyard.base.memory import memoized_if_short
 
-# --- yaml scalars ---
-#
 # Scalars of YAML, as Kubernetes reads them: YAML 1.1 converted to JSON.
 #
 # Source of the rules: sigs.k8s.io/yaml. Differences from PyYAML: no sexagesimal numbers, no times, `1e3` is a number,
@@ -444,8 +442,6 @@ class _DocumentBuilder:
         return tuple(steps)
 
 
-# --- lines ---
-#
 # Line numbers of fields in their file.
 
 

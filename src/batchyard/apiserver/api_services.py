@@ -148,8 +148,6 @@ def _build_provided_service(
     return dict(with_available_condition(service, {name: None}, now))
 
 
-# --- kubernetes service ---
-#
 # The Service `kubernetes` and its endpoints, through which in-cluster clients find the API server.
 #
 # It has a cluster IP only if pods have their own network in which the server listens too; no other Service has one.

@@ -113,8 +113,6 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
     return FieldDifferences(removed, modified, added)
 
 
-# --- managed fields ---
-#
 # Field ownership (`metadata.managedFields`), updated by every write through the API.
 #
 # An update takes ownership of the fields that it changes. An apply that changes a field of another manager is a
@@ -445,9 +443,6 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> 
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-# --- managedFields in JSON form ---
-
-
 def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: VersionAccessors) -> list[FieldManagerEntry]:
     """Decode `managedFields` entries, except those in versions that are no longer served."""
     return [
@@ -548,8 +543,6 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
             yield from _undeclared_paths(item, schema.item, path)
 
 
-# --- versions ---
-#
 # The forms of a resource's objects in each of its versions, for comparison in that version.
 
 
@@ -567,8 +560,6 @@ def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
     return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 
 
-# --- controller manager ---
-#
 # Field ownership for the writes of controllers in this process, with one field manager for all of them.
 # Ownership is tracked only for objects that already have `managedFields`, and only outside the status. Controllers own
 # the status and write it too often.

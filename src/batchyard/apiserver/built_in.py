@@ -21,8 +21,6 @@ from batchyard.apiserver.resources import Resource, no_decoding_error
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Propagation
 
-# --- go times ---
-#
 # Errors of Go's time.Parse for the two time layouts of Kubernetes.
 #
 # Source: Go's time package (Parse, ParseError), read element by element as it does; metav1.Time and metav1.MicroTime.
@@ -71,8 +69,6 @@ def _quote(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-# --- go errors ---
-#
 # Go decoding errors of Kubernetes' native kinds, for values whose type differs from their field's.
 #
 # In Go the decoder runs before validation, so only the first such value in document order is reported. Sources:

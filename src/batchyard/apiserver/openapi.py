@@ -9,8 +9,6 @@ from batchyard.apiserver.openapi_definitions import REFERENCE, schema_name
 from batchyard.apiserver.patch import patch_media_types
 from batchyard.apiserver.resources import Resource, Resources
 
-# --- message ---
-#
 # OpenAPI v2 definitions as protobuf, which client-go reads.
 #
 # client-go reads the merge strategy of untyped kinds from them (`UnstructuredExtractor`). Paths are left out: kubectl
@@ -122,8 +120,6 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# --- documents ---
-#
 # OpenAPI documents of the served resources, with the fields that kubectl reads. Source: k8s.io/kube-openapi.
 
 

@@ -15,8 +15,6 @@ from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scop
 from batchyard.apiserver import request
 from batchyard.apiserver.json_patch import apply_json_patch
 
-# --- merge schema ---
-#
 # Merge schemas for strategic merge patch, server-side apply and strict decoding.
 #
 # A merge schema defines the fields of a mapping and whether it allows others, and the merge keys of a list.
@@ -158,8 +156,6 @@ def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
     return UNSTRUCTURED if is_open else None
 
 
-# --- strategic ---
-#
 # Strategic merge patches: JSON merge patches with merging of lists.
 #
 # Lists with a merge strategy in their schema are merged item by item; others are replaced. Directives among the fields
@@ -347,8 +343,6 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
     return positions
 
 
-# --- merge ---
-#
 # JSON merge patch. Source: RFC 7396.
 
 

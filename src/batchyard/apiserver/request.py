@@ -11,8 +11,6 @@ from batchyard.api.meta import Obj
 from batchyard.interfaces.client import Propagation
 from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionClient, SessionEnd, Streams
 
-# --- authentication ---
-#
 # Users and groups. Sources: k8s.io/apiserver, pkg/authentication (user, x509, serviceaccount).
 
 
@@ -65,8 +63,6 @@ def account_groups(namespace: str) -> tuple[str, ...]:
     return (_SERVICE_ACCOUNTS_GROUP, f"{_SERVICE_ACCOUNTS_GROUP}:{namespace}")
 
 
-# --- flows ---
-#
 # A flow is a set of requests that share one limit. Each user has a flow, and each namespace one for all its
 # ServiceAccounts.
 #
@@ -204,8 +200,6 @@ def _reason_of(problem: str) -> str:
     return next((reason for start, reason in _REASONS.items() if problem.startswith(start)), "FieldValueInvalid")
 
 
-# --- responses ---
-#
 # Streaming and asynchronous responses, as the transport handles them.
 
 
@@ -287,8 +281,6 @@ STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
-# --- options ---
-#
 # Request options: dry run, field validation, field manager, deletion and list options.
 #
 # Source: k8s.io/apimachinery, pkg/apis/meta/v1/{types.go,validation/validation.go}.
@@ -436,8 +428,6 @@ def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
     return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
 
 
-# --- list options ---
-#
 # Validation of list and watch options.
 #
 # Sources: k8s.io/apimachinery, pkg/apis/meta/internalversion/validation; k8s.io/apiserver, pkg/storage/interfaces.go.

@@ -198,8 +198,6 @@ def with_subresource_handlers(
     ]
 
 
-# --- paths ---
-#
 # API paths: group, version, resource, namespace, name, subresource.
 #
 # Source: k8s.io/apiserver, pkg/endpoints/request/requestinfo.go.
@@ -273,8 +271,6 @@ def _parse_resource_path(
     return ResourcePath(resource, version, namespace, name, subresource, api_version)
 
 
-# --- objects ---
-#
 # Access to stored objects: the part of the store's client that the API server uses.
 
 
@@ -289,8 +285,6 @@ class ApiObjectStore(ObjectReader, Protocol):
         """Execute one write synchronously; a dry run does everything except storing."""
 
 
-# --- status errors ---
-#
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.
 
 

@@ -34,8 +34,6 @@ from batchyard.apiserver.request import (
 from batchyard.apiserver.resources import ResourcePath, invalid_object_error
 from batchyard.base.instant import Instant
 
-# --- bodies ---
-#
 # Request bodies: decoding of JSON, YAML and protobuf, and detection of duplicate fields.
 #
 # Source of the messages: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/serializer/json.
@@ -174,8 +172,6 @@ def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
             yield from _duplicate_faults(item, f"{path.removesuffix('.')}[{index}].")
 
 
-# --- strict ---
-#
 # Unknown fields: pruned, and reported according to `fieldValidation`.
 #
 # Source: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
@@ -309,8 +305,6 @@ def _check_name_and_namespace(metadata: Mapping[str, Any], path: ResourcePath) -
         raise bad_request(f"{message} the name on the URL ({path.name})")
 
 
-# --- content negotiation ---
-#
 # Representations of objects: whole, metadata only, or as a Table.
 #
 # Sources: k8s.io/apiserver, pkg/endpoints/handlers/{response,negotiation}.go; k8s.io/apimachinery, pkg/apis/meta/v1.

@@ -27,8 +27,6 @@ from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resource
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
 from batchyard.base.instant import Instant
 
-# --- audit ---
-#
 # Audit events at the level Metadata, without bodies.
 #
 # Source: k8s.io/apiserver, pkg/apis/audit/v1, pkg/audit/request.go and pkg/endpoints/filters/audit.go.

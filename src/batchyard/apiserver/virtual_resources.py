@@ -22,8 +22,6 @@ from batchyard.apiserver.selection import parse_selection
 from batchyard.apiserver.serialization import Representation
 from batchyard.base.instant import Instant
 
-# --- unstored ---
-#
 # Resources without stored objects, whose requests are answered by functions.
 
 
@@ -111,8 +109,6 @@ def computed_resource(
     return resource
 
 
-# --- events v1 ---
-#
 # Events in `events.k8s.io`: the objects of the core group with some fields renamed.
 #
 # controller-runtime writes its Events there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
@@ -193,8 +189,6 @@ def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[
     return {names.get(name, name): value for name, value in fields.items()}
 
 
-# --- component statuses ---
-#
 # ComponentStatuses: the health of the control plane. All components share one process, so all report healthy.
 #
 # Source: Kubernetes's pkg/registry/core/componentstatus.

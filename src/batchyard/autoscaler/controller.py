@@ -33,8 +33,6 @@ from batchyard.placement.filtering import PodFilters
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.node_info import NodeInfo
 
-# --- drain ---
-#
 # The effect of each pod on the removal of its node.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, local volumes do not block.
@@ -42,8 +40,6 @@ from batchyard.placement.node_info import NodeInfo
 
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
-# --- scale down ---
-#
 # Scale-down: find unneeded nodes, and choose the nodes to remove now.
 #
 # A node is unneeded while its utilization is low and all its pods fit elsewhere. It is removed when it has been
@@ -258,8 +254,6 @@ class ScaleDown:
             self.removals.removed_pods[candidate.name] = self._moving_pods[candidate.name]
 
 
-# --- run once ---
-#
 # One autoscaler loop: scale up, scale down, taint nodes, and create or delete pools.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/core/static_autoscaler.go (RunOnce).
@@ -436,8 +430,6 @@ class AutoscalerLoop:
                 self.outcome.writes.append(Delete(Key(scheme.NODE_POOL, "", name)))
 
 
-# --- draining nodes before deletion ---
-#
 # Drain the nodes with the ToBeDeleted taint: evict their pods, then delete their machines.
 #
 # All state is in the objects, so draining continues after a restart. A node stays if its pods do not stop in time or if

@@ -91,8 +91,6 @@ def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
     return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
 
 
-# --- backoff ---
-#
 # Exponential backoff of node groups whose machines failed.
 #
 # Backoffs are stored in a ConfigMap, so that they survive a restart. Auto-provisioned pools are keyed by their
@@ -195,8 +193,6 @@ def _encode_backoff(backoff: Backoff) -> dict[str, Any]:
     }
 
 
-# --- node groups state ---
-#
 # The state of all node groups: sizes, backoffs, and how many machines each may add.
 
 

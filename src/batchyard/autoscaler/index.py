@@ -305,8 +305,6 @@ def _is_leaving(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-# --- failures ---
-#
 # Detect machines that failed or do not become nodes in time: delete them, and put their groups into backoff.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/clusterstate and core/static_autoscaler.go

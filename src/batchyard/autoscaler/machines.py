@@ -130,8 +130,6 @@ def _machine(instance: Obj) -> MachineRecord:
     )
 
 
-# --- scale-down taints ---
-#
 # Taints that the autoscaler sets: DeletionCandidate on unneeded nodes, ToBeDeleted on nodes to remove.
 #
 # The value of a taint is its time in seconds, so that the autoscaler keeps no state. Source:

@@ -17,8 +17,6 @@ from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
 from batchyard.placement.node_filters import AutoscalingProfile
 
-# --- settings ---
-#
 # Autoscaler settings of a Cluster, with defaults.
 #
 # Sources: the flags of kubernetes-sigs/cluster-autoscaler (pkg/config/flags) and its core/static_autoscaler.go; GKE's
@@ -246,8 +244,6 @@ def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
     return compact or SIZE_MAX
 
 
-# --- limits ---
-#
 # Cluster-wide limits of cores, memory and accelerators, which apply to all machines.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/resourcequotas, with its messages.

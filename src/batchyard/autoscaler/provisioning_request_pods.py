@@ -21,8 +21,6 @@ from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.scale_up import ScaleUp, kinds_of, misfit
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-# --- provisioning request conditions ---
-#
 # The states and conditions of ProvisioningRequests, with upstream's reasons and messages.
 #
 # Sources: GKE's autoscaler, pkg/provisioningrequests/{provreqstate,reconciler} for queued-provisioning.gke.io;
@@ -261,8 +259,6 @@ def _seconds(request: Obj, name: str) -> Duration | None:
     return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None
 
 
-# --- request pods ---
-#
 # The pods of a ProvisioningRequest, built from its templates, and GKE's changes of pods that consume its capacity.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/pods; GKE's autoscaler,

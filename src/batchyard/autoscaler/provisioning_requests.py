@@ -67,8 +67,6 @@ from batchyard.cloud.catalog.instances import new_instance
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 
-# --- resize requests ---
-#
 # ResizeRequests, with which the cloud provides the machines of a queued ProvisioningRequest, and their result.
 #
 # Source: GKE's autoscaler, pkg/provisioningrequests/{manager,reconciler} and reconciler/reasons.
@@ -167,8 +165,6 @@ def _reason(code: str) -> str:
     return _REASONS.get(code, _INTERNAL)
 
 
-# --- queued requests ---
-#
 # Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
 #
 # Source: GKE's autoscaler, pkg/provisioningrequests/reconciler and pkg/provisioningrequests/scaleup.
@@ -337,8 +333,6 @@ def _requeue_by(outcome: ReconcileResult, when: Instant | None) -> None:
         outcome.requeue_at = when if outcome.requeue_at is None else min(when, outcome.requeue_at)
 
 
-# --- capacity requests ---
-#
 # ProvisioningRequests of the classes check-capacity and best-effort-atomic-scale-up, which use existing pools.
 #
 # A request without capacity is retried after a minute, then with exponential backoff. Source:

@@ -22,8 +22,6 @@ from batchyard.placement.filtering import choose_node, filter_failure_reasons
 from batchyard.placement.node_filters import find_obstacle, find_shortage
 from batchyard.placement.node_info import NodeInfo
 
-# --- pending units ---
-#
 # Units of unschedulable pods: single pods, and gangs whose pods get nodes together or not at all.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/equivalence (equivalent pods are evaluated once) and
@@ -115,8 +113,6 @@ def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
     )
 
 
-# --- binpacking ---
-#
 # Binpacking: estimate the new nodes of a group that pods need, with first-fit decreasing.
 #
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/estimator (binpacking_estimator.go, decreasing_pod_orderer.go).
@@ -218,8 +214,6 @@ def _requested_fraction(pod: PodView, template: NodeView) -> float:
     )
 
 
-# --- zones ---
-#
 # Distribution of a pool's new nodes over its zones: balanced, or in zones with known capacity.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/processors/nodegroupset/balancing_processor.go; GKE's autoscaler,

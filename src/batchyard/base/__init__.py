@@ -6,8 +6,6 @@ from typing import Final
 
 from batchyard.base.instant import Duration
 
-# --- invariant checks ---
-#
 # Assertions that stay enabled when Python runs with -O.
 
 
@@ -21,8 +19,6 @@ def invariant(condition: bool, message: str) -> None:
         raise InvariantError(message)
 
 
-# --- ids ---
-#
 # Uids and hashes derived from a seed, so that equal runs create equal ones.
 
 
@@ -41,8 +37,6 @@ def fnv1a_64(text: str) -> int:
     return value
 
 
-# --- seeded draws ---
-#
 # Random draws without a generator state: a draw depends only on a seed and names.
 #
 # Therefore a simulation with one more machine has the same draws for all other machines, and a restart repeats the

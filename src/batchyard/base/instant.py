@@ -96,8 +96,6 @@ def format_age(duration: Duration) -> str:
     return f"{years}y{remaining_days}d" if days < 365 * 8 and remaining_days else f"{years}y"
 
 
-# --- backoff ---
-#
 # Exponential backoff with an upper bound and without jitter.
 
 

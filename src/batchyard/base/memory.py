@@ -36,8 +36,6 @@ class LruCache(Generic[_K, _V]):
             entries.popitem(last=False)
 
 
-# --- memoization ---
-#
 # Only short strings are cached: caching long strings sent by clients would hold much memory permanently.
 
 
@@ -60,8 +58,6 @@ def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX
     return decorate
 
 
-# --- gc tuning ---
-#
 # Tuning of Python's cyclic garbage collector.
 #
 # Reference counting frees nearly all objects here. Cycles are very rare, while millions of objects stay alive, and each

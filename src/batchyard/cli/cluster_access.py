@@ -40,8 +40,6 @@ from batchyard.sim.state import OMITTED_KINDS, State
 from batchyard.sim.state_document import read_state, state_of
 from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
 
-# --- requests ---
-#
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 
 
@@ -169,8 +167,6 @@ def _decode_json(body: bytes) -> Mapping[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
-# --- state files ---
-#
 # Reading a state file, with remarks on kinds and run times that it lacks.
 
 

@@ -63,8 +63,6 @@ def _write(stream: TextIO, text: str) -> None:
         end_with_closed_pipe()
 
 
-# --- tables ---
-#
 # Output of objects: tables in kubectl's layout, or a Kubernetes List in JSON or YAML.
 #
 # The text does not depend on the terminal: no colours, no truncation.
@@ -129,8 +127,6 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-# --- progress ---
-#
 # Progress bars on standard error for long runs on a terminal.
 #
 # A simulation's bar shows the larger of two fractions: virtual time up to the horizon (without one, up to the last

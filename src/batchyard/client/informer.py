@@ -27,8 +27,6 @@ from batchyard.client import transport
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime
 
-# --- cache ---
-#
 # The cache of watched objects, and an index of dependents by the uid of their owner. Each change updates both.
 
 
@@ -132,9 +130,6 @@ class ObjectCache:
                 insort(keys, key)
             objects[key] = event.obj
         self._owners.observe(event)
-
-
-# --- informer ---
 
 
 #: The maximum number of objects in one page of a list.
@@ -416,8 +411,6 @@ def _resource_version(obj: Obj) -> str | None:
     return version
 
 
-# --- composite client ---
-#
 # A client that combines the objects of a store with the container runs of this machine.
 
 
@@ -472,8 +465,6 @@ def _is_run_write(write: Write) -> bool:
     return bool(write.obj["kind"] == "Run" and write.obj["apiVersion"].startswith(RUN.partition(".")[2]))
 
 
-# --- view expiry ---
-#
 # Drops the cached views of deleted objects, to bound memory in a long-running process.
 #
 # Subscribers that get the batch later, and watches that wait for the journal, read a deleted object once more. So its

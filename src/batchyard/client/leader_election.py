@@ -172,8 +172,6 @@ class LeaderElector:
         return HttpRequest(method, self._path + name_suffix, content, self.terms.renew_deadline // 2)
 
 
-# --- leadership ---
-#
 # Runs a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
 
 

@@ -25,8 +25,6 @@ from batchyard.client.garbage_collector import GarbageCollector, NamespacedLooku
 from batchyard.interfaces import client
 from batchyard.interfaces.controller import Kernel
 
-# --- object updates ---
-#
 # The result of a write: pure functions from the stored object and the sent one to the next one.
 #
 # They follow the API server's rules for every kind. The server owns uid, creationTimestamp, generation, resourceVersion
@@ -211,8 +209,6 @@ def _desired_state(obj: Obj) -> dict[str, Any]:
     return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}
 
 
-# --- dry run ---
-#
 # Writes that are validated and return their result, but are not stored.
 
 

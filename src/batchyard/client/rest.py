@@ -255,8 +255,6 @@ def _ignore_news(_informer: Informer) -> None:
     pass
 
 
-# --- staleness ---
-#
 # Staleness check: lists the server's objects and compares them with the cache, to detect when the watches have caught
 # up.
 #

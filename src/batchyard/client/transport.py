@@ -60,8 +60,6 @@ class Transport(Protocol):
         """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
 
 
-# --- read-only transport ---
-#
 # A transport that rejects all writes, so that its user cannot change anything.
 
 
@@ -96,8 +94,6 @@ class ReadOnlyTransport:
         self._transport.watch(request, received, ended)
 
 
-# --- rate limit ---
-#
 # Client-side rate limit. Source: golang.org/x/time/rate, as client-go uses it.
 
 
@@ -118,8 +114,6 @@ class RateLimit:
         return 0 if self._tokens >= 0 else int(-self._tokens / self._qps * SECOND)
 
 
-# --- backoff ---
-#
 # Exponential backoff with jitter and an upper bound.
 
 
@@ -135,8 +129,6 @@ def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
     return full_delay // 2 + draw_integer(seed, *names, str(failures)) % (full_delay // 2 + 1)
 
 
-# --- resource paths ---
-#
 # URL paths of kinds and objects on an API server, and decoding of received objects.
 
 
@@ -192,8 +184,6 @@ def revision_of(obj: Mapping[str, Any]) -> int:
     return int(revision_text) if revision_text.isdecimal() else 0
 
 
-# --- writes ---
-#
 # Writes as requests to an API server, and errors from its responses.
 #
 # Sources: the API's conventions; client-go, rest/request.go and rest/with_retry.go, for the responses that allow a

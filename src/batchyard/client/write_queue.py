@@ -41,8 +41,6 @@ from batchyard.client.transport import (
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Kernel
 
-# --- update requests ---
-#
 # Requests that change a stored object: a merge patch of the changed fields, or a server-side apply.
 #
 # A patch names the revision that it is based on, so a concurrent change of another client is a conflict. The status of

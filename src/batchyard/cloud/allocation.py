@@ -37,8 +37,6 @@ from batchyard.cloud.slices import requests_own_slice
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 
-# --- capacity pool ---
-#
 # The remaining capacity of the cloud, and the errors of requests that exceed it.
 #
 # Capacity, reservations, quotas and placement groups come from the Cluster; usage is counted from existing machines.
@@ -219,8 +217,6 @@ def _applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
     return row.get("provisioning") in {None, demand.provisioning}
 
 
-# --- capacity index ---
-#
 # Index of machines in use and of pending requests, from watch events of Instances and ResizeRequests.
 
 
@@ -527,8 +523,6 @@ def _error(refusal: AllocationRefusal) -> dict[str, str]:
     return {"code": refusal.code, "message": refusal.message}
 
 
-# --- capacity ---
-#
 # The capacity controller handles all requests in one pass, so that no machine is allocated twice.
 
 

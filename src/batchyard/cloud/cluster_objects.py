@@ -15,8 +15,6 @@ from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import chips_in, has_its_accelerator, hosts_of_slice, zones_of
 from batchyard.interfaces.client import Reader
 
-# --- node requirements ---
-#
 # The node requirements of pods that fit no pool, from their selectors, tolerations and requests, as in GKE.
 #
 # A non-system label is set on new nodes only if the pods tolerate a taint with the same key. The nodes get that taint

@@ -33,8 +33,6 @@ from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_sl
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import Controller, EventRecord, ReconcileResult
 
-# --- instances ---
-#
 # Lifecycle of a machine: it boots, its Node registers and becomes ready, and it is stopped after a notice.
 #
 # Step durations are drawn from the seed and the machine's name. A Node is deleted with its machine, as by Kubernetes'
@@ -190,8 +188,6 @@ def _earlier(first: Instant | None, second: Instant | None) -> Instant | None:
     return min(first, second)
 
 
-# --- node pools ---
-#
 # The node pool controller creates and repairs the machines of a pool, and deletes them with the pool.
 
 

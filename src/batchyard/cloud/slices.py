@@ -27,8 +27,6 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 
-# --- pool members ---
-#
 # The Instances and the ready Nodes of every pool, from watch events.
 
 
@@ -118,8 +116,6 @@ def _pool_member(instance: Obj) -> PoolMember:
     )
 
 
-# --- pool plan ---
-#
 # The plan for a pool's machines: creations, deletions, status, and the next reconcile.
 
 

@@ -23,8 +23,6 @@ from batchyard.base.memory import LruCache
 from batchyard.interfaces.client import Create, ObjectClient, Update, WriteResult
 from batchyard.interfaces.controller import EventRecord
 
-# --- event series ---
-#
 # Events in the form of `events.k8s.io`, as Kueue, JobSet and kube-scheduler write them.
 #
 # A record that differs from an earlier one only in its message, for the same revision of the object and within six

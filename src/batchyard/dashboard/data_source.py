@@ -15,8 +15,6 @@ from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import QueueActiveStatus
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- formatting ---
-#
 # Formatting of resource amounts.
 
 
@@ -48,8 +46,6 @@ def _format_bytes(amount: int) -> str:
     return f"{scaled:,.{digits}f} {_BYTE_UNITS[unit]}"
 
 
-# --- states ---
-#
 # The state of a Workload, and its owner.
 
 
@@ -79,8 +75,6 @@ def first_owner(obj: Obj) -> dict[str, str] | None:
     return {"kind": owners[0]["kind"], "name": owners[0]["name"]} if owners else None
 
 
-# --- workload list cache ---
-#
 # Cached entries of the Workload list, recomputed only for changed objects: ten thousand take a few milliseconds.
 
 
@@ -200,8 +194,6 @@ class ViewInputs:
     is_complete: bool = False
 
 
-# --- access ---
-#
 # Access control of the dashboard: a model contains only objects that its user may list through the API.
 
 
@@ -249,8 +241,6 @@ class NamespaceAccess:
         return allowed
 
 
-# --- pagination ---
-#
 # Pagination of long lists, with a bounded page size.
 
 

@@ -19,8 +19,6 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
 
-# --- comparison ---
-#
 # The results of shadow mode: agreements and divergences between Kueue's decisions and ours.
 
 

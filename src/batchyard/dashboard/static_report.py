@@ -22,8 +22,6 @@ from batchyard.dashboard.models.rows import costs
 from batchyard.dashboard.models.workload import workload, workloads
 from batchyard.interfaces.client import Reader
 
-# --- assets ---
-#
 # The static files of the dashboard. They contain no data, so they need no authentication. Reports use the same files.
 
 
@@ -84,8 +82,6 @@ def read_asset(name: str) -> Asset | None:
     return Asset(content, f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8")
 
 
-# --- views ---
-#
 # All views by name.
 
 

@@ -26,8 +26,6 @@ from batchyard.base.instant import MINUTE, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
-# --- budgets ---
-#
 # Sources: Kubernetes's pkg/controller/disruption, pkg/registry/core/pod/storage/eviction.go.
 
 
@@ -75,9 +73,6 @@ class EvictionDecision(NamedTuple):
     spent: Obj | None = None
 
 
-# --- selection ---
-
-
 def spec_of(budget: Obj) -> Mapping[str, Any]:
     """Return the spec of a budget; a budget without a spec, which Kubernetes accepts, selects no pods."""
     return budget.get("spec") or {}
@@ -92,9 +87,6 @@ def selects_pod(budget: Obj, pod: Obj) -> bool:
 def is_subject_to_budgets(pod: Obj) -> bool:
     """Report whether budgets apply to a pod: it has started, has not ended, and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
-
-
-# --- status ---
 
 
 def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
@@ -176,9 +168,6 @@ def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: I
     }
     other_conditions = [each for each in status.get("conditions") or () if each["type"] != DISRUPTION_ALLOWED]
     return {**status, "conditions": [*other_conditions, new]}
-
-
-# --- evictions ---
 
 
 def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionDecision:
@@ -338,9 +327,6 @@ def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any
     return outcome
 
 
-# --- expected number of pods ---
-
-
 def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
     """Return the expected number of pods of a budget, and the pods without a controller."""
     spec = spec_of(budget)
@@ -414,9 +400,6 @@ def _expression(expression: Mapping[str, Any]) -> str:
     values = " ".join(expression.get("values") or ())
     fields_text = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
     return f"LabelSelectorRequirement{{{fields_text}}},"
-
-
-# --- pods with DisruptionTarget ---
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:

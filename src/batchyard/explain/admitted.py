@@ -24,8 +24,6 @@ from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import READY, checks_of
 
-# --- capacity ---
-#
 # Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
 
 
@@ -116,8 +114,6 @@ class NodeCapacityView:
         return [(location, each) for location, each in all_backoffs if each.until > now] or all_backoffs
 
 
-# --- node changes ---
-#
 # Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
 
 

@@ -149,8 +149,6 @@ def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimi
     return None
 
 
-# --- node occupants ---
-#
 # The Workloads whose pods run on the nodes that unscheduled pods could use.
 
 
@@ -224,8 +222,6 @@ def _add_pod(
     occupants_by_key[key] = occupant._replace(amounts=amounts, nodes=nodes, pods=[*occupant.pods, view.uid])
 
 
-# --- limiting node ---
-#
 # The ClusterQueue or Cohort whose quota limit rejects an amount, found by a walk up the cohort tree.
 
 
@@ -308,8 +304,6 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
     return node.path[0] if node.parent is not None else node
 
 
-# --- shortage ---
-#
 # The shortage that keeps a Workload pending, in the flavor that is nearest to fitting.
 #
 # Each resource group is represented by its flavor with the smallest obstacle. Of several groups, the group with the

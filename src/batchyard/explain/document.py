@@ -19,8 +19,6 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- flavor breakdown ---
-#
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #
 # The breakdown calls the flavor assigner's functions for all flavors; the scheduler stops at the first one that fits.
@@ -293,8 +291,6 @@ def explanation_header(kind: str, namespace: str, name: str, now: Instant) -> Do
     return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}
 
 
-# --- subjects ---
-#
 # Lookup of the Workload of a job or pod, or of the reason why the object has no Workload.
 
 

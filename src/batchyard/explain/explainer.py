@@ -23,8 +23,6 @@ from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
-# --- evictions ---
-#
 # Explains an eviction: the reason, the preempting Workload, and why other Workloads were not preempted instead.
 
 
@@ -120,8 +118,6 @@ def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) 
     )
 
 
-# --- refusals ---
-#
 # Writes that the API server keeps rejecting, as reported by the Events of controllers about an object.
 
 
@@ -151,8 +147,6 @@ def _last_observed_at(event: Mapping[str, Any]) -> Instant:
     return parse_time(time) if time else 0
 
 
-# --- queues ---
-#
 # ClusterQueues: whether they admit Workloads, why the first Workload is pending, and the used, borrowed and lent quota.
 
 

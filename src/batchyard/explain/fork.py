@@ -18,8 +18,6 @@ from batchyard.scheduling.quota import detach_node
 from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- copies ---
-#
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 
 

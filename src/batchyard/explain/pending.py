@@ -55,8 +55,6 @@ from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
-# --- quota changes ---
-#
 # Quota raises that would admit a Workload: nominal quota, a borrowing limit, or the lending limit of a lender.
 
 

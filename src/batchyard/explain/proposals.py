@@ -15,8 +15,6 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
-# --- proposal ---
-#
 # The data of a proposal: a change that admits a Workload in a simulation, with its description and its patches.
 
 
@@ -72,8 +70,6 @@ def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) ->
     return {"kind": kind, **namespace_field, "name": name, "type": patch_type, "patch": patch}
 
 
-# --- minimum search ---
-#
 # Searches for the smallest values that satisfy a predicate.
 
 
@@ -181,8 +177,6 @@ def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, inde
         yield _Fix(text, json_patch("ClusterQueue", queue.name, [operation]), selecting_view)
 
 
-# --- changes besides quota ---
-#
 # Changes of priority, size, flavors and queueing strategy that would admit a Workload, and the end of other Workloads.
 
 

@@ -21,8 +21,6 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.interfaces import client
 from batchyard.interfaces.controller import ReconcileResult
 
-# --- namespaces ---
-#
 # The Namespace controller activates new Namespaces, and deletes the content of a deleted Namespace first.
 #
 # A finalizer keeps a Namespace until it is empty. Its conditions report the remaining content and finalizers. System
@@ -158,8 +156,6 @@ def _condition(
     return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
 
 
-# --- service accounts ---
-#
 # Each Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
 
 
@@ -187,8 +183,6 @@ class ServiceAccounts:
         return ReconcileResult([client.Create(service_accounts.default_service_account(key.name))])
 
 
-# --- cluster roles ---
-#
 # Aggregated ClusterRoles have the rules of all ClusterRoles that their aggregationRule selects.
 #
 # Source: Kubernetes's pkg/controller/clusterroleaggregation.
@@ -235,8 +229,6 @@ def _is_selected(other_object: meta.Obj, role: meta.Obj) -> bool:
     return any(each is not None and each.matches(labels) for each in selectors)
 
 
-# --- root certificates ---
-#
 # Each Namespace has a ConfigMap with the CA certificate that signed the API server's certificate.
 # Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
 
@@ -291,8 +283,6 @@ class RootCertificates:
         )
 
 
-# --- ttl after finished ---
-#
 # Finished Jobs and JobSets are deleted `ttlSecondsAfterFinished` after their end, in the foreground: dependents first.
 #
 # Sources: pkg/controller/ttlafterfinished of Kubernetes and
@@ -344,8 +334,6 @@ def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
-# --- event expiry ---
-#
 # Events are deleted an hour after their last occurrence, like `--event-ttl` of kube-apiserver, or as surplus.
 # Each Job leaves about nine Events of 2 to 3 KB each, so their maximum number bounds the memory of ended Jobs. The
 # controller has one key for all Events, and wakes up when the first of them expires.
@@ -411,8 +399,6 @@ def _expiry_of(event: meta.Obj, now: Instant) -> Instant:
     return (occurred if created <= occurred <= now + KEPT_FOR else created) + KEPT_FOR
 
 
-# --- custom resource definitions ---
-#
 # A definition without name conflicts is established: its kind is served from then on. Before a definition is deleted,
 # its objects are deleted. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
 

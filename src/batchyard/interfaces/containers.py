@@ -138,8 +138,6 @@ class Containers(Protocol):
         """Connect a client to a port of the pod."""
 
 
-# --- container runs ---
-#
 # The container runtime of a machine for controllers: runs are objects, and intended changes are writes.
 #
 # A run is one start of a container, the sandbox that the containers of a pod share, or one image pull. Runs are

@@ -73,8 +73,6 @@ class Controller(Protocol):
         """Reconcile one key and return the intended writes."""
 
 
-# --- kernel ---
-#
 # Time and the work queue: one thread, work in order of (instant, arrival).
 
 
@@ -113,8 +111,6 @@ class ReconcileThrottle(Protocol):
         """Run one reconcile, and count its duration toward the limit."""
 
 
-# --- observers ---
-#
 # The decision ledger: records of decisions with object, time, component and inputs.
 
 
@@ -166,8 +162,6 @@ class DecisionLedger(Protocol):
         """Return the ledger entry with a number, or None. Raises LedgerUnreadable if it is corrupt."""
 
 
-# --- spans ---
-#
 # Trace spans in OpenTelemetry form.
 
 

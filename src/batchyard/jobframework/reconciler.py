@@ -24,8 +24,6 @@ from batchyard.jobframework.workloads import (
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import set_pods_ready
 
-# --- relations ---
-#
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 

@@ -22,8 +22,6 @@ from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import Priority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
 
-# --- podsets ---
-#
 # Scheduling directives of an admission (PodSetInfo): injected into pod templates, and restored when a job stops.
 #
 # Templates are never changed in place. Source: pkg/podset/podset.go of Kueue, and
@@ -238,8 +236,6 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return container if len(last) == len(variables) else {**container, "env": list(last.values())}
 
 
-# --- topology ---
-#
 # The topology request of a pod set, from the annotations of its pod template.
 #
 # Source: pkg/controller/jobframework/tas.go of Kueue. Validation rejects invalid annotations when a job is created;
@@ -280,8 +276,6 @@ def _group_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-# --- names ---
-#
 # Names of Workloads, generated as in Kueue because clients look Workloads up by name.
 #
 # Source: pkg/controller/jobframework/workload_names.go.
@@ -417,8 +411,6 @@ def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
     ]
 
 
-# --- integration ---
-#
 # The interface between the framework and a kind of job: Kueue's GenericJob (pkg/controller/jobframework/interface.go)
 # as functions of an object. An integration is stateless and independent of Workloads.
 

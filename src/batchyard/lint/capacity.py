@@ -9,8 +9,6 @@ from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
 from batchyard.scheduling.quota import QuotaNode
 
-# --- maximum usage ---
-#
 # The maximum amount of a flavor-resource that a tree of queues can use at the same time.
 
 

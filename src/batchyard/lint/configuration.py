@@ -27,8 +27,6 @@ from batchyard.scheduling.cluster_queue import ClusterQueue, flavor_mismatch
 from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- machines ---
-#
 # The possible machines: pools at their maximum size, existing nodes, and pools that the autoscaler could create.
 
 
@@ -188,8 +186,6 @@ def _node_as_machine(manifest: Manifest) -> MachineGroup:
 MACHINE_KINDS = (scheme.CLUSTER, scheme.NODE_POOL, scheme.NODE)
 
 
-# --- node mismatches ---
-#
 # Whether the pods of queued jobs fit the nodes of their possible flavors, by the rules of kube-scheduler.
 
 

@@ -187,8 +187,6 @@ def _format_taint(taint: Taint) -> str:
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
-# --- labels ---
-#
 # Queue labels and annotations at fields where they have no effect.
 #
 # Sources: Kueue's reference of labels and annotations, and its pkg/controller/jobframework (QueueName,
@@ -365,8 +363,6 @@ def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tu
             yield f"{path}.{field}", mapping
 
 
-# --- accelerators ---
-#
 # Rules on TPU topologies, chips and accelerator types that do not match the machines.
 #
 # Sources: GKE's autoscaler, IsMultiHostTpuPodslice and the tables of its machine types; JobSet's one Job a slice.

@@ -165,8 +165,6 @@ def _resume_patch(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
     return manifest, {"spec": {"stopPolicy": "None"}}
 
 
-# --- job sizes ---
-#
 # Rules on jobs that wait forever because they are too large or request a resource without quota.
 #
 # The scheduler's own flavor search decides whether a Workload could be admitted with all quota free. The filters of
@@ -256,9 +254,6 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
             )
 
 
-# --- nodes ---
-
-
 def pod_larger_than_node(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set whose pods are larger than any node they may use."""
     yield from _report_node_mismatches(config, "pod-larger-than-node")
@@ -304,8 +299,6 @@ def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
     return f"{requested} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
 
 
-# --- preemption ---
-#
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
 
 

@@ -216,8 +216,6 @@ def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequenc
     )
 
 
-# --- provisioning models ---
-#
 # Rules on the provisioning model of machines: Spot machines are reclaimed, queued machines have a time limit.
 #
 # Sources: GKE's Spot VMs (a machine has 30 seconds, of which the kubelet leaves ordinary pods 25); GKE's autoscaler,

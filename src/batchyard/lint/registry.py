@@ -218,8 +218,6 @@ def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[Li
                 yield make_finding(rule, result)
 
 
-# --- repair ---
-#
 # Repair of an invalid object: the same object without its invalid fields.
 #
 # The rules can then check the rest of the document, and the report can show a valid form of it.
@@ -299,8 +297,6 @@ def _cover_all_resources(group: Any) -> Any:
     return {**group, "coveredResources": names} if names else group
 
 
-# --- lint run ---
-#
 # Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
 
@@ -441,9 +437,6 @@ def _make_linted_work(
     return LintedWork(manifest, workload, WorkloadView(workload), paths, *priority_class)
 
 
-# --- findings from reading the manifests ---
-
-
 def _file_finding(fault: FileFault) -> LintFinding:
     return _make_finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
@@ -538,9 +531,6 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
         problem_text,
         error.remedy,
     )
-
-
-# --- lines ---
 
 
 def _add_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:

@@ -61,8 +61,6 @@ class ControllerMetrics:
         yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 
-# --- API requests ---
-#
 # Source of the names: k8s.io/apiserver, pkg/endpoints/metrics.
 
 

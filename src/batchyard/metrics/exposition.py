@@ -99,9 +99,6 @@ def _do_nothing() -> None:
     pass
 
 
-# --- metric groups ---
-
-
 class MetricGroup:
     """A set of counters, gauges and histograms by name; `constant` are fixed values of their last labels."""
 

@@ -55,9 +55,6 @@ class ForkMetrics:
         yield gauge_text(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
 
-# --- shadow mode ---
-
-
 #: The kinds of decisions for which shadow mode compares Kueue with batchyard.
 DECISIONS: Final = ("admission", "preemption", "eviction")
 
@@ -90,8 +87,6 @@ class ShadowMetrics:
         yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
 
 
-# --- webhooks ---
-#
 # Source of the names: controller-runtime, pkg/webhook/internal/metrics.
 
 

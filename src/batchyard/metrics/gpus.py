@@ -17,8 +17,6 @@ from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import Labels, gauge_text
 
-# --- simulated load ---
-#
 # The load of simulated GPUs: a function of the pod, the GPU and the elapsed time.
 #
 # A pod first loads its data and model. Then its utilization varies around a fixed level, with occasional pauses, as in

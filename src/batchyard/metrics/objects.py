@@ -89,9 +89,6 @@ def _single_sample(
     return samples
 
 
-# --- node samples ---
-
-
 def _node_labels(obj: Obj) -> Labels:
     return (obj["metadata"]["name"],)
 
@@ -129,9 +126,6 @@ def _node_resources(field: str) -> Callable[[Obj], ObjectSamples]:
     return samples
 
 
-# --- pod samples ---
-
-
 def _pod_labels(obj: Obj) -> Labels:
     metadata = obj["metadata"]
     return metadata["namespace"], metadata["name"], metadata.get("uid", "")
@@ -158,9 +152,6 @@ def _container_resources(field: str) -> Callable[[Obj], ObjectSamples]:
                 yield (*_pod_labels(obj), container["name"], node, *labels), value
 
     return samples
-
-
-# --- job samples ---
 
 
 def _job_labels(obj: Obj) -> Labels:
@@ -201,9 +192,6 @@ def _job_condition(type: str) -> Callable[[Obj], ObjectSamples]:  # noqa: A002 -
 
 def _job_suspended(obj: Obj) -> ObjectSamples:
     return ((_job_labels(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
-
-
-# --- shared helpers ---
 
 
 def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
@@ -252,8 +240,6 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
 }
 
 
-# --- machines ---
-#
 # Own metrics: nodes by pool, cloud machines by phase, machines that failed, and unschedulable pods.
 
 
@@ -324,8 +310,6 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
 
 
-# --- costs ---
-#
 # Dollars and accelerator time by team and queue, unused machine time, and budgets.
 #
 # Counters start with the billing hour in which the platform starts. The cost of a Workload is counted immediately.

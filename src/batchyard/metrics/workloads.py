@@ -299,8 +299,6 @@ def _move_count(counts: dict[_CountedKey, int], old_key: _CountedKey | None, new
         counts[new_key] = counts.get(new_key, 0) + 1
 
 
-# --- scheduling cycles ---
-#
 # Counts, durations in real time, and results of scheduling cycles. Source: Kueue's pkg/scheduler.
 
 

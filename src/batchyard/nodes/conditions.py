@@ -45,9 +45,6 @@ _SCHEDULING_KEYS: Final = frozenset({*_TAINT_KEYS.values(), well_known.UNSCHEDUL
 _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
-# --- conditions ---
-
-
 def readiness(node: Obj) -> str:
     """Return the status of the Ready condition: True, False or Unknown; '' without this condition."""
     ready = find_condition(node, READY)
@@ -119,9 +116,6 @@ def _status_reason_message(condition: Condition) -> tuple[str, str, str]:
     return condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
-# --- taints ---
-
-
 def taints_of(node: Obj) -> Sequence[Taint]:
     """Return the taints of a node."""
     return (node.get("spec") or {}).get("taints") or ()
@@ -186,9 +180,6 @@ def _scheduling_keys(node: Obj) -> Iterable[str]:
 
 def _is_managed_taint(key: str, effect: str) -> bool:
     return key in _SCHEDULING_KEYS if effect == NO_SCHEDULE else effect == NO_EXECUTE and key in _EXECUTION_KEYS
-
-
-# --- cordon and drain ---
 
 
 class DrainPlan(NamedTuple):

@@ -20,8 +20,6 @@ from batchyard.nodes import conditions
 from batchyard.nodes.conditions import Taint, execution_taints, readiness
 from batchyard.nodes.pods import PodsByNode
 
-# --- disruption ---
-#
 # The state of each zone, and the rate at which its unready nodes get NoExecute taints.
 #
 # If most nodes of a zone are lost, a network failure is likely. Nodes are then tainted slowly or not at all.
@@ -167,8 +165,6 @@ def _node_record(node: Obj) -> _NodeRecord:
     return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.tainted_at(node))
 
 
-# --- leases ---
-#
 # Heartbeats of nodes in their Leases, and the time at which a node counts as lost.
 #
 # Heartbeats are not written one by one: a Lease without `renewTime` means that heartbeats continue. When a machine is
@@ -312,8 +308,6 @@ def _not_ready_events(key: Key, before: Obj) -> list[EventRecord]:
     return [EventRecord(key, "Normal", "NodeNotReady", f"Node {key.name} status is now: NodeNotReady")]
 
 
-# --- taint eviction: delete pods that do not tolerate a NoExecute taint of their node ---
-#
 # A pod first gets the condition DisruptionTarget, and is then deleted. Source: pkg/controller/tainteviction, which
 # counts from its observation of a taint. Here toleration times count from `timeAdded`, so that a restart does not reset
 # them.

@@ -11,9 +11,6 @@ from batchyard.api.meta import Obj
 from batchyard.controller_groups import KUBERNETES_GROUPS
 from batchyard.webhooks import hooks
 
-# --- settings ---
-
-
 #: The PriorityClass of critical pods, which exists on every cluster.
 CRITICAL_PRIORITY_CLASS: Final = "system-cluster-critical"
 
@@ -73,9 +70,6 @@ class InstallSettings:
     def webhook_service(self) -> str:
         """The name of the webhooks' Service and of the webhook configurations."""
         return f"{self.name}-webhooks"
-
-
-# --- labels ---
 
 
 def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
@@ -247,8 +241,6 @@ def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
         yield with_labels(quota, settings, namespace=settings.namespace)
 
 
-# --- network objects ---
-#
 # The operator's network objects: Services, a NetworkPolicy, scrape configuration, webhook configurations.
 
 
@@ -310,8 +302,6 @@ def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
     yield with_labels({**kind, "spec": spec}, settings, namespace=settings.namespace)
 
 
-# --- webhooks ---
-#
 # The webhook configurations, without the certificate authority, which the operator creates and adds.
 # Source of policies and selectors: Kueue's config/components/webhook, JobSet's config/components/webhook.
 

@@ -14,9 +14,6 @@ from batchyard.apiserver.openapi_definitions import ConversionService, definitio
 from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, with_labels
 from batchyard.webhooks.hooks import CONVERT_PATH
 
-# --- definitions ---
-
-
 #: The suffix of API groups of Kubernetes itself; the other such groups contain no dot.
 _KUBERNETES_GROUP_SUFFIX: Final = ".k8s.io"
 #: The API group of ProvisioningRequests, which the cluster autoscaler installs.

@@ -19,8 +19,6 @@ from batchyard.placement import node_filters
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
-# --- candidate nodes ---
-#
 # Candidate nodes for pods of equal shape, best first, updated incrementally.
 #
 # Static filters are evaluated once for all pods with the same rules, and again only for nodes whose labels or taints
@@ -172,8 +170,6 @@ class CandidateNodesCache:
         return candidates
 
 
-# --- budgets ---
-#
 # PodDisruptionBudgets for preemption and scale-down: the allowed disruptions and the selected pods.
 #
 # Sources: kube-scheduler's plugin defaultpreemption (filterPodsWithPDBViolation); kubernetes-sigs/cluster-autoscaler,

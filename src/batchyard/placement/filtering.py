@@ -18,8 +18,6 @@ from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
 
-# --- scores ---
-#
 # Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
 # Resource scores are separate (batchyard.placement.node_filters). The others are normalized to 0..100 over the compared
@@ -67,8 +65,6 @@ def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> Non
         totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (_MAX_SCORE * (high + low - skew) // high if high else _MAX_SCORE)
 
 
-# --- spread ---
-#
 # Topology spread constraints: the pods per domain, and the skew that another pod causes.
 #
 # Source: kube-scheduler's plugin podtopologyspread. Its default constraints, for pods that a Service selects, are

@@ -147,8 +147,6 @@ def _placement_key(pod: PodView) -> tuple[bool, int, int, int, int, str]:
     return pod.may_preempt, pod.priority, -extended_resources, -pod.shape.cpu, -pod.shape.memory, pod.key
 
 
-# --- claims ---
-#
 # Placement claims of a gang: one node per pod, or a whole domain for the leader of an exclusively placed Job.
 #
 # Of such a Job, only the leader pod exists until it has a node. The leader is placed together with placeholders for its

@@ -34,8 +34,6 @@ from batchyard.placement.preemption import are_in_same_gang, preemptible_pods
 from batchyard.scheduling.workload import evictions
 from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
-# --- exclusive followers ---
-#
 # Followers of an exclusively placed Job: pods that are created only after their leader has a node.
 #
 # From the leader's placement until the followers exist, placeholders reserve capacity for them. After a restart the
@@ -94,8 +92,6 @@ def _is_running(pod: meta.Obj) -> bool:
     return not (is_terminal(pod) or is_terminating(pod))
 
 
-# --- gang preemption ---
-#
 # Hotswap preemption: finds victims whose eviction gives a gang of higher priority the nodes or domains that it lacks.
 #
 # A victim is evicted as a whole: all pods of a Workload, or a pod without a Workload. Victims have a lower priority
@@ -440,8 +436,6 @@ def _needs_removal(pod: meta.Obj) -> bool:
     return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.has_only_finalizers_left(pod)
 
 
-# --- freeing nodes for restarted gangs ---
-#
 # The reads and writes of a placement pass that frees nodes for a gang.
 #
 # `find_hotswap` chooses the victims. A Workload is evicted as in Kueue's preemption: its job is suspended, its pods

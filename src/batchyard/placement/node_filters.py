@@ -94,8 +94,6 @@ def _matches_term(term: NodeTerm, node: NodeView) -> bool:
     return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
 
 
-# --- profile ---
-#
 # Scoring profile: spread pods over the nodes, or pack them.
 
 
@@ -110,8 +108,6 @@ class AutoscalingProfile(Enum):
     OPTIMIZE_UTILIZATION = "optimize-utilization"
 
 
-# --- resources ---
-#
 # Resource fit and resource scores of a pod on a node.
 #
 # Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and

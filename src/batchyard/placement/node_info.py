@@ -9,8 +9,6 @@ from batchyard.api.views.pods import PodView
 from batchyard.api.well_known import GPU_MILLI
 from batchyard.base import invariant
 
-# --- devices ---
-#
 # Shared GPUs of a node in thousandths (`batchyard.dev/gpu-milli`): the share of each pod on each GPU.
 #
 # A share below 1000 is on one GPU; whole GPUs must be entirely free. 2500 takes two whole GPUs and 500 of a third. A
@@ -190,8 +188,6 @@ class NodeInfo:
         )
 
 
-# --- changes ---
-#
 # Change log of nodes, so that caches update only changed nodes.
 
 

@@ -12,8 +12,6 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.node_filters import FilterFailure
 from batchyard.placement.node_info import NodeInfo
 
-# --- index of placed pods ---
-#
 # Counts are kept by node, so that node labels may change at any time.
 
 

@@ -12,8 +12,6 @@ from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, s
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.units import SchedulingUnits, Turn
 
-# --- waking ---
-#
 # Queueing hints: which changes may make an unschedulable pod fit.
 #
 # Changed nodes may help pods that lack resources or fail taints and labels. Added and removed pods may help pods with
@@ -30,8 +28,6 @@ def may_be_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapsho
     return False
 
 
-# --- unschedulable pods ---
-#
 # Unschedulable units, parked until a change may help them.
 #
 # Units with the same requirements form an equivalence class: the next unit is tried only if the previous one fits. A

@@ -78,8 +78,6 @@ class SchedulingUnits:
         return -priority, first_pod.gang not in self._bound_by_gang, first_pod.created, first_pod.key
 
 
-# --- pod status ---
-#
 # The scheduler's changes to a Pod's status. Each function returns the same object if nothing changes.
 #
 # Sources: kube-scheduler's schedule_one.go (updatePod) and framework/preemption/executor.go; Kubernetes'

@@ -17,8 +17,6 @@ from batchyard.provision.yaml_output import dump_yaml, yaml_text
 from batchyard.scheduling.kueue_configuration import decision_fields, ignored_settings, unsupported_field_errors
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES
 
-# --- kueue configuration ---
-#
 # Kueue's Configuration of a platform: the release's defaults with the fields of `spec.kueue`.
 #
 # Defaults: config/components/manager/controller_manager_config.yaml of Kueue v0.19. The manager reads the file at

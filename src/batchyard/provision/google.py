@@ -42,8 +42,6 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
     return {what: names for what, names in names_by_type.items() if names}
 
 
-# --- google rules ---
-#
 # Google Cloud's constraints on a platform: names, address ranges, accounts, labels.
 #
 # Sources: the APIs of the Resource Manager (projects), Identity and Access Management (service accounts, roles), Cloud
@@ -188,9 +186,6 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
 
 
-# --- addresses ---
-
-
 def _network_faults(network: Network) -> Iterator[FieldError]:
     """Report each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
     known_ranges: dict[str, IPv4Network] = {}
@@ -256,9 +251,6 @@ def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator
 def _pod_addresses(max_pods: int) -> int:
     """Return the number of pod addresses that GKE gives a node: twice its pods, rounded up to a power of two."""
     return 1 << (2 * max_pods - 1).bit_length()
-
-
-# --- teams ---
 
 
 def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]:

@@ -92,8 +92,6 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
 
 
-# --- image sources ---
-#
 # Source archive for the operator's image.
 #
 # The repository and an installed package produce the same archive: the package's files, and the files installed beside

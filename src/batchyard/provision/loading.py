@@ -18,8 +18,6 @@ from batchyard.provision import manifests, model
 from batchyard.provision.rules import platform_faults
 from batchyard.provision.yaml_output import RenderedObject
 
-# --- completion ---
-#
 # Convert a valid Platform spec to the model: set dependent defaults, and merge queue classes into teams' queues.
 
 
@@ -176,9 +174,6 @@ def _stack(row: model.Part) -> model.MonitoringStack | None:
     )
 
 
-# --- teams and queues ---
-
-
 def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     name = row["name"]
     namespace, account = row.get("namespace", name), row["serviceAccount"]
@@ -267,9 +262,6 @@ def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.Platform
 
 def _queue_spec(row: model.Part) -> model.Part:
     return {field: row[field] for field in _QUEUE_SPEC_FIELDS if field in row}
-
-
-# --- error locations: map fields of generated objects to fields of the platform file ---
 
 
 #: Paths in resourceGroups: group, flavor, resource and the rest.

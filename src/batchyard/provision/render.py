@@ -24,8 +24,6 @@ from batchyard.provision.model import MetricsCollector, PlatformEngine, Platform
 from batchyard.provision.terraform import files as terraform
 from batchyard.provision.yaml_output import labels_of, yaml_text
 
-# --- monitoring ---
-#
 # Monitoring manifests: rules, dashboards, and scraping of Kueue; our operator's scraping is part of its installation.
 #
 # The rules of `deploy/monitoring` are written as objects of the collector's kind, and dashboards as ConfigMaps with the
@@ -175,8 +173,6 @@ def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
     }
 
 
-# --- drivers ---
-#
 # GPU drivers: GKE installs them by default. If gpuDriver is `disabled`, a pinned version of Google's DaemonSet does.
 
 

@@ -17,8 +17,6 @@ from batchyard.provision.manifests.stack import stack_requests
 from batchyard.provision.model import Part, PlatformEngine, PlatformFlavor, PlatformModel
 from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
-# --- machine supply ---
-#
 # The minimum and maximum number of machines of a platform, and their hourly prices.
 #
 # Autoscaled pools use their bounds. Auto-provisioned machines are estimated from the quotas of flavors that name an
@@ -92,9 +90,6 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
     if "totalMax" in scaling:
         return scaling.get("totalMin", 0), scaling["totalMax"]
     return zones * scaling.get("min", 0), zones * scaling.get("max", 0)
-
-
-# --- auto-provisioned ---
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
@@ -283,8 +278,6 @@ def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
     return "; ".join(descriptions) or "the platform has none"
 
 
-# --- quotas ---
-#
 # Compute Engine quotas that a platform needs at its maximum number of machines, by metric.
 #
 # Spot machines and machines of the Dynamic Workload Scheduler (flex-start, queued) use preemptible quotas, and reserved

@@ -40,9 +40,6 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-# --- rendered objects ---
-
-
 PART_OF: Final = "app.kubernetes.io/part-of"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 

@@ -213,8 +213,6 @@ def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
     return False
 
 
-# --- ledger ---
-#
 # ResourceQuota ledger: the usage of each quota, updated incrementally.
 #
 # A quota is counted on first use, and from then on with each change of a matching object. The usage of each object is
@@ -358,8 +356,6 @@ class QuotaLedger:
         return incomplete
 
 
-# --- admission ---
-#
 # ResourceQuota admission plugin.
 #
 # The usage is that of the store at the moment of the check, so concurrent requests cannot exceed a quota together. A
@@ -451,8 +447,6 @@ def _format_amounts(names: Iterable[str], amounts: Mapping[str, str]) -> str:
     return ",".join(f"{name}={amounts[name]}" for name in names)
 
 
-# --- controller ---
-#
 # ResourceQuota controller: writes the limits and the usage of each quota to its status.
 #
 # Source: Kubernetes's pkg/controller/resourcequota, which recounts everything; here counts are updated incrementally.

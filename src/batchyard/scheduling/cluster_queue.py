@@ -25,8 +25,6 @@ from batchyard.scheduling.quota import (
     worst,
 )
 
-# --- flavor matching ---
-#
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
 #
 # Only expressions whose key is a label of the flavor count.
@@ -34,8 +32,6 @@ from batchyard.scheduling.quota import (
 
 
 TAINT_MISMATCH: Final = "taint"
-# --- flavor requests ---
-#
 # Requests of pods to the resource groups of a ClusterQueue.
 #
 # These requests depend on the pod template, the pod count, and the flavors and resources of the groups, but not on
@@ -266,8 +262,6 @@ def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple([next(filter(None, flavor_obstacles), "") for flavor_obstacles in zip(*obstacles, strict=True)])
 
 
-# --- flavor scan ---
-#
 # Results of scanning the flavors of a resource group.
 #
 # The reasons for rejecting a flavor are rarely read. A scan therefore stores its inputs and computes the reasons on
@@ -370,8 +364,6 @@ def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages
     return most_severe_reason
 
 
-# --- queue ---
-#
 # A ClusterQueue in the snapshot, and the Workloads that hold quota in it.
 
 

@@ -43,8 +43,6 @@ from batchyard.scheduling.workload.lifecycle import (
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
-# --- observer ---
-#
 # Observers measure scheduling cycles (decisions and durations) for metrics. They do not affect decisions.
 
 
@@ -74,8 +72,6 @@ class NoCycleObserver:
         """Ignore the end of a cycle."""
 
 
-# --- block admission ---
-#
 # Kueue's blockAdmission: no Workload is admitted while another Workload with quota has pods that are not ready.
 #
 # Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
@@ -107,8 +103,6 @@ class PodsReadyGate:
             self._unready.pop(event.key, None)
 
 
-# --- blocked cycle ---
-#
 # A cycle that is interrupted until the pods of all admitted Workloads are ready.
 #
 # Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
@@ -231,8 +225,6 @@ def _key_of_view(view: WorkloadView) -> Key:
     return Key(scheme.WORKLOAD, view.namespace, view.name)
 
 
-# --- quiescence ---
-#
 # Detects when cycles no longer change anything in a cohort tree, so that the scheduler may skip the tree.
 #
 # A head that has tried all flavors gets the same decision again, so one repetition is enough. A head with untried

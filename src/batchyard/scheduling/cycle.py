@@ -24,8 +24,6 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStr
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- ordering ---
-#
 # Order of the entries of a cycle: earlier entries take quota before later ones.
 #
 # Classical order: less borrowing first, then higher priority, then longer waiting time. With fair sharing: a
@@ -427,8 +425,6 @@ def _over_limit_message(workload: WorkloadView) -> str:
     return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"
 
 
-# --- preemption loops ---
-#
 # Detects Workloads that preempt each other endlessly within one instant.
 #
 # Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Kueue then loops

@@ -30,8 +30,6 @@ from batchyard.scheduling.quota import (
 )
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- assignment ---
-#
 # Flavor assignment: a flavor for each resource of each pod set, and how well it fits.
 
 
@@ -375,8 +373,6 @@ def is_outdated(last: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: 
     return cycle - last.cycle > 1 and queue.generation > last.generation
 
 
-# --- partial admission ---
-#
 # Finds the largest pod counts, between the minimum and the requested count, that fit.
 #
 # All pod sets shrink in proportion. A binary search finds the smallest reduction that fits.

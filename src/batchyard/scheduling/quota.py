@@ -264,8 +264,6 @@ def _derive_from_parent(node: QuotaNode) -> None:
         node.potential[fr] = min(node.potential[fr], node.subtree[fr] + limit)
 
 
-# --- fair sharing ---
-#
 # Fair sharing: the dominant resource share of a node, from its borrowed quota and its parent's capacity.
 #
 # For each resource, the usage above quota is divided by the amount that the parent could ever lend. The share is the

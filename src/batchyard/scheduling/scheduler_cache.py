@@ -48,8 +48,6 @@ class QueueCounter:
     admitted_usage: dict[int, int] = field(default_factory=dict)
 
 
-# --- workload cache ---
-#
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
 # Source: Kueue's workload event handlers in pkg/controller/core. One defect of Kueue is fixed. When a Workload whose

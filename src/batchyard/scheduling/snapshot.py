@@ -12,8 +12,6 @@ from batchyard.base import invariant
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 
-# --- cohort forest ---
-#
 # The trees of Cohorts and ClusterQueues, built from their specs.
 #
 # A Cohort exists if it has an object or is referenced (then without quota of its own). A Cohort whose parents form a

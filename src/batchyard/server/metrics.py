@@ -24,8 +24,6 @@ from batchyard.metrics.workloads import CycleMetrics, WorkloadMetrics
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.wiring import WiredPlatform
 
-# --- process metrics ---
-#
 # Resource usage of this process, by the metric names of Prometheus's client libraries.
 #
 # Source: prometheus.io/docs/instrumenting/writing_clientlibs.

@@ -26,8 +26,6 @@ from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, 
 from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
 
-# --- lifecycle check ---
-#
 # Compare evictions and requeues, which follow from specs, queues and checks without any scheduling, and the messages
 # of decisions.
 #
@@ -345,8 +343,6 @@ def _is_stuck(reason: str) -> bool:
     return reason.startswith(lifecycle.DEACTIVATED) and reason != lifecycle.DEACTIVATED
 
 
-# --- followers ---
-#
 # One follower for each cohort tree: trees do not affect each other, so each has its own replay order.
 #
 # Kueue takes a head of every ClusterQueue into one cycle, across all trees. But a decision depends on its own tree

@@ -187,8 +187,6 @@ def _pod_sets(pod_sets: PodSets) -> Sequence[Mapping[str, Any]]:
     return [{"name": name, "count": count, "flavors": dict(flavors)} for name, count, flavors in pod_sets]
 
 
-# --- where to look ---
-#
 # Where to look for the cause of a divergence: the objects, the fields that decide, and Kueue's log of that time.
 
 

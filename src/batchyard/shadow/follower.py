@@ -47,8 +47,6 @@ from batchyard.shadow.replay import (
 )
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
-# --- trees ---
-#
 # Map objects to cohort trees.
 #
 # A node is an object or a name in it: a Cohort and its parent, a ClusterQueue and its cohort, a LocalQueue and its
@@ -127,9 +125,6 @@ def may_split(event: WatchEvent) -> bool:
     if event.type is EventType.DELETED:
         return True
     return event.old is not None and not {*nodes_of(event.key, event.old)} <= {*nodes_of(event.key, event.obj)}
-
-
-# --- copies of a replay, to continue it in another order ---
 
 
 class ReplayCopy:

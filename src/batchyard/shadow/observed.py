@@ -137,8 +137,6 @@ def _was_readmitted(view: WorkloadView, before: WorkloadView) -> bool:
     return has_quota and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
 
 
-# --- backlog ---
-#
 # Changes that the model has not processed yet, in the order of arrival. The changes of one object stay in order.
 
 
@@ -219,8 +217,6 @@ class ChangeBacklog:
         return evictions
 
 
-# --- equivalent victims ---
-#
 # Two preemptions count as equal if their victims are equal in every field that both schedulers compare.
 #
 # Kueue's memory holds reservation times with full precision; the objects hold whole seconds, and uids break ties. So
@@ -272,9 +268,6 @@ def are_equivalent_victims(first: AdmittedWorkload, other: AdmittedWorkload) -> 
         and first.evicted == other.evicted
         and abs(first.reserved_at - other.reserved_at) <= _RESERVATION_TOLERANCE
     )
-
-
-# --- matching of the model's decisions with Kueue's changes ---
 
 
 Signature: TypeAlias = tuple[object, ...]

@@ -315,9 +315,6 @@ class DecisionReplay(ShadowState):
         )
 
 
-# --- replay orders: by arrival, by revision, or all changes before decisions ---
-
-
 class EventBatch(NamedTuple):
     """Watch events and the time of their arrival."""
 

@@ -20,8 +20,6 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.shadow import observed
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
 
-# --- model ---
-#
 # The model: our scheduler on the observed objects. It predicts Kueue's decisions, and writes nothing.
 #
 # A decision of the model has no effect by itself. Workloads that stay pending are requeued as after a normal cycle.
@@ -239,8 +237,6 @@ class SchedulerModel:
         return [event.obj for events in objects for event in events.values() if event.key.kind == kind]
 
 
-# --- blocked periods ---
-#
 # Periods in which Kueue made no decision because it waited for the pods of admitted Workloads (blockAdmission).
 #
 # Kueue's single scheduling thread blocks during such a period. So no decision of the model becomes overdue in it.

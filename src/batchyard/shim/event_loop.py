@@ -78,7 +78,6 @@ class ShimEventLoop:
                 self._signals[signal_number]()
 
 
-# --- forks ---
 # Forked child processes release the parent's resources first, and log their failures.
 
 

@@ -21,7 +21,6 @@ from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.isolation.users import PodUsers, create_pod_user_namespace, pod_unix_id
 from batchyard.shim.run import ShimRun
 
-# --- volume mounts ---
 # Mount sources are opened before use, because running containers could replace them by symbolic links.
 #
 # As in the kubelet (subpath_linux.go), links are resolved, the result must lie in the volume, and it is opened without

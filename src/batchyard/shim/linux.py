@@ -236,8 +236,6 @@ def _check_result(result: int) -> int:
     return result
 
 
-# --- clock ---
-#
 # The node's programs always use real time.
 
 

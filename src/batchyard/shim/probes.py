@@ -22,7 +22,6 @@ from batchyard.shim.container_exec import RunningContainer
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.run import ShimRun
 
-# --- grpc health ---
 # A gRPC health check sends one request of grpc.health.v1.Health over HTTP/2 (RFC 9113).
 #
 # Only the response's message is read, not its compressed headers. A response without a message is a failure.
@@ -334,7 +333,6 @@ def _join_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# --- probe workers ---
 # Attempts run in child processes, so that they do not block the shim.
 
 
@@ -405,8 +403,6 @@ class ProbeWorkers:
                 os.kill(child, signal.SIGKILL)
 
 
-# --- health ---
-#
 # Evaluation of startup, liveness and readiness probes, as in the kubelet (pkg/kubelet/prober/worker.go).
 #
 # A result takes effect when it occurred `successThreshold` or `failureThreshold` times in a row. The other probes wait

@@ -80,7 +80,6 @@ class ShimRun:
             self.lock = None
 
 
-# --- commands ---
 # Runs programs of the machine with a timeout, and collects their output.
 
 
@@ -151,7 +150,6 @@ def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
     return list(received.values())
 
 
-# --- error messages ---
 # Error messages for commands that could not be started, in the format of containerd and runc.
 
 

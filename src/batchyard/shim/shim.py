@@ -19,8 +19,6 @@ from batchyard.shim.probes import Health, ProbeCallbacks, ProbeOutcome, ProbeWor
 from batchyard.shim.run import ShimRun
 from batchyard.shim.stop import ContainerTermination, parse_stop_signal, signal_first_process, signal_process_group
 
-# --- attach ---
-#
 # The shim sends the output of a container to attached clients in addition to its log.
 #
 # A client connects to the unix socket (SEQPACKET) `attach` in the run's directory. Its message lists the outputs, with
@@ -145,7 +143,6 @@ class _AttachedClient:
         self._attached.update_reading(name)
 
 
-# --- state reports ---
 # The state of a run is written to disk immediately. The platform is notified as soon as it accepts the message.
 
 
@@ -191,7 +188,6 @@ class StateReporter:
             self._loop.call_later(_ANNOUNCE_RETRY_SECONDS, partial(self._announce, deadline))
 
 
-# --- termination message ---
 # Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 

@@ -28,8 +28,6 @@ from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.isolation.users import create_pod_user_namespace
 from batchyard.shim.run import ShimRun
 
-# --- session host ---
-#
 # A session host runs an exec command in a running container, or sends sockets in the network of a pod.
 #
 # A client connects to the unix socket (SEQPACKET) `sessions` in the node directory and sends one of these messages:
@@ -200,8 +198,6 @@ def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> N
         socket.send_fds(connection, [json.dumps(reply).encode()], fds)
 
 
-# --- sandbox shim ---
-#
 # A sandbox shim creates and keeps what the containers of a pod share, like a pause container, until it is stopped.
 
 

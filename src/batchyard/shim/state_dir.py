@@ -150,8 +150,6 @@ def log_error(node: int, text: str) -> None:
         return
 
 
-# --- copy of /etc ---
-#
 # Containers get a copy of those files of the machine's /etc that programs need, without secrets.
 #
 # The copy is the directory `etc` in the node directory, and is updated when a spawner starts. A container gets it with

@@ -14,7 +14,6 @@ from batchyard.shim import linux
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.probes import ProbeOutcome, StartAttempt
 
-# --- process trees ---
 # Kills a process tree whose processes may fork at the same time.
 
 

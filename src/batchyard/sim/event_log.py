@@ -19,8 +19,6 @@ from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 
-# --- cluster log ---
-#
 # The records of nodes, pods, machines and provisioned capacity.
 #
 # The records of a pod say why the pod fits no node, and what happens to it on a node. In a run without nodes, pods have
@@ -214,8 +212,6 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
     }
 
 
-# --- typed events ---
-#
 # One class for each event name in the log. Times are seconds from the start.
 
 

@@ -407,8 +407,6 @@ def _describe_held_quota(view: WorkloadView) -> str:
     return " and ".join(f"{format_amount(resource, amount)} {resource}" for resource, amount in sorted(amounts.items()))
 
 
-# --- dry run warnings ---
-#
 # Warnings about the immediate effects of a queue change, for `--dry-run=server`.
 #
 # The states without and with the change are simulated for one instant each. The warnings name the Workloads that are
@@ -539,8 +537,6 @@ def _quota_above_nodes(state: State, changed: Obj) -> Iterator[str]:
             yield f"{quota_text}; the existing nodes have {format_amount(resource, node_capacity)}"
 
 
-# --- service ---
-#
 # Forecasts and warnings for the API server, from its current objects. Names that the user may not see are hidden.
 
 

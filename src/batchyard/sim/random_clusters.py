@@ -70,9 +70,6 @@ def _first_nodes(scenario: Scenario) -> list[str]:
     return [node["metadata"]["name"] for node in world.objects(scheme.NODE)]
 
 
-# --- the cluster and its queues ---
-
-
 def _make_pools(plan: ClusterWorldPlan) -> None:
     """Add a node pool of fixed size and random pools of other kinds, each with a queue for its pods."""
     dice = plan.dice
@@ -187,9 +184,6 @@ def _cluster(plan: ClusterWorldPlan) -> ObjectDict:
     return make_object("cloud.batchyard.dev/v1alpha1", "Cluster", "c", spec=spec)
 
 
-# --- the users ---
-
-
 def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
     dice = plan.dice
     target = dice.choose(plan.targets)
@@ -267,9 +261,6 @@ def _job_set_for_cluster(plan: ClusterWorldPlan, name: str, target: PodTarget) -
         job_set["metadata"]["annotations"] = {well_known.EXCLUSIVE_TOPOLOGY: well_known.NODE_POOL}
     plan.job_sets.append(f"{NAMESPACE}/{name}")
     return job_set
-
-
-# --- the faults ---
 
 
 def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]:

@@ -136,9 +136,6 @@ def make_object(api_version: str, kind: str, name: str, **fields: Any) -> Object
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
-# --- the platform ---
-
-
 def _make_flavors(plan: QueueWorldPlan) -> None:
     """Add random ResourceFlavors with labels and taints, and choose the resource groups."""
     dice = plan.dice
@@ -260,9 +257,6 @@ def _fungibility(dice: RandomChoices) -> ObjectDict:
     return rules
 
 
-# --- the users ---
-
-
 def _make_work(plan: QueueWorldPlan, number: int) -> None:
     dice = plan.dice
     kind = dice.choose(["Workload"] * 7 + ["Job"] * 2 + ["JobSet"])
@@ -335,9 +329,6 @@ def _job_set(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
 
 def _labels(dice: RandomChoices, queue: str) -> dict[str, str]:
     return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: dice.choose(["low", "middle", "high"])}
-
-
-# --- changes during the run ---
 
 
 def _make_edit(plan: QueueWorldPlan) -> None:

@@ -271,8 +271,6 @@ def _is_machine_lost(event: WatchEvent) -> bool:
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)
 
 
-# --- accounting ---
-#
 # Costs and recovery times of a world with machines.
 
 

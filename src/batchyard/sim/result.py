@@ -246,8 +246,6 @@ def _job_seconds(obj: Obj, now: Instant) -> float | None:
     return duration_seconds(duration)
 
 
-# --- report ---
-#
 # The HTML report of a run in one file: the pages of the dashboard, for the world at the end of the run.
 
 

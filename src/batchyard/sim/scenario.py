@@ -45,8 +45,6 @@ from batchyard.sim.faults import (
     read_faults,
 )
 
-# --- annotations ---
-#
 # Annotations of simulated pods: run time, exit code and checkpoint interval. A Pod, a Job, a JobSet or a Workload may
 # have them, and also the templates within.
 
@@ -97,8 +95,6 @@ def _parse_number(text: str) -> int:
     return -1 if value is None else value
 
 
-# --- fault targets ---
-#
 # Validation of the targets of a scenario's faults: a fault without a target would have no effect.
 
 
@@ -181,8 +177,6 @@ def _unknown_target(path: str, target_kind: str, name: str, known_names: Collect
     )
 
 
-# --- wait for pods ready ---
-#
 # The field `waitForPodsReady` of a Scenario: as in Kueue's Configuration, but off by default.
 
 
@@ -471,8 +465,6 @@ def _parse_duration_field(
         return 0
 
 
-# --- files ---
-#
 # Reading of the user's manifests from files, folders and standard input. No other module of the simulator reads files.
 #
 # All unreadable sources are reported together, in the same format as errors in manifests.

@@ -195,8 +195,6 @@ def _all_instants(obj: Obj) -> Iterator[Instant]:
             yield parse_time(text)
 
 
-# --- state manifests ---
-#
 # Conversion of a state to manifests, for commands that read manifests: `lint` and `compare`.
 #
 # Objects created by controllers are left out: Workloads, Jobs and pods with a controller, nodes created by a Cluster.

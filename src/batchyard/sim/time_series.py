@@ -5,8 +5,6 @@ from itertools import pairwise
 
 from batchyard.base.instant import Instant
 
-# --- gauge ---
-#
 # A value that is replaced within the same instant counts for neither the mean nor the peak.
 
 

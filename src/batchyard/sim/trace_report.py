@@ -24,8 +24,6 @@ from batchyard.sim.time_series import Gauge
 from batchyard.sim.traces import GPU, MODEL, NAMESPACE, FreeNodeResources, PodMix, Trace, TracedPod, TracedPodShape
 from batchyard.sim.world import EPOCH
 
-# --- trace watch ---
-#
 # Observes the watch events of a run: the binding time of each pod, and the utilisation of the nodes over time.
 
 
@@ -387,9 +385,6 @@ def _api_name(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-# --- waits ---
-
-
 def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
     bound_or_deleted = [*watch.bound_at, *watch.unplaced]
     waiting = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
@@ -459,9 +454,6 @@ def _short_reason(message: str) -> str:
     reasons = message.partition(_PREEMPTION_TEXT)[0].partition(_AVAILABLE_TEXT)[2].rstrip(".")
     reason_names = [reason.partition(" ")[2] for reason in reasons.split(", ")]
     return ", ".join(sorted(reason_names)) if reasons else message or _DELETED_EARLY
-
-
-# --- utilisation ---
 
 
 def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:

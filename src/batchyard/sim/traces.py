@@ -28,8 +28,6 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.placement.node_info import WHOLE_GPU, choose_gpus
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, ScenarioStep, read_folder
 
-# --- fragmentation ---
-#
 # GPU fragmentation: the fraction of the free GPUs of a cluster that its pods cannot use, as measured by FGD.
 #
 # The unusable part of a node's GPUs is a mean over all expected pods. For a pod that does not fit the node or needs no
@@ -194,9 +192,6 @@ def _trace_steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[Trace
     return [ScenarioStep(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
 
 
-# --- CSV files ---
-
-
 def _read_trace_tables(
     folder: Path, faults: list[FileFault]
 ) -> tuple[list[tuple[str, TraceRow]], list[tuple[str, TraceRow]]]:
@@ -271,9 +266,6 @@ def _convert_row(
         remedy = "write whole numbers from 0, and times in seconds"
         faults.append(FileFault(location, FieldError("", f"the row is invalid: {error}", remedy)))
         return None
-
-
-# --- Nodes and Pods ---
 
 
 def _namespace() -> Obj:

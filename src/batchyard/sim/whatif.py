@@ -173,9 +173,6 @@ def _start_at_moment(start: RunStart, seed: int) -> RunStart:
     return RunStart(replace(scenario, steps=later_steps, faults=()), world.state())
 
 
-# --- Workload timelines ---
-
-
 def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
     """Return the timeline of each Workload that was unfinished at or after the start, by namespace and name."""
     timelines: dict[str, _TimelineBuilder] = {}
@@ -247,8 +244,6 @@ def _queue_of(obj: Obj) -> str:
     return workload_view(obj).queue
 
 
-# --- unread kinds ---
-#
 # The consequences for answers if the objects of a kind could not be read from a cluster.
 
 
@@ -296,8 +291,6 @@ def consequences_of(kinds: Iterable[str]) -> list[str]:
     )
 
 
-# --- subjects ---
-#
 # The subject of a query: a Workload, or the Workload of a Job or JobSet.
 
 
@@ -326,8 +319,6 @@ def subject_document(subject: Key) -> dict[str, str]:
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}
 
 
-# --- difference ---
-#
 # The difference between two runs with the same start: as a summary, as rows, and as a JSON document.
 
 

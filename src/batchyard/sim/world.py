@@ -36,8 +36,6 @@ from batchyard.sim.state import State, as_added
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
-# --- waits ---
-#
 # Waiting times and preemption counts of Workloads, computed from the Events of controllers.
 
 
@@ -118,8 +116,6 @@ def _needs_no_quota(workload: Obj) -> bool:
     return view.finished or not view.active
 
 
-# --- merge ---
-#
 # The merge of `kubectl apply`: the object that results when a user applies a manifest of an existing object.
 #
 # Only the differences between the last applied manifest and the new one are written: fields that were added, changed or

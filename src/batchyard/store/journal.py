@@ -254,8 +254,6 @@ def _encode_row(change: WatchEvent) -> _Row:
     return change.revision, *change.key, text, journal_file.row_checksum(change.revision, change.key, text)
 
 
-# --- backup ---
-#
 # Backups of a journal: one file with all objects at one revision, taken while the journal is open or closed.
 #
 # A restored journal continues far beyond the revisions of its backup, and holds no history. The platform that was

@@ -23,8 +23,6 @@ from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.memory import RecoveredStore
 
-# --- commit mark ---
-#
 # The commit mark: a second record of the last acknowledged revision of a journal, and the lock on both.
 #
 # SQLite silently ends its write-ahead log at the first invalid frame, so one flipped bit could revert acknowledged

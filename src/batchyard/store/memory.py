@@ -19,8 +19,6 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base import InvariantError, invariant
 from batchyard.interfaces.client import EventType, WatchEvent
 
-# --- log ---
-#
 # The append-only log of revisions: each change once, in order, with a bounded window of history.
 #
 # Every change to the store is one entry with the next revision. Listeners are called with each entry as it is
@@ -98,8 +96,6 @@ class RevisionLog:
         )
 
 
-# --- listing ---
-#
 # The objects of one kind by key, and their sorted list, updated lazily.
 #
 # Writes only record the keys that they touch. The next list operation then replaces, inserts and removes those by
@@ -172,8 +168,6 @@ class KindListing:
             sorted_objects.insert(index, obj)
 
 
-# --- watch ---
-#
 # Watches: cursors into the revision log, read at the watcher's own pace.
 #
 # A watch is polled, never called. So a slow watcher delays no other, and nothing is called re-entrantly. `revision` is

@@ -88,8 +88,6 @@ def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Opera
         )
 
 
-# --- lookups ---
-#
 # Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each
 # fetch of a missing object.
 
@@ -131,8 +129,6 @@ class FetchedObjects:
         return self._fetched[query]
 
 
-# --- patches ---
-#
 # The difference between two objects as a JSON patch (RFC 6902).
 
 
@@ -141,8 +137,6 @@ def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[d
     return list(_patch_operations(before, after, ""))
 
 
-# --- reviews ---
-#
 # Answers to an external API server: AdmissionReview and ConversionReview, both v1.
 #
 # They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For

@@ -19,8 +19,6 @@ from batchyard.api.printing.cells import (
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, Instant, format_age
 
-# --- pods ---
-#
 # Cells of Pods: ready containers, status, restarts, IP address, readiness gates.
 #
 # Source: printPod of Kubernetes's pkg/printers/internalversion.
@@ -158,8 +156,6 @@ def _is_running(container: Container) -> bool:
     return bool(container.get("ready")) and value_at(container, "state", "running") is not None
 
 
-# --- cloud ---
-#
 # Cells of Clusters, NodePools, Instances and ResizeRequests.
 
 
@@ -186,8 +182,6 @@ def instance_phase(obj: Obj, _now: Instant) -> str:
     return value_at(obj, "status", "phase") or "Pending"
 
 
-# --- costs ---
-#
 # Cells of Budgets and of cost records.
 
 
@@ -222,8 +216,6 @@ def _sum_lines(obj: Obj, field: str) -> int:
     return sum(line.get(field, 0) for line in value_at(obj, "spec", "lines") or ())
 
 
-# --- events ---
-#
 # Cells of Events. Source: Kubernetes's pkg/printers/internalversion (printEvent).
 
 
@@ -266,8 +258,6 @@ EVENTS: Final = (
 )
 
 
-# --- jobs ---
-#
 # Cells of Jobs. The duration runs from the start to the completion, or to the present.
 #
 # Source: Kubernetes's pkg/printers/internalversion.
@@ -304,8 +294,6 @@ def job_duration(obj: Obj, now: Instant) -> str:
     return format_age((parse_time(end) if end else now) - parse_time(init_progress))
 
 
-# --- nodes ---
-#
 # Cells of Nodes. Source: Kubernetes's pkg/printers/internalversion.
 
 
@@ -335,8 +323,6 @@ def address_cell(type_: str) -> Cell:
     return cell
 
 
-# --- rbac ---
-#
 # Cells of roles and their bindings. Source: Kubernetes's pkg/printers/internalversion.
 
 

@@ -12,8 +12,6 @@ from batchyard.api.printing.cells import NONE, PENDING, Cell, Column, format_val
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant, format_age
 
-# --- services ---
-#
 # Cells of Services, Endpoints and Ingresses. Source: Kubernetes's pkg/printers/internalversion.
 
 
@@ -108,8 +106,6 @@ def _port(port: Mapping[str, Any]) -> str:
     return f"{port['port']}{node_port}/{port.get('protocol', 'TCP')}"
 
 
-# --- volumes ---
-#
 # Cells of PersistentVolumes and PersistentVolumeClaims. Source: Kubernetes's pkg/printers/internalversion.
 
 

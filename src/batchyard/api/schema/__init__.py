@@ -132,8 +132,6 @@ def _parse_or_keep(value: Any) -> Any:
         return value
 
 
-# --- compiled checks ---
-#
 # Validators of objects, lists and mappings, compiled once from the field tables.
 #
 # A visitor validates a value. It returns the same object if it is valid and complete, a new object if nulls were

@@ -196,8 +196,6 @@ _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] 
 }
 
 
-# --- computed ---
-#
 # Defaults of fields of Kubernetes types that depend on other fields.
 #
 # Constant defaults are in the field tables. Each function returns the fields to add to an object of its type. Sources:

@@ -84,8 +84,6 @@ def format_path(path: tuple[Step, ...]) -> str:
     return text
 
 
-# --- nearest ---
-#
 # Suggestions for misspelt names, by edit distance.
 
 
@@ -140,8 +138,6 @@ def _normalize_name(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-# --- field locations ---
-#
 # Locations of field names within a kind, for remedies for unknown fields.
 
 

@@ -14,8 +14,6 @@ from batchyard.api.meta import selector as parsed_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules
 
-# --- cron ---
-#
 # Validation of CronJob schedules, with the error texts of the library that Kubernetes uses.
 #
 # Source: github.com/robfig/cron v3, parser.go (`ParseStandard`); Go's strconv.Atoi and time.ParseDuration.
@@ -157,8 +155,6 @@ def _check_duration(text: str) -> None:
         position = part.end()
 
 
-# --- time zones ---
-#
 # The names in the IANA time zone database, so that validation does not depend on the files of the machine.
 
 

@@ -15,8 +15,6 @@ from batchyard.api.validation.job import topology_faults
 from batchyard.api.validation.rules import is_extended
 from batchyard.base.instant import HOUR, SECOND, parse_duration
 
-# --- node pool ---
-#
 # Rules of NodePools and of the pools in a Cluster.
 #
 # Source: GKE's validation of new node pools; limits of run durations and compact placement from the autoscaler's
@@ -186,8 +184,6 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     yield from job.one_zone_faults(pool, path, "a placement group")
 
 
-# --- instances ---
-#
 # Rules of Instances and ResizeRequests, whose specs are immutable.
 
 
@@ -229,8 +225,6 @@ def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any])
         yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE, _REMEDY)
 
 
-# --- budget ---
-#
 # Rules of Budgets: an amount in dollars or in accelerator hours, and the actions at its thresholds.
 
 
@@ -265,8 +259,6 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.forbidden(f"{path}.priorityBoost", "only the action Demote can have a priorityBoost", remedy)
 
 
-# --- cluster settings ---
-#
 # Rules of a Cluster's settings: autoscaling, durations of machine operations, machine types and prices.
 
 

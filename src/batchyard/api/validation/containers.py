@@ -12,8 +12,6 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
 
-# --- pod network ---
-#
 # Rules of host aliases and DNS configuration of pods (lines of /etc/hosts and resolv.conf), and of Services.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidateHostAliases, validatePodDNSConfig).
@@ -170,8 +168,6 @@ def _port_faults(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
         seen_keys |= {name: None, (number, protocol): None}
 
 
-# --- probes ---
-#
 # Rules of probes and lifecycle hooks.
 #
 # Source: Kubernetes's pkg/apis/core/validation (validateProbe, validateHandler).
@@ -258,8 +254,6 @@ def _port_value_faults(port: int | str, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, port, _PORT_MESSAGE, _PORT_REMEDY)
 
 
-# --- security contexts ---
-#
 # Rules of security contexts of pods and of containers. Source: Kubernetes's pkg/apis/core/validation.
 
 

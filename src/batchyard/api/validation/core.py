@@ -104,8 +104,6 @@ def _immutable_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tu
             yield rules.forbidden(field, message, remedy)
 
 
-# --- event ---
-#
 # Rules of Events. Source: Kubernetes's pkg/apis/core/validation/events.go.
 #
 # An Event must be in the namespace of its object. Events with an `eventTime` are in the newer form (events.k8s.io),
@@ -193,8 +191,6 @@ def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "shorten the message")
 
 
-# --- node ---
-#
 # Rules of Nodes. Source: Kubernetes's pkg/apis/core/validation.
 
 
@@ -222,8 +218,6 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
             yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.format_json(before[field])}")
 
 
-# --- namespace ---
-#
 # Rules of Namespaces. Source: Kubernetes's pkg/apis/core/validation.
 
 
@@ -233,8 +227,6 @@ def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 
 
-# --- priority class ---
-#
 # Rules of PriorityClasses. Source: Kubernetes's pkg/apis/scheduling/validation.
 
 

@@ -37,8 +37,6 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         yield rules.unsupported(f"{path}.podReplacementPolicy", replacement, allowed)
 
 
-# --- queued jobs ---
-#
 # Rules of Kueue's labels and annotations on Jobs and JobSets.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
@@ -139,8 +137,6 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, "", message, f"keep the label with {before}, or set it to another class")
 
 
-# --- slices ---
-#
 # Rules of node pools whose nodes form one TPU slice: they divide its chips among them, are in one zone, and are created
 # and deleted together.
 #
@@ -242,8 +238,6 @@ def _counts(pool: Spec) -> dict[str, int]:
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
 
 
-# --- job selector ---
-#
 # Rules of a Job's selector, which Kubernetes generates from the Job's name and uid unless it is set manually.
 #
 # Source: Kubernetes's pkg/apis/batch/validation (ValidateGeneratedSelector, ValidateJobSpec).

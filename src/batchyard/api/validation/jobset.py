@@ -16,8 +16,6 @@ from batchyard.api.validation import job, pods, rules, topology
 from batchyard.api.validation import job as queued_jobs
 from batchyard.api.views.node import pods_running_at_once
 
-# --- jobset policies ---
-#
 # Rules of a JobSet's success and failure policies, its coordinator and its volume claims.
 #
 # Source: JobSet's webhook at its default feature gates.

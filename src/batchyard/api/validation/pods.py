@@ -11,8 +11,6 @@ from batchyard.api.errors import FieldError
 from batchyard.api.schema import fill_defaults, semantic_equality
 from batchyard.api.validation import containers, rules
 
-# --- volumes ---
-#
 # Rules of the volumes of pods: each has one source, and file paths stay within the volume.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidateVolumes).
@@ -141,8 +139,6 @@ def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterat
     yield from rules.file_faults(token.get("path") or "", f"{path}.path")
 
 
-# --- node constraints ---
-#
 # Rules of node affinity, pod affinity and topology spread constraints.
 #
 # Source: Kubernetes's pkg/apis/core/validation.
@@ -302,8 +298,6 @@ def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Itera
             yield rules.unsupported(f"{path}.{field}", policy, _NODE_POLICIES)
 
 
-# --- tolerations ---
-#
 # Rules of taints and tolerations.
 #
 # Source: Kueue's ResourceFlavor webhook, the rules in its CRDs, and Kubernetes's validation of Pods and Nodes.
@@ -455,8 +449,6 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.{field}", spec[field], message, f"use lowercase {characters}")
 
 
-# --- pod updates ---
-#
 # Rules of updates of Pods: most of the spec is immutable.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidatePodUpdate).

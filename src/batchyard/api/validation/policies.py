@@ -9,8 +9,6 @@ from batchyard.api.meta import NANO
 from batchyard.api.validation import rules
 from batchyard.api.validation.rules import is_extended, resource_name_faults
 
-# --- limit range ---
-#
 # Rules of LimitRanges and ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation.
 
 
@@ -240,8 +238,6 @@ def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> 
             yield rules.invalid(path, list(shown), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
 
 
-# --- disruption budget ---
-#
 # Rules of PodDisruptionBudgets. Source: Kubernetes's pkg/apis/policy/validation.
 
 
@@ -283,8 +279,6 @@ def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, value, "must not be greater than 100%", _PERCENT_REMEDY)
 
 
-# --- rbac ---
-#
 # Rules of roles and their bindings. Source: Kubernetes's pkg/apis/rbac/validation.
 
 

@@ -123,8 +123,6 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
         )
 
 
-# --- cluster queue ---
-#
 # Rules of ClusterQueues.
 #
 # Source: Kueue's ClusterQueue webhook at its default feature gates, and the rules in its CRD.
@@ -214,8 +212,6 @@ def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.schema_rule_fault("spec.flavorFungibility", "object", message, remedy)
 
 
-# --- cohort ---
-#
 # Rules of Cohorts. Source: Kueue's Cohort webhook and the rules in its CRD.
 
 
@@ -232,8 +228,6 @@ def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.mark_webhook(_COHORT_WEBHOOK, groups)
 
 
-# --- local queue ---
-#
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.
 
 
@@ -251,8 +245,6 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
         yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
 
 
-# --- resource flavor ---
-#
 # Rules of ResourceFlavors. Source: Kueue's ResourceFlavor webhook and the rules in its CRD.
 
 
@@ -284,8 +276,6 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
         )
 
 
-# --- admission check ---
-#
 # Rules of AdmissionChecks. Source: the rules in Kueue's CRD.
 
 
@@ -303,8 +293,6 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
         yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE, remedy)
 
 
-# --- multikueue ---
-#
 # Rules of MultiKueueConfigs and MultiKueueClusters. Source: the rules in Kueue's CRDs.
 
 
@@ -326,8 +314,6 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
         yield rules.schema_rule_fault("spec.clusterSource", "object", message, remedy)
 
 
-# --- provisioning request ---
-#
 # Rules of ProvisioningRequests. Source: the rules in the cluster autoscaler's CRD.
 
 
@@ -352,8 +338,6 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
 
-# --- configuration ---
-#
 # Rules of Kueue's Configuration.
 #
 # Source: pkg/config/validation.go of Kueue.

@@ -17,8 +17,6 @@ from batchyard.api.scheme import is_native
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.base.memory import memoized_if_short
 
-# --- errors ---
-#
 # Constructors for FieldErrors of the types of the Kubernetes API, with a remedy. Source: apimachinery's package field.
 
 
@@ -98,8 +96,6 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
     return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
 
 
-# --- amounts ---
-#
 # Rules of quantities.
 
 
@@ -137,8 +133,6 @@ def canonical_or_text(value: Any) -> str:
     return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
 
 
-# --- names ---
-#
 # Validation of names, label keys and label values: each function returns Kubernetes's messages, none if valid.
 
 
@@ -321,8 +315,6 @@ def path_segment_errors(text: str) -> Messages:
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
 
 
-# --- paths ---
-#
 # Rules of paths of files and directories. Source: Kubernetes's pkg/apis/core/validation.
 
 
@@ -510,8 +502,6 @@ def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[Fie
         yield invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
-# --- resources ---
-#
 # Rules of resource requests and limits. Source: Kubernetes's pkg/apis/core/validation.
 
 

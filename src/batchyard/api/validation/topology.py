@@ -21,8 +21,6 @@ from batchyard.api.well_known import (
     UNCONSTRAINED_TOPOLOGY,
 )
 
-# --- queued topology ---
-#
 # Rules of the annotations of a pod template that request a topology.
 #
 # Source: Kueue's pkg/controller/jobframework/tas_validation.go at its default feature gates.
@@ -241,8 +239,6 @@ def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
     return [level["nodeLabel"] for level in (topology.get("spec") or {}).get("levels") or ()]
 
 
-# --- topology assignment ---
-#
 # Rules of topology assignments. Source: the rules in Kueue's Workload CRD.
 
 

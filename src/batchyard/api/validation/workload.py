@@ -15,8 +15,6 @@ from batchyard.api.validation import pods as node_constraints
 from batchyard.api.validation import rules
 from batchyard.api.validation import topology as topology_assignment
 
-# --- conditions ---
-#
 # Rules of conditions. Source: k8s.io/apimachinery/pkg/apis/meta/v1/validation.
 
 
@@ -36,8 +34,6 @@ def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
             yield rules.unsupported(f"{item_path}.status", condition["status"], STATUSES)
 
 
-# --- workload status ---
-#
 # Rules of a Workload's status: admission, reclaimable pods, admission checks, clusters.
 #
 # Source: Kueue's Workload webhook at its default feature gates, and the rules in its CRD.
@@ -228,8 +224,6 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
         )
 
 
-# --- admission gates ---
-#
 # Rules of the annotation with the admission gates of a Job or Workload: it cannot reserve quota while it has gates.
 #
 # Source: Kueue's pkg/util/webhook.

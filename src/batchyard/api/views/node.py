@@ -12,8 +12,6 @@ from batchyard.api.meta import Obj, Requirement, is_true
 from batchyard.base import fnv1a_64
 from batchyard.base.memory import memoized_if_short
 
-# --- pod ---
-#
 # The view of a pod template: resource requests and scheduling constraints.
 #
 # Workloads with equal lists of pod sets share these views (batchyard.api.views.workload).
@@ -255,8 +253,6 @@ def _parse_node(obj: Obj) -> NodeView:
     )
 
 
-# --- job ---
-#
 # Values derived from a Job's spec.
 
 
@@ -267,8 +263,6 @@ def pods_running_at_once(spec: Obj) -> int:
     return parallelism if completions is None else min(parallelism, completions)
 
 
-# --- namespace ---
-#
 # The labels of a Namespace for selectors.
 
 

@@ -226,8 +226,6 @@ def _merged_label_keys(term: Mapping[str, Any]) -> Iterable[str]:
     return [*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())]
 
 
-# --- pod lifecycle ---
-#
 # The lifecycle of a Pod: its status, and changes of the status by components other than its kubelet.
 #
 # Source: k8s.io/kubernetes pkg/api/v1/pod (conditions) and k8s.io/api core/v1 (phases, DisruptionTarget and its
@@ -403,8 +401,6 @@ def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> met
     return meta.with_status(marked, {**(marked.get("status") or {}), "phase": FAILED})
 
 
-# --- checkpoints ---
-#
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
 #
 # A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. An annotation of the Job,

@@ -344,8 +344,6 @@ def _holding(assignment: Mapping[str, Any], total: int, remaining: Mapping[str, 
     return Holding(name, count, assignment.get("flavors") or {}, node.order_requests(usage))
 
 
-# --- queues ---
-#
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
 #
 # Quantities are integers; fair sharing weights are parsed as in Kueue.
@@ -539,8 +537,6 @@ def _weight(spec: Mapping[str, Any]) -> float:
     return 1.0 if weight is None else meta.parse_quantity(weight) / meta.NANO
 
 
-# --- flavor ---
-#
 # The view of a ResourceFlavor.
 
 

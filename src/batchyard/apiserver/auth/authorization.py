@@ -101,8 +101,6 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
     return "deletecollection" if verb == "delete" and not path.name else verb
 
 
-# --- rules ---
-#
 # Rules of roles: what a rule allows, and which rules other rules cover.
 #
 # Sources: Kubernetes's pkg/apis/rbac/v1/evaluation_helpers.go, k8s.io/component-helpers, auth/rbac/validation.
@@ -206,8 +204,6 @@ def _url_covers(url: str, path: str) -> bool:
     return url == path or (url.endswith(ALL) and path.startswith(url.rstrip(ALL)))
 
 
-# --- rbac ---
-#
 # Role-based access control: decisions from Roles and their bindings.
 #
 # The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
@@ -321,8 +317,6 @@ def _describe_binding(binding: Key, role: Key, subject: Mapping[str, Any]) -> st
     )
 
 
-# --- bootstrap roles ---
-#
 # Bootstrap roles and bindings, limited to the kinds that this server serves.
 #
 # Sources: Kubernetes's plugin/pkg/auth/authorizer/rbac/bootstrappolicy, Kueue's config/components/rbac.

@@ -33,8 +33,6 @@ from batchyard.apiserver.resources import (
 )
 from batchyard.interfaces.client import ObjectReader
 
-# --- filters ---
-#
 # Request filters: authentication, impersonation (the Impersonate-* headers make a request act as another user),
 # authorization.
 #
@@ -170,8 +168,6 @@ def _is_public(request: ApiRequest) -> bool:
     return request.path.strip("/").split("/")[0] in _PUBLIC_ROOTS
 
 
-# --- escalation ---
-#
 # Privilege escalation prevention: users can grant only permissions that they hold.
 #
 # Sources: Kubernetes's pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased.
@@ -266,8 +262,6 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
     return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in ignored_fields}}
 
 
-# --- owner pods ---
-#
 # Only the owner of a platform may start pods on a machine that cannot isolate pods from itself.
 #
 # Every pod comes from an object that a request writes: the pod itself, or its Job, CronJob or JobSet. The authorizer

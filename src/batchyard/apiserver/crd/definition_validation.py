@@ -222,8 +222,6 @@ def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     yield from values.value_faults(values.with_defaults(default, schema), schema, f"{path}.default")
 
 
-# --- schema keywords ---
-#
 # The recursive schema of JSON schemas, which checks the types of their keywords.
 #
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
@@ -271,8 +269,6 @@ def _schema_of_schemas() -> values.Schema:
 SCHEMA_OF_SCHEMAS: Final = _schema_of_schemas()
 
 
-# --- definitions ---
-#
 # Errors of a CustomResourceDefinition: its names, versions, columns and subresources.
 
 

@@ -23,8 +23,6 @@ from batchyard.apiserver.subresources.scale import with_scale
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import WatchEvent
 
-# --- definition schema ---
-#
 # The structural schema of CustomResourceDefinitions, which are handled like custom objects.
 #
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types.go.
@@ -208,8 +206,6 @@ def _missing_names(default_names: Mapping[str, str], names: Mapping[str, Any]) -
     return {field: name for field, name in default_names.items() if not names.get(field)}
 
 
-# --- serving ---
-#
 # Serving of custom kinds: the served resources follow the stored definitions.
 
 

@@ -39,8 +39,6 @@ from batchyard.apiserver.crd.values import (
     uses_keyword,
 )
 
-# --- cel functions ---
-#
 # The CEL extension functions of Kubernetes: lists, sets, strings, quantities, URLs and addresses.
 #
 # Quantities, URLs, addresses and networks are represented by canonical strings, so that equal values compare equal.
@@ -202,8 +200,6 @@ def _contains_network(outer: str, inner: str) -> bool:
     )
 
 
-# --- cel ---
-#
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
 #
 # Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
@@ -279,8 +275,6 @@ def _environment(*, with_old_self: bool) -> Any:
     return cel.NewEnv(variables=variables, extensions=extensions)
 
 
-# --- cel values ---
-#
 # Conversion of values for CEL: escaped field names, and doubles for numbers.
 #
 # Source: k8s.io/apiserver, pkg/cel/escaping.go and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/values.go.
@@ -328,8 +322,6 @@ def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     }
 
 
-# --- rule costs ---
-#
 # Upper bounds on the cost of rules, from their text and the size of their input.
 
 

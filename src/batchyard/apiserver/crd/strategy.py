@@ -37,8 +37,6 @@ from batchyard.apiserver.patch import MergeSchema, merge_schema_of_custom_kind, 
 from batchyard.apiserver.request import StatusError
 from batchyard.base.instant import Instant, format_age
 
-# --- columns ---
-#
 # Table columns of custom kinds: the name, and the columns of the definition, or else the age.
 #
 # Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor.

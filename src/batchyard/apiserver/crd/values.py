@@ -18,8 +18,6 @@ from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import format_json
 from batchyard.base.instant import parse_duration
 
-# --- schemas ---
-#
 # Structural schemas of CustomResourceDefinitions: access to their keywords.
 #
 # A schema is the mapping as written. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/structural.go.
@@ -89,8 +87,6 @@ def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> A
     return tuple(repr(item.get(key, child(item_schema, key).get("default"))) for key in keys)
 
 
-# --- pruning ---
-#
 # Pruning of unknown fields, and defaulting.
 #
 # Both return the same object if nothing changes. Sources: k8s.io/apiextensions-apiserver,
@@ -171,8 +167,6 @@ def _same_or_new(old: Mapping[str, Any], new: dict[str, Any]) -> Mapping[str, An
     return old if is_same else new
 
 
-# --- formats ---
-#
 # String formats in schemas; unknown formats are ignored.
 #
 # Source: k8s.io/kube-openapi, pkg/validation/strfmt, and k8s.io/apiextensions-apiserver, pkg/apiserver/validation.

@@ -29,8 +29,6 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.memory import ExpiredRevision
 
-# --- watch ---
-#
 # Watch streams: the changes after a revision that a client selects.
 #
 # A watch receives durable changes in order and buffers them up to a limit; it ends if the client falls behind. An
@@ -153,8 +151,6 @@ def _noop() -> None:
     pass
 
 
-# --- list ---
-#
 # Lists: consistent pages with continue tokens, and lists at an earlier revision.
 #
 # All pages of a list show one revision. The server keeps a bounded number of lists, as long as its history reaches back

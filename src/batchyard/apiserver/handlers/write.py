@@ -40,8 +40,6 @@ from batchyard.apiserver.selection import parse_selection
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
-# --- large writes ---
-#
 # Large writes: a forked process prepares them, and the platform's thread only stores the result.
 
 

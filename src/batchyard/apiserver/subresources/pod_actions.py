@@ -30,8 +30,6 @@ from batchyard.disruption.controller import EvictionRefusal, eviction_decision
 from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus, Write
 from batchyard.interfaces.containers import Containers
 
-# --- pod containers ---
-#
 # Lookup of pods and their containers for subresources.
 #
 # Source: Kubernetes's pkg/registry/core/pod/strategy.go.
@@ -184,8 +182,6 @@ def _conflict(name: str, reason: str, resource: str = "pods/binding") -> StatusE
     return StatusError(409, "Conflict", message, {"name": name, "kind": resource})
 
 
-# --- evictions ---
-#
 # `pods/NAME/eviction`: an API-initiated eviction, as from `kubectl drain`, which a PodDisruptionBudget can reject.
 #
 # A running pod first gets the DisruptionTarget condition, so that its Job can ignore the failure. Source: Kubernetes's

@@ -29,8 +29,6 @@ from batchyard.apiserver.subresources.pod_actions import PodContainers, has_host
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import ContainerLog, LogLine, SessionEnd, Streams
 
-# --- upgrades ---
-#
 # Protocol upgrades: negotiation of the protocol and of its version.
 #
 # Sources: k8s.io/streaming pkg/httpstream (SPDY) and pkg/httpstream/wsstream (WebSockets), k8s.io/apimachinery
@@ -255,8 +253,6 @@ def _parse_port(text: str, port: str) -> int:
     return int(port)
 
 
-# --- pod logs ---
-#
 # `pods/NAME/log`: container logs, as `kubectl logs` requests them.
 #
 # Sources: Kubernetes's pkg/registry/core/pod/strategy.go, pkg/kubelet/kubelet_pods.go (choice of the log, errors),

@@ -213,8 +213,6 @@ def _limit_parameter(request: ApiRequest) -> int:
     return min(int(text) or _DEFAULT_LIMIT, _LIMIT_MAX)
 
 
-# --- forecasts ---
-#
 # The `eta` subresource of Workloads, Jobs and JobSets: start forecasts, computed asynchronously in seconds.
 
 
@@ -273,8 +271,6 @@ def _forecast_handler(
     return ask
 
 
-# --- why ---
-#
 # The `why` subresource of Workloads, jobs, pods and ClusterQueues: why they are pending or in their state.
 #
 # Readers of the subresource get the explanation. Names of Workloads that the user may not get are left out.
@@ -334,8 +330,6 @@ class WhyHandler:
         return self.authorizer.decide(RequestAttributes(user, "get", group, plural, "", namespace)).allowed
 
 
-# --- visibility ---
-#
 # Kueue's visibility API: pending Workloads of a queue in scheduling order.
 #
 # Sources: Kueue's apis/visibility and pkg/visibility/storage. As there, an unknown queue is an error, and the summary

@@ -218,9 +218,6 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
     return lines
 
 
-# --- command ---
-
-
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A configuration: a file of manifests, or a folder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The configuration to compare it with.")],

@@ -185,9 +185,6 @@ def _format_csv(cost_report: CostReport) -> str:
     return text.getvalue()
 
 
-# --- command ---
-
-
 def cost(
     context: typer.Context,
     by: Annotated[CostGrouping, typer.Option(help="The grouping of the rows.")] = CostGrouping.TEAM,

@@ -113,9 +113,6 @@ def _format_object(item: Mapping[str, Any]) -> str:
     return f"{regarding['kind'].lower()} {namespace_prefix}{regarding['name']}"
 
 
-# --- command ---
-
-
 def decisions(
     context: typer.Context,
     about: Annotated[

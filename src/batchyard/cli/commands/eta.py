@@ -153,9 +153,6 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
     return None
 
 
-# --- command ---
-
-
 def eta(
     context: typer.Context,
     subject: Annotated[

@@ -149,9 +149,6 @@ def _pod_key(pod: Obj) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-# --- command ---
-
-
 app = typer.Typer(name="fault", help="Inject faults into a running platform.", no_args_is_help=True)
 
 

@@ -28,8 +28,6 @@ from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
-# --- guide rows ---
-#
 # The table rows of a guide by name, without object names and ages, which differ between runs.
 
 
@@ -304,9 +302,6 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
         output.fail(f"batchyard: {message}")
 
 
-# --- guide on a platform.yaml ---
-
-
 def run_for_platform(
     file: str, manifests: Path | None, step: str | None, output_format: Output, live: float | None, report: Path | None
 ) -> None:
@@ -330,9 +325,6 @@ def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write_platform_files(render(platform), Path(name), overwrite=False)
         yield Path(name)
-
-
-# --- command ---
 
 
 def guide(

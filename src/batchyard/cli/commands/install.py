@@ -67,9 +67,6 @@ def _dump_objects(objects: Iterable[Obj]) -> str:
     return "---\n".join(yaml.dump(obj, Dumper=_PlainDumper, sort_keys=False, width=120) for obj in objects)
 
 
-# --- command ---
-
-
 def install(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NS", help="The operator's namespace.")

@@ -97,9 +97,6 @@ def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-# --- command ---
-
-
 def lint_command(
     paths: Annotated[
         list[str],

@@ -51,9 +51,6 @@ from batchyard.sim.guide import (
 )
 from batchyard.store.journal import SyncMode
 
-# --- kubectl ---
-
-
 #: The number of bytes that kubectl reads from standard input before it processes any of them.
 #: Source: k8s.io/cli-runtime, pkg/resource/visitor.go (StreamVisitor).
 _KUBECTL_BUFFER_SIZE: Final = 4096
@@ -124,8 +121,6 @@ def _read_output(process: "subprocess.Popen[str]", arguments: tuple[str, ...], i
     return stdout
 
 
-# --- guide timings ---
-#
 # The lateness of Jobs and readings in a live guide, which can explain rows that differ from the simulation.
 
 

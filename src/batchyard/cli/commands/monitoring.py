@@ -29,8 +29,6 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority, CredentialsError
 from batchyard.server.platform.data_dir import LOOPBACK, process_start_time, write_private
 
-# --- files ---
-#
 # The generated files of Prometheus and Grafana, in the folder `monitoring` of a data directory.
 #
 # All files except the data of both programs are rewritten at each start, from `deploy/monitoring`.
@@ -161,8 +159,6 @@ def _dump_yaml(document: Mapping[str, Any]) -> bytes:
     return (head + yaml.safe_dump(document, sort_keys=False)).encode()
 
 
-# --- processes ---
-#
 # Local programs that serve HTTP: start, readiness check, termination, and the state file of running processes.
 
 
@@ -273,9 +269,6 @@ def served_process(process: "subprocess.Popen[bytes]", program: HttpProgram) -> 
     return ServedProcess(process.pid, program.url, process_start_time(process.pid))
 
 
-# --- state file of running processes ---
-
-
 def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) -> None:
     """Write the state file: the running processes by name."""
     write_private(state, json.dumps({name: process._asdict() for name, process in processes.items()}).encode())
@@ -311,9 +304,6 @@ def _has_ended(process: ServedProcess, timeout_seconds: float) -> bool:
         return is_reused_pid or bool(select.select([process_fd], [], [], timeout_seconds)[0])
     finally:
         os.close(process_fd)
-
-
-# --- command ---
 
 
 _PROMETHEUS: Final = "Prometheus"
@@ -387,9 +377,6 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
         output.fail(f"{message}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
 
 
-# --- program definitions ---
-
-
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
     options = {
         "config.file": folder.configuration,
@@ -426,9 +413,6 @@ def _grafana_home(program: str) -> Path:
     """Return the folder of Grafana's own files: beside the program if it has them, else the folder of the packages."""
     archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
     return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
-
-
-# --- running ---
 
 
 def _run_programs(
@@ -499,9 +483,6 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
             except subprocess.TimeoutExpired:
                 continue
             raise ended_error(program, process.returncode)
-
-
-# --- output ---
 
 
 def _document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:

@@ -44,8 +44,6 @@ from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import ShadowSettings
 from batchyard.wiring import PlatformSettings
 
-# --- shadow mode ---
-#
 # `batchyard operator --shadow`: reports divergences between Kueue's decisions and ours.
 #
 # Each divergence is one line of JSON on standard output, followed by a summary, or text lines with `-o text`.

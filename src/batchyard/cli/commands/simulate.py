@@ -36,8 +36,6 @@ from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, re
 from batchyard.sim.whatif import start_from_state
 from batchyard.sim.world import EPOCH, ignore_record
 
-# --- accounting tables ---
-#
 # The accounting of a run as tables and as a document: machine costs, gang recoveries, unscheduled pods.
 
 
@@ -346,9 +344,6 @@ def _first_lines(lines: Sequence[str], label: str) -> Iterator[str]:
         yield f"{label}: and {len(lines) - REMARKS_SHOWN_MAX} more"
 
 
-# --- traces ---
-
-
 #: Without `-o wide`, the table over time has only every tenth point.
 _POINT_STRIDE: Final = 10
 _UNKNOWN: Final = "-"
@@ -410,8 +405,6 @@ def _without_trace(result: Result) -> Result:
     pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 
-
-# --- trace tables ---
 
 _USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK AT", "MEAN THERE", "PEAK THERE"]
 

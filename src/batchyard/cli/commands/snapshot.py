@@ -137,9 +137,6 @@ def _hash_key(text: str) -> bytes:
     return text.encode()[:_KEY_LENGTH] if text else ssl.RAND_bytes(_KEY_LENGTH)
 
 
-# --- command ---
-
-
 def snapshot(
     context: typer.Context,
     kubeconfig: Kubeconfig = "",

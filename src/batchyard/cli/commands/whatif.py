@@ -180,9 +180,6 @@ def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
     return [format_table(rows)]
 
 
-# --- command ---
-
-
 def whatif(
     context: typer.Context,
     paths: Annotated[

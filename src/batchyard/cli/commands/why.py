@@ -19,8 +19,6 @@ from batchyard.cli.output import render_document
 from batchyard.client.transport import kind_path, object_path
 from batchyard.sim.scenario import run_length
 
-# --- text output ---
-#
 # The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
 
 
@@ -383,9 +381,6 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
     if output_format.is_table:
         return "\n".join(document_text_lines(document, is_wide=output_format is Output.WIDE)) + "\n"
     return render_document(document, output_format)
-
-
-# --- command ---
 
 
 def _parse_moment(text: str) -> Duration:

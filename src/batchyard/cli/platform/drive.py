@@ -43,8 +43,6 @@ from batchyard.provision.steps.destroy import create, destroy, leftovers
 from batchyard.provision.steps.model import Leftover, PlatformStep, StepCommand
 from batchyard.provision.system_pods import system_pod_faults
 
-# --- display ---
-#
 # Progress output of steps: permanent lines and a status line on a terminal, lines only elsewhere, or JSON lines.
 
 
@@ -213,8 +211,6 @@ class JsonDisplay:
         """Do nothing, because this display has no status line."""
 
 
-# --- confirmation ---
-#
 # Confirmation before steps that cost money or destroy resources: at the terminal, or by --yes.
 
 

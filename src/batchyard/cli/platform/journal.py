@@ -80,8 +80,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(folder_fd)
 
 
-# --- lock ---
-#
 # The locks of a rendered folder: one is held by this process, the other also by the commands that it starts.
 #
 # The commands inherit the second lock. If this process is killed and its command survives, the next process waits for

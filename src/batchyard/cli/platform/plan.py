@@ -21,8 +21,6 @@ from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_faults
 
-# --- findings ---
-#
 # Lint findings for the objects of a platform, mapped to lines of its platform.yaml.
 
 
@@ -177,9 +175,6 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
     )
 
 
-# --- text output ---
-
-
 def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
     platform = plan.platform
     attributes = [f"engine {platform.engine.value}"]
@@ -268,9 +263,6 @@ def _format_dollars(amount: MicroDollars) -> str:
 
 def _dollars_per_month(amount: MicroDollars) -> str:
     return str((amount * _HOURS_PER_MONTH + 500_000) // 1_000_000)
-
-
-# --- JSON and YAML output ---
 
 
 def _document(plan: _Plan) -> dict[str, Any]:

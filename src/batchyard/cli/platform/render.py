@@ -132,9 +132,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# --- init ---
-
-
 EXAMPLES_FOLDER = "examples/platforms"
 
 

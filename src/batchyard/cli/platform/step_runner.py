@@ -16,8 +16,6 @@ from batchyard.cli.platform.processes import CommandRunner
 from batchyard.provision.steps.model import CommandOutput, PlatformStep, Probe, ProbeResult, StepCommand
 from batchyard.server.clocks.wall import monotonic_seconds
 
-# --- progress events ---
-#
 # Progress events of the steps, and the interfaces of the display and the confirmation.
 
 

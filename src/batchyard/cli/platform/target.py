@@ -91,9 +91,6 @@ def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
     return view
 
 
-# --- platform file ---
-
-
 STANDARD_INPUT = "-"
 
 

@@ -42,8 +42,6 @@ from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE
 
-# --- options ---
-#
 # The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast.
 
 
@@ -156,8 +154,6 @@ class SubmitRequest:
     output_format: DocumentFormat | None
 
 
-# --- following ---
-#
 # Follows a submitted Job until it ends: its Workload, its pods, and their logs.
 
 
@@ -349,8 +345,6 @@ class LogReader:
         self._lines_to_skip = self._reported_count
 
 
-# --- submission ---
-#
 # Creates the Job in its cluster and follows it.
 
 

@@ -196,8 +196,6 @@ def _part_key(number: int) -> str:
     return f"part-{number:03}"
 
 
-# --- packing ---
-#
 # Packs a folder into a reproducible archive, which the Job unpacks as its working directory.
 
 

@@ -210,9 +210,6 @@ def _format_run_time(status: Mapping[str, Any]) -> str:
     return f" in {(parse_time(end) - parse_time(start)) // SECOND} s" if start and end else ""
 
 
-# --- output ---
-
-
 class SubmitOutput:
     """Prints messages to standard error and logs to standard output; with `is_json`, all as JSON to standard output."""
 

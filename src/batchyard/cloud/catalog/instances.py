@@ -100,8 +100,6 @@ def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str
     return with_status(instance, fields_to_keep)
 
 
-# --- reservations ---
-#
 # Reservations: machines that only the pools that name them may use, permanently or for a booked time (calendar mode).
 
 

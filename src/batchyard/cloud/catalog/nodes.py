@@ -15,8 +15,6 @@ from batchyard.base.instant import SECOND, Instant, parse_duration
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, NodeSystem, catalog_of
 from batchyard.cloud.catalog.pool_properties import machine_of
 
-# --- allocatable ---
-#
 # Node capacity and allocatable resources, computed as in GKE, to the byte.
 #
 # The operating system's reservation is interpolated between measured values (`NodeSystem` in the catalog); the

@@ -10,8 +10,6 @@ from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.base.instant import Duration, parse_duration
 from batchyard.cloud.catalog import machine_types
 
-# --- pools ---
-#
 # Properties of a NodePool: machine type, zones, autoscaling, and TPU slices.
 #
 # A TPU slice whose topology has more chips than one machine is atomic: it has all of its machines or none. Source:
@@ -131,8 +129,6 @@ def _dollars(text: str | None) -> machine_types.MicroDollars | None:
         return None
 
 
-# --- times ---
-#
 # Durations of machine steps (minimum, typical, maximum), from the Cluster, or by default from the catalog.
 
 

@@ -99,8 +99,6 @@ def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
     return workload.reserved_at, workload.key
 
 
-# --- cohorts ---
-#
 # The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
@@ -126,8 +124,6 @@ def _cohort_tree(source: ViewInputs, node: QuotaNode) -> Model:
     return {"kind": "ClusterQueue", **fields, **counts}
 
 
-# --- timeline ---
-#
 # The time line: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
 
 

@@ -75,8 +75,6 @@ def _local_usage_rows(flavor: dict[str, Any]) -> list[data_source.Model]:
     ]
 
 
-# --- series ---
-#
 # Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.
 
 
@@ -162,8 +160,6 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: 
     return steps
 
 
-# --- queue ---
-#
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 

@@ -86,8 +86,6 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
     return condition.get("reason", ""), condition.get("message", "")
 
 
-# --- usage ---
-#
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
@@ -171,8 +169,6 @@ def _amount_of(amounts: list[int], fr: int) -> int:
     return amounts[fr] if fr < len(amounts) else 0
 
 
-# --- costs ---
-#
 # The cost view: machine costs by team, queue and pool, of a finished run or from CostRecords.
 
 
@@ -255,8 +251,6 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
     ]
 
 
-# --- comparison ---
-#
 # Divergences from Kueue in shadow mode, only for users who may list all Workloads: a divergence can name several.
 
 

@@ -208,8 +208,6 @@ def _event_time(event: Obj) -> str:
     return event_last_time(event) or str(event["metadata"].get("creationTimestamp", ""))
 
 
-# --- workload list ---
-#
 # The list of Workloads: filtered, searched, paginated.
 
 

@@ -30,8 +30,6 @@ from batchyard.jobs.job.spec import (
     with_selector,
 )
 
-# --- new pods of a Job, from its template ---
-#
 # Sources: Kubernetes's pkg/controller/job (manageJob, indexed_job_utils.go) and pkg/controller (GetPodFromTemplate).
 
 
@@ -125,8 +123,6 @@ def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: New
     return {**template, "metadata": metadata, "spec": {**template["spec"], "hostname": hostname}}
 
 
-# --- pod index ---
-#
 # Index of the relevant pods of each Job, from their events, and of the time of the next reconcile.
 #
 # A pod is relevant until it has ended and is untracked. A reconcile costs time for each relevant pod, so most changes
@@ -321,8 +317,6 @@ def _has_same_containers(event: WatchEvent) -> bool:
     return all(new.get(field) == old.get(field) for field in ("containerStatuses", "initContainerStatuses"))
 
 
-# --- claims ---
-#
 # Ownership of pods: a Job adopts orphan pods that its selector matches, and releases owned pods whose labels no longer
 # match.
 # Source: PodControllerRefManager in Kubernetes's pkg/controller.

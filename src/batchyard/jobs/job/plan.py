@@ -40,8 +40,6 @@ from batchyard.jobs.job.spec import (
     with_indexes,
 )
 
-# --- success policy ---
-#
 # Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
@@ -54,8 +52,6 @@ def matching_rule(spec: JobSpec, succeeded: Spans) -> int | None:
     return None
 
 
-# --- completion ---
-#
 # Completion of a Job: whether the Job must end, and why.
 #
 # The outcome is first recorded as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed
@@ -175,8 +171,6 @@ def _index_outcome(observed: ObservedJob) -> JobOutcome | None:
     return None if rule is None else JobOutcome(True, "SuccessPolicy", f"Matched rules at index {rule}")
 
 
-# --- conditions ---
-#
 # The conditions of a Job, as its controller writes them, with their Events.
 #
 # Unlike for other kinds, a change of only the reason updates the transition time, and a condition that was never True
@@ -231,8 +225,6 @@ class JobConditions:
         self.reported.append(JobEvent("Normal", "Completed", "Job completed"))
 
 
-# --- finalizer tracking ---
-#
 # Finalizer tracking counts each terminated pod exactly once, even if writes are lost.
 #
 # 1. The termination is recorded in the Job's status: the uid under `uncountedTerminatedPods`, or the completed index.
@@ -322,8 +314,6 @@ def _limit_uids(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Se
     return {field: uids for field, uids in listed.items() if uids}
 
 
-# --- parallelism ---
-#
 # Parallelism of a Job: the desired number of pods, the surplus pods, and the pods to create now.
 #
 # Missing pods are created in one batch, up to Kubernetes's limit. Kubernetes starts with one pod and doubles the batch,

@@ -76,8 +76,6 @@ def is_finished(job: Obj) -> bool:
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
-# --- selector ---
-#
 # The labels with which a Job selects its pods, generated from its name and uid.
 #
 # The API server generates them when a Job is created, so that clients see them on Jobs and their pod templates.
@@ -119,8 +117,6 @@ def _generated_labels(name: str, uid: str) -> dict[str, str]:
     }
 
 
-# --- indexes ---
-#
 # Sets of completion indexes, as the status of an Indexed Job writes them: `0-2,5`.
 #
 # Source: pkg/controller/job/indexed_job_utils.go of Kubernetes.
@@ -204,8 +200,6 @@ def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
     return tuple(joined)
 
 
-# --- failure policy ---
-#
 # Pod failure policy of a Job: the action for a failed pod.
 #
 # Source: pkg/controller/job/pod_failure_policy.go of Kubernetes.
@@ -277,8 +271,6 @@ def _name(pod: Obj) -> str:
     return f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
 
 
-# --- pods ---
-#
 # The pods of a Job, as its controller sees them.
 #
 # A pod is tracked while it has the Job finalizer, until the Job's status records its termination.
@@ -289,8 +281,6 @@ def _name(pod: Obj) -> str:
 NO_INDEX = -1
 
 
-# --- observed state ---
-#
 # Observed state of a Job: its status, and the terminations of pods that the status does not contain yet.
 #
 # Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
@@ -373,8 +363,6 @@ def _index(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else NO_INDEX
 
 
-# --- backoff ---
-#
 # The backoff before a Job replaces failed pods: 10 s, doubled with each failure since the last success, at most 10 min.
 # Source: pkg/controller/job/backoff_utils.go of Kubernetes.
 

@@ -34,8 +34,6 @@ from batchyard.jobs.jobset.spec import (
     subdomain,
 )
 
-# --- child Jobs ---
-#
 # The child Jobs of a JobSet, and the headless Service of their pods.
 #
 # Labels and annotations with the same names give the position of a Job and its pods in the JobSet.
@@ -86,9 +84,6 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
     }
 
 
-# --- the pods of a Job ---
-
-
 def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -114,9 +109,6 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
     selector = {**(spec.get("nodeSelector") or {}), **node}
     tolerations = [*(spec.get("tolerations") or ()), _TOLERATION]
     return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
-
-
-# --- position labels ---
 
 
 def _labels_and_annotations(
@@ -275,9 +267,6 @@ def _create_and_resume(
     return jobset_pass.outcome()
 
 
-# --- owned objects ---
-
-
 def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
     """Return the Jobs that a JobSet controls."""
     uid = jobset["metadata"]["uid"]
@@ -365,9 +354,6 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
     if write.obj["kind"] == "Job":
         return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
     return EventRecord(key, "Warning", r.SERVICE_CREATION_FAILED, why)
-
-
-# --- relevant changes ---
 
 
 def _is_relevant(event: client.WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:

@@ -16,8 +16,6 @@ from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus,
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.jobs.jobset import spec
 
-# --- exclusive placement ---
-#
 # Each Job of a JobSet has exclusive use of a topology domain, such as a node pool or a rack.
 #
 # The leader is the pod with completion index 0. Its anti-affinity excludes domains with pods of another Job of the same
@@ -43,9 +41,6 @@ class PlacementReader(Protocol):
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[meta.Obj]:
         """Return the objects in a namespace whose owner has this uid."""
-
-
-# --- on creation of a pod ---
 
 
 def with_priority(pod: meta.Obj) -> meta.Obj:
@@ -176,9 +171,6 @@ def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
 def _deny(webhook: str, message: str) -> NoReturn:
     """Raise Forbidden with the API server's message for a webhook denial."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
-
-
-# --- after the scheduling of a leader ---
 
 
 def is_scheduled_leader(pod: meta.Obj) -> bool:

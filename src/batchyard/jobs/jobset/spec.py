@@ -6,8 +6,6 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.meta import Condition, Obj, is_true, label
 
-# --- reasons ---
-#
 # Reasons and messages of a JobSet's conditions and events. Source: pkg/constants of JobSet.
 
 
@@ -121,9 +119,6 @@ def has_host_names(jobset: Obj) -> bool:
 def subdomain(jobset: Obj) -> str:
     """Return the subdomain of the pods' host names, which is also the name of the Service."""
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
-
-
-# --- Jobs of a JobSet by state ---
 
 
 class Children(NamedTuple):

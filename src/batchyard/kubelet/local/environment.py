@@ -28,8 +28,6 @@ from batchyard.kubelet.local.errors import (
     quote_like_go,
 )
 
-# --- downward api ---
-#
 # Downward API: fields of the pod and its node for containers.
 #
 # Sources: pkg/fieldpath; pkg/kubelet/kubelet_pods.go (podFieldSelectorRuntimeValue); pkg/api/v1/resource (divisors, and
@@ -53,9 +51,6 @@ class PodFields(NamedTuple):
 def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFields:
     """Return the downward API sources of a pod that is bound to a node."""
     return PodFields(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
-
-
-# --- fields ---
 
 
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
@@ -122,9 +117,6 @@ def _host_addresses(node: Obj | None) -> list[str]:
     ]
 
 
-# --- resources ---
-
-
 def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
@@ -166,7 +158,6 @@ def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
     raise InputError(f"container {name} not found")
 
 
-# --- expansion ---
 # Expansion of variable references `$(NAME)` in environment values, commands and mount paths.
 #
 # Source: third_party/forked/golang/expansion, and the API documentation of `$$`.
@@ -220,7 +211,6 @@ def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]
     return expand_references(text, lookup), sorted(missing)
 
 
-# --- services ---
 # Service environment variables.
 #
 # Source: pkg/kubelet/envvars; pkg/kubelet/kubelet_pods.go (getServiceEnvVarMap).

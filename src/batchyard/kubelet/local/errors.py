@@ -42,7 +42,6 @@ class VolumeError(Exception):
         self.volume = volume
 
 
-# --- quoting ---
 # Quoting in the format of Go's `%q`, which downward API files of labels and annotations use.
 
 
@@ -75,8 +74,6 @@ def _escape_character(char: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-# --- ConfigMaps and Secrets ---
-#
 # Source of the messages: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
 
 

@@ -149,8 +149,6 @@ def _uppercase_repository(name: str) -> str:
     return "" if repository == repository.lower() else repository
 
 
-# --- image pulls ---
-#
 # Requests for image pulls by a container engine, and the status of containers that wait for an image.
 #
 # Before each container start, the pull policy decides whether to pull. Failed pulls are retried with exponential

@@ -26,8 +26,6 @@ from batchyard.kubelet.simulated.durations import is_kept_by_finalizer, remove_w
 from batchyard.kubelet.simulated.pod_status import machine_of
 from batchyard.nodes.pods import PodsByNode
 
-# --- events ---
-#
 # Events of pods: containers created, started or stopped, and containers that cannot start.
 #
 # An image that is mapped to this machine counts as "already present". The shims report image pulls by an engine.
@@ -147,7 +145,6 @@ def _pod_key(pod: Obj) -> Key:
     return Key(POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
-# --- refreshing ---
 # Refresh intervals of a running pod's volume files: their sources may change, and tokens expire.
 #
 # Sources: pkg/kubelet (syncFrequency: a minute), pkg/kubelet/token (token_manager.go: a token is replaced after four

@@ -19,7 +19,6 @@ from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import InputError, quote_like_go
 
-# --- hostname ---
 # Hostnames of pods, and their hosts files.
 #
 # Source: pkg/kubelet/kubelet_pods.go (GeneratePodHostNameAndDomain, ensureHostsFile), pkg/kubelet/util

@@ -130,8 +130,6 @@ def _ready_event(key: Key) -> EventRecord:
     return EventRecord(key, "Normal", "NodeReady", f"Node {key.name} status is now: NodeReady")
 
 
-# --- devices ---
-#
 # Allocation of whole devices such as GPUs to containers, and the device files and variables that they need.
 #
 # A device belongs to one pod at a time. Devices of an init container are reused by later containers. Free devices with

@@ -28,8 +28,6 @@ from batchyard.kubelet.local.runs import (
     run_of,
 )
 
-# --- pod state ---
-#
 # The observed state of a pod on this machine: its sandbox, and its containers with their runs.
 
 
@@ -154,8 +152,6 @@ def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
     return {entry["name"]: entry for statuses in status_lists for entry in statuses}
 
 
-# --- termination ---
-#
 # Pod termination stops the main containers first, then the sidecars in reverse order.
 #
 # Sidecars that still run when the grace period ends are stopped at once. Sources:
@@ -334,9 +330,6 @@ def _has_finished_without_sandbox(pod_state: PodState) -> bool:
         return any(container.runs for container in pod_state.containers)
     last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
     return pod_state.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in last_runs)
-
-
-# --- running pods ---
 
 
 def _running_actions(pod_state: PodState, now: Instant) -> PodActions:

@@ -45,7 +45,6 @@ from batchyard.kubelet.local.volumes import (
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.placement.node_info import NodeInfo
 
-# --- probes ---
 # Probes and lifecycle hooks of a container, with defaults and numeric ports.
 #
 # In Kubernetes, probes with an unknown port name fail at run time. Here the container is not created. Sources:
@@ -57,8 +56,6 @@ _PROBES: Final[Mapping[str, str]] = {
     "livenessProbe": "liveness",
     "readinessProbe": "readiness",
 }
-# --- container spec ---
-#
 # The spec of a container run: the complete input of the container's shim.
 #
 # Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
@@ -318,7 +315,6 @@ def _parse_amount(name: str, amounts: Mapping[str, Any]) -> int | None:
     return meta.amount(name, amounts[name]) or None if name in amounts else None
 
 
-# --- admission ---
 # Kubelet admission rejects pods that do not fit: no free devices or resources, or an unmatched node selector.
 #
 # The scheduler has checked this already. Pods fail here if another client bound them or if their node has changed.

@@ -36,9 +36,6 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
     return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
 
-# --- users ---
-
-
 def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
     """Return a container's user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
@@ -109,9 +106,6 @@ def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> An
     return (pod["spec"].get("securityContext") or _NOTHING).get(field) if container_value is None else container_value
 
 
-# --- seccomp ---
-
-
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
     """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
@@ -132,9 +126,6 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[
     if error:
         raise ContainerError(CREATE_ERROR, f"failed to create containerd container: {error}")
     return {"type": "Localhost", "profile": name}
-
-
-# --- unsupported settings ---
 
 
 def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False) -> None:

@@ -16,8 +16,6 @@ from batchyard.kubelet.local.pod_actions import ContainerRole, PodActions, PodCo
 from batchyard.kubelet.local.runs import READY, STARTING, ObservedRun
 from batchyard.kubelet.simulated.pod_status import qos_class
 
-# --- container status ---
-#
 # Statuses of containers, computed from their runs.
 #
 # Sources: pkg/kubelet/kubelet_pods.go (convertToAPIContainerStatuses), pkg/kubelet/prober (prober_manager.go:
@@ -178,7 +176,6 @@ def _container_id(run: ObservedRun) -> str:
     return f"batchyard://{metadata['namespace']}/{metadata['name'] if run.container else SANDBOX}"
 
 
-# --- conditions ---
 # Conditions of pods, computed from the container statuses.
 #
 # Source: pkg/kubelet/status (generate.go).
@@ -377,9 +374,6 @@ def _pod_addresses(inputs: StatusInputs, old: Mapping[str, Any]) -> Mapping[str,
     return {"podIP": address, "podIPs": [{"ip": address}]}
 
 
-# --- phase ---
-
-
 def _phase_and_reason(
     inputs: StatusInputs, init_statuses: Statuses, main_statuses: Statuses, now: Instant
 ) -> tuple[str, Mapping[str, str]]:
@@ -425,9 +419,6 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
         state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     )
     return termination_state["exitCode"] if termination_state else None
-
-
-# --- terminated pods ---
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:

@@ -35,7 +35,6 @@ from batchyard.kubelet.local.errors import (
 )
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
 
-# --- volume plans ---
 # A plan describes the content of a volume, which batchyard.server.local_node.runtime creates.
 #
 # All files belong to the user that runs the node; most containers see that user as their own. For containers of an
@@ -252,9 +251,6 @@ def limited_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items() if plan.size_bytes]
 
 
-# --- files ---
-
-
 def _projected_files(
     projected_sources: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int
 ) -> dict[str, VolumeFile]:
@@ -393,9 +389,6 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
                 if target.startswith(f"{mount_path}/") and not (previous_prefix and target.startswith(previous_prefix)):
                     previous_prefix = f"{target}/"
                     yield target[len(mount_path) + 1 :]
-
-
-# --- directories ---
 
 
 def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:

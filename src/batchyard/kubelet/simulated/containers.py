@@ -16,7 +16,6 @@ from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.interfaces.controller import Kernel, Ticket
 from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of
 
-# --- pod log ---
 # The log of a simulated container is generated when it is read.
 #
 # It reports the start of the run, its checkpoints, its end and the reason. These follow from the pod's status and its

@@ -110,18 +110,12 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
     return None if script is None else _script_duration(script)
 
 
-# --- annotations ---
-
-
 def _exit_codes(obj: meta.Obj) -> Iterable[int]:
     """Yield the exit code in an object's annotation; nothing if the annotation is missing or invalid."""
     text = meta.annotation(obj, well_known.EXIT_CODE)
     code = None if text is None else meta.parse_integer(text)
     if code is not None and 0 <= code <= 255:
         yield code
-
-
-# --- commands ---
 
 
 def _go_duration(text: str) -> Duration | None:
@@ -221,8 +215,6 @@ def _is_operator(word: str, containing: str = "") -> bool:
     return bool(word) and containing in word and set(word) <= set(_PUNCTUATION)
 
 
-# --- checkpointing ---
-#
 # Work of simulated pods is saved when containers end, and resumed when containers start.
 #
 # Programs save periodically, so the saved work follows from the start time, however the containers end. A lost machine
@@ -347,8 +339,6 @@ def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
     return [] if new_job is old_job else [Update(new_job)]
 
 
-# --- bare workloads ---
-#
 # Bare Workloads have no owner and no pods, and finish after their run time.
 #
 # The annotation `batchyard.dev/runtime` gives the run time; without it they run until they are deleted. After an

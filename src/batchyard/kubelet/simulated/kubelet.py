@@ -35,8 +35,6 @@ from batchyard.kubelet.simulated import durations, pod_status
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.pods import PodsByNode
 
-# --- pod timeline ---
-#
 # The next event of a simulated pod, and the pod's status after the event.
 #
 #     accepted -> containers created -> running -> exited -> pod ended, or containers restarted after the crash backoff
@@ -148,9 +146,6 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
             return _shutdown_status(sim_pod, run, pod_event, now)
 
 
-# --- due events ---
-
-
 def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     """Return the possible events of a pod that its kubelet has not accepted yet."""
     pod, machine = sim_pod.pod, sim_pod.machine
@@ -212,9 +207,6 @@ def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     if not run.restarts or run_time > _BACKOFF_RESET_TIME:
         return 0
     return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
-
-
-# --- statuses ---
 
 
 def _status(sim_pod: SimulatedPod, phase: str, run: pod_status.SimulatedRunState, now: Instant) -> dict[str, Any]:
@@ -442,7 +434,6 @@ def _full_container_name(pod: Obj) -> str:
     return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
 
 
-# --- start delays ---
 # Start delays of simulated containers: the time to pull and unpack the image and to start the container.
 #
 # They are drawn from the seed and the pod's uid, with the distribution in the Cluster's `times.podStart`.

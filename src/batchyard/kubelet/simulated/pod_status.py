@@ -19,8 +19,6 @@ from batchyard.interfaces.client import Create, EventType, Reader, Update, Updat
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes import conditions, health
 
-# --- node machine ---
-#
 # The machine of a pod: its Node, and the cloud Instance on which the node runs, if any.
 #
 # A Node without an Instance of the same name is on a machine that never shuts down.
@@ -181,9 +179,6 @@ def qos_class(spec: Mapping[str, Any]) -> str:
     return "Guaranteed"
 
 
-# --- conditions ---
-
-
 def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return a pod's conditions: those of other controllers, then the kubelet's."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
@@ -231,9 +226,6 @@ def _initialized_condition(pod: Obj, phase: str, is_creating: bool) -> tuple[boo
 def _format_names(containers: Iterable[Mapping[str, Any]]) -> str:
     """Format names as Go prints a list."""
     return f"[{' '.join(c['name'] for c in containers)}]"
-
-
-# --- containers ---
 
 
 def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> dict[str, Any]:
@@ -286,8 +278,6 @@ def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]
     return {name: nano for name, nano in parsed if nano > 0}
 
 
-# --- node agent ---
-#
 # Leases and readiness of simulated nodes.
 #
 # A node gets its Lease when it registers. If its machine is lost, the Lease records the last heartbeat

@@ -10,8 +10,6 @@ from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.provision import model
 from batchyard.provision.yaml_output import RenderedObject, obj_of
 
-# --- flavors ---
-#
 # Node labels and taints of a flavor: the labels and taints common to its pools, and the ones set on the flavor.
 #
 # GKE labels are included only for accelerators and provisioning. NoSchedule and NoExecute taints are included, except
@@ -219,8 +217,6 @@ def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
     return {"coveredResources": covered, "flavors": entries}
 
 
-# --- teams ---
-#
 # Objects of a team: namespace, ServiceAccount, RBAC, limits and NetworkPolicy.
 #
 # Members submit, view and delete jobs in their namespace. Admins also manage its Secrets, and change Workloads. No team

@@ -18,8 +18,6 @@ from batchyard.provision.engine import NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, obj_of
 
-# --- stack parts ---
-#
 # Common parts of the monitoring stack: namespace, labels, and Deployments for the restricted pod security standard.
 
 
@@ -151,12 +149,7 @@ def _mount(volume: Part, path: str) -> dict[str, Any]:
     return {"name": volume["name"], "mountPath": path, **({} if is_writable else {"readOnly": True})}
 
 
-# --- kube-state-metrics: metrics of nodes, pods and Jobs for Kueue's dashboard ---
-
-
 KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
-# --- prometheus ---
-#
 # Prometheus in the cluster: scrape configuration, rules, and RBAC.
 
 
@@ -256,9 +249,6 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
     )
 
 
-# --- configuration ---
-
-
 def _files(platform: PlatformModel) -> Mapping[str, str]:
     rules = read_folder(_RULES, _RULES_SUFFIX) if platform.monitoring.rules else {}
     configuration = {
@@ -315,9 +305,6 @@ def _keep_only(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
-# --- rbac ---
-
-
 def access_objects(platform: PlatformModel) -> list[Obj]:
     """Return the RBAC objects with which Prometheus finds the engine's pods and reads Kueue's metrics."""
     objects = _pod_list_rbac(platform, NAMESPACES[platform.engine])
@@ -339,8 +326,6 @@ def _pod_list_rbac(platform: PlatformModel, namespace: str) -> list[Obj]:
     ]
 
 
-# --- grafana ---
-#
 # Grafana in the cluster: provisioned data source and dashboards, and an optional password Secret.
 
 

@@ -19,8 +19,6 @@ from batchyard.provision.render import MANIFESTS, driver_resources
 from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, demand, run, waiting
 
-# --- manifests ---
-#
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
 

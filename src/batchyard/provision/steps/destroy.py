@@ -13,8 +13,6 @@ from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, Mani
 from batchyard.provision.steps.google import KUBECTL
 from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 
-# --- pruning ---
-#
 # Pruning: find objects of earlier versions of a platform's file by label, report them, and delete them.
 #
 # A deleted namespace includes its objects. RBAC objects are pruned too, so that removed members lose their rights.
@@ -226,8 +224,6 @@ def _shorten_list(names: Sequence[str]) -> str:
     return f"{len(names)} ({', '.join(names[:_SHOWN_MAX])}{more_text})"
 
 
-# --- create ---
-#
 # Steps that create a platform, in order: on GKE, or on an existing Kubernetes cluster.
 
 
@@ -425,8 +421,6 @@ def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPar
     return f"{loss_text}, and everything in the namespaces {', '.join(names)}" if names else loss_text
 
 
-# --- leftovers ---
-#
 # Resources that remain after destroy: the reason, the cost, and the command that removes them.
 
 

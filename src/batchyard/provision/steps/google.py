@@ -12,8 +12,6 @@ from batchyard.provision.steps import model, probe_parsers
 from batchyard.provision.steps.cluster import ManifestPart
 from batchyard.provision.terraform.files import destroy_targets
 
-# --- tools ---
-#
 # Programs that the steps run, with their minimum versions.
 
 

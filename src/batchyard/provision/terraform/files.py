@@ -14,8 +14,6 @@ from batchyard.provision.model import Google, Part, PlatformEngine, PlatformMode
 from batchyard.provision.terraform import pools
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
 
-# --- build files ---
-#
 # Cloud Build configurations that create and destroy the platform without a local machine.
 
 

@@ -16,8 +16,6 @@ from batchyard.cloud.catalog.nodes import PODS
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.provision.model import Part
 
-# --- hcl ---
-#
 # HCL output in the format of `terraform fmt`: two spaces of indent, aligned equals signs.
 
 

@@ -134,8 +134,6 @@ def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> P
     return None
 
 
-# --- alternatives ---
-#
 # Workloads that were not preempted although they hold missing quota, with the rules that protected them.
 
 

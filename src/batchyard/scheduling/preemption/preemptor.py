@@ -194,8 +194,6 @@ def _select_targets(
     return []
 
 
-# --- preemptor ---
-#
 # The search for victims for one head. Results are cached, because queries repeat.
 
 

@@ -142,8 +142,6 @@ def _greater_amounts(amounts: Amounts, bounds: Amounts) -> list[str]:
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
-# --- adjusted views ---
-#
 # Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads.
 #
 # Source: AdjustResources in pkg/workload/resources.go of Kueue.
@@ -259,8 +257,6 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     return view
 
 
-# --- priority ---
-#
 # Workload priority: from the WorkloadPriorityClass of the job, else the PriorityClass of its pods, else the default.
 #
 # Source: pkg/util/priority/priority.go of Kueue.
@@ -319,8 +315,6 @@ def _priority_from_class(key: Key, priority_class: Obj) -> Priority:
     return Priority(priority_class["value"], {"group": group, "kind": kind, "name": key.name})
 
 
-# --- priority classes ---
-#
 # Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are not changed.
 
 

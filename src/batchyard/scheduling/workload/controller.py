@@ -16,8 +16,6 @@ from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_f
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, is_inactive, stop_policy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
-# --- steps ---
-#
 # Workload reconcile steps, in the order in which they are checked.
 #
 # They cover deactivation, admission checks, backoff after an eviction, stopped and restarted queues, gates, pending
@@ -46,9 +44,6 @@ class WorkloadReconcile(NamedTuple):
 def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
     """Run the reconcile steps in order; return the outcome of the first step that is due."""
     return next((outcome for step in _STEPS if (outcome := step(context)) is not None), ReconcileResult())
-
-
-# --- activity, checks and backoff ---
 
 
 def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -150,9 +145,6 @@ def _requeue_block_reason(workload: Obj) -> str | None:
     return requeued["reason"] if requeued is not None and requeued["status"] == "False" else None
 
 
-# --- queues and gates ---
-
-
 def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
     local_queue = context.queues.local_queue
     if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_open(local_queue):
@@ -243,9 +235,6 @@ def _drain(context: WorkloadReconcile, queue: Obj | None, kind: str) -> Reconcil
     return _evict(context, context.workload, lifecycle.Eviction(f"{kind}Stopped", f"The {kind} is stopped"))
 
 
-# --- time limits ---
-
-
 def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
     """Apply the PodsReady timeout and the maximum execution time of a Workload, or wait for the earlier one."""
     requeue_times = []
@@ -288,9 +277,6 @@ def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
         UpdateStatus(evictions.exceed_execution_time(workload, context.now)),
         EventRecord(context.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
     )
-
-
-# --- helpers of the steps ---
 
 
 def _evict(context: WorkloadReconcile, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
@@ -425,8 +411,6 @@ def _affects_workloads(event: WatchEvent) -> bool:
     return old_checks != new_checks or _queue_state(event.old) != _queue_state(event.obj)
 
 
-# --- workload ---
-#
 # The Workload lifecycle: transitions caused by its spec, its queues and time alone.
 #
 # Each reconcile makes one of the steps above; its write triggers the next reconcile. The controller decides when to

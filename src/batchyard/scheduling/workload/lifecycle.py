@@ -33,8 +33,6 @@ from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
-# --- checks ---
-#
 # Admission checks of a Workload: which ones it requires, their initial state, and messages of failed ones.
 #
 # A check is Pending until its controller sets it to Ready, Retry or Rejected. Sources: Kueue's
@@ -148,8 +146,6 @@ def retry_at(workload: meta.Obj) -> Instant | None:
     return max(times, default=None)
 
 
-# --- reasons ---
-#
 # Condition types of a Workload, and the reasons that other modules branch on.
 #
 # Source: apis/kueue/v1beta2/workload_types.go of Kueue. Clients read these texts, so they are never changed.
@@ -227,9 +223,6 @@ class Eviction(NamedTuple):
         return f"EvictedDueTo{self.condition_reason}"
 
 
-# --- predicates ---
-
-
 def status(workload: meta.Obj) -> Status:
     """Return the state of a Workload, from its conditions."""
     if is_finished(workload):
@@ -283,9 +276,6 @@ def is_on_hold(workload: meta.Obj) -> bool:
 def has_admission_gate(workload: meta.Obj) -> bool:
     """Report whether an annotation gates the admission of a Workload."""
     return bool(meta.annotation(workload, well_known.ADMISSION_GATED_BY))
-
-
-# --- admission ---
 
 
 def reserve_quota(
@@ -397,8 +387,6 @@ def _awaits_topology(status: Mapping[str, Any]) -> bool:
     )
 
 
-# --- field ownership ---
-#
 # Transfers the field ownership of a Workload's status from earlier releases of batchyard to Kueue's field manager.
 #
 # Earlier releases replaced the whole status as manager `batchyard`. A server-side apply as `kueue-admission` removes
@@ -443,8 +431,6 @@ def _union_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
     return {**first, **{name: _union_fields(first.get(name) or {}, inner) for name, inner in second.items()}}
 
 
-# --- resource in use ---
-#
 # Resource-in-use finalizer: set on creation, and removed when the object is being deleted and is no longer used.
 #
 # A ClusterQueue is used by Workloads with quota in it. A ResourceFlavor or AdmissionCheck is used by ClusterQueues that

@@ -121,8 +121,6 @@ class ServerClock:
         return _POLL_INTERVAL
 
 
-# --- machine clock ---
-#
 # Machine clock: keeps a platform's clock synchronized with the wall clock, unless its time is accelerated.
 #
 # A platform counts time by a monotonic clock, which stops while the machine sleeps. After a sleep, or after the wall

@@ -23,8 +23,6 @@ def thread_cpu_seconds() -> float:
     return time.thread_time()
 
 
-# --- timers ---
-#
 # Real-time timers, independent of the platform's time: for leases, retry backoff and rate limits.
 
 

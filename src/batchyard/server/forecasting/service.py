@@ -26,8 +26,6 @@ from batchyard.server.http.flow_control import too_many_requests
 from batchyard.server.http.forked_writes import ChildProcess, ChildResult
 from batchyard.sim.forecasting import calibration
 
-# --- fork pool ---
-#
 # Queue of questions that take seconds to compute. They are answered one at a time in forks of this process.
 #
 # A child process (`http/forked_writes.py`) computes one answer as JSON, and is killed at its time limit. The queue is
@@ -151,8 +149,6 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: ResponseCallback, resp
     loop.call_soon(callback, response)
 
 
-# --- calibration loop ---
-#
 # Calibration loop: makes periodic forecasts, and compares them with the actual start times to correct later forecasts.
 #
 # For a day after a user requested a forecast, the platform periodically forecasts the starts of some pending Workloads,

@@ -115,8 +115,6 @@ class Connections:
         return self._date
 
 
-# --- connection timeout ---
-#
 # A timeout for one awaited event at a time, such as the end of a request's head.
 #
 # The awaited event changes several times per request. The timer is therefore not reset each time. When it fires
@@ -246,8 +244,6 @@ class Acceptor:
             raise
 
 
-# --- tls ---
-#
 # The TLS context of the server, and the users of client certificates.
 
 

@@ -31,8 +31,6 @@ from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, to
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal_file import JournalError
 
-# --- encoding ---
-#
 # JSON encoding of objects, cached: the response to a write and all watches share one encoding.
 #
 # Objects are immutable, and an object that is sent twice is the same Python object. The cache is therefore keyed by

@@ -16,8 +16,6 @@ from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exemp
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import monotonic_seconds
 
-# --- concurrency limits ---
-#
 # The maximum number of requests in progress; further ones get a 429 with Retry-After.
 #
 # Source: k8s.io/apiserver, pkg/server/filters/maxinflight.go.
@@ -186,8 +184,6 @@ class FairQueue(Generic[_T]):
             del self._flows[name]
 
 
-# --- turns of long responses ---
-#
 # Parts of long responses are written in turns, one per iteration of the asyncio loop, so that sockets are polled in
 # between.
 

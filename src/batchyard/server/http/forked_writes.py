@@ -13,8 +13,6 @@ from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exemp
 from batchyard.interfaces.controller import Work
 from batchyard.server.http.flow_control import FairQueue, too_many_requests
 
-# --- child processes ---
-#
 # A fork of this process shares all objects without copying them, and sends its result over a pipe.
 #
 # A child closes all file descriptors except its pipe, and does not use threads, sockets or the journal. It disables the

@@ -37,8 +37,6 @@ from batchyard.server.http.parser import ParsedRequest, RequestParser
 from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 
-# --- streams ---
-#
 # Streaming responses: parts are written as they become available, until the client disconnects or a timeout expires.
 
 

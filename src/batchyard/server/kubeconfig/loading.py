@@ -22,8 +22,6 @@ from kubernetes_asyncio.config import ConfigException, load_incluster_config, lo
 
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError, KubeconfigSource
 
-# --- exec plugin ---
-#
 # Credential plugins of kubeconfigs (`exec`). Source: client-go, plugin/pkg/client/auth/exec.
 #
 # The plugin's standard error is passed through to the user. Its input and output are ExecCredential objects.
@@ -119,8 +117,6 @@ def _encode_base64(text: Any) -> str:
     return base64.b64encode(str(text).encode()).decode() if text else ""
 
 
-# --- kubeconfig files ---
-#
 # Merging of several kubeconfigs, and the cluster and user of a context.
 #
 # If several files define a name, the first one is used. Missing or empty files are ignored. Paths are relative to the

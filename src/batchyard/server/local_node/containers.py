@@ -22,8 +22,6 @@ from batchyard.server.local_node import sessions
 from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
 from batchyard.server.local_node.usage import LocalUsage
 
-# --- port-forward ---
-#
 # Connections to ports of the local node's pods, made within their network namespaces.
 
 

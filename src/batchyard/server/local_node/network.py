@@ -61,8 +61,6 @@ class PodsNetwork:
         return socket.socket(fileno=fds[0])
 
 
-# --- addresses ---
-#
 # Address allocation for pods, round-robin, and the address of the bridge.
 
 
@@ -105,8 +103,6 @@ class PodAddresses:
         self._used_addresses.discard(self._address_by_uid.pop(uid, ""))
 
 
-# --- dns ---
-#
 # DNS messages of the pods' name server, as far as common resolvers need them.
 #
 # A message has one question, which is answered with A or PTR records; other types get an empty answer. Sources: RFC
@@ -224,8 +220,6 @@ def _encode_name(name: str) -> bytes:
     return b"".join(bytes([len(label)]) + label.encode("ascii") for label in name.split(".")) + b"\0"
 
 
-# --- name server ---
-#
 # The DNS server in the pod network, at the address of the bridge.
 #
 # It serves UDP, and TCP for responses that are too long for a datagram. TCP connections are limited in number and

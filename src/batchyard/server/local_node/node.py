@@ -31,8 +31,6 @@ from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalMachine
 from batchyard.shim.isolation import seccomp
 
-# --- machine info ---
-#
 # Capacity and properties of this machine as a node: processors, memory, disk, operating system, address.
 
 
@@ -131,8 +129,6 @@ def _read_line(path: str) -> str:
         return ""
 
 
-# --- gpus ---
-#
 # GPUs of this machine, by NVIDIA's management library (NVML): their properties and utilization.
 #
 # Without the library or a GPU, the node has no GPUs. GPUs partitioned into instances (MIG) are skipped, because the

@@ -141,8 +141,6 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content
 
 
-# --- time conversion ---
-#
 # Conversion between the platform's time and the machine's time, which the node's programs use.
 #
 # The platform's time may be ahead: it does not go back when the machine's clock is set back, or after it was

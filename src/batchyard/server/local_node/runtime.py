@@ -34,8 +34,6 @@ from batchyard.server.local_node.run_dirs import VOLUMES_FOLDER, NodeTimes, RunF
 from batchyard.server.local_node.spawner_client import SpawnerClient, is_supervised
 from batchyard.shim.isolation import nesting
 
-# --- volumes ---
-#
 # Volumes of pods in their folders, updated atomically: a reader sees either the old or the new files.
 #
 #     ..data                       -> ..2026_01_01_00_00_00.ab12cd34, the folder that holds the files
@@ -70,9 +68,6 @@ def make_volume(folder: Path, name: str, plan: volumes.VolumePlan, now: Instant)
     except OSError as error:
         raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
     return False
-
-
-# --- files of volumes ---
 
 
 def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
@@ -150,9 +145,6 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
             shutil.rmtree(path)
 
 
-# --- folders and host paths ---
-
-
 def _make_folders(volume: Path, target: Path, mode: int) -> None:
     """Create the missing folders of a path in a volume, with this mode and regardless of the umask."""
     missing: list[Path] = []
@@ -200,9 +192,6 @@ def _type_fault(path: Path, kind: str) -> str:
         case "BlockDevice":
             return "" if stat.S_ISBLK(mode) else "block device"
     return ""
-
-
-# --- mount sources ---
 
 
 def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePlan) -> str:

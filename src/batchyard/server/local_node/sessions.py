@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
 
-# --- pipes ---
-#
 # Non-blocking reads and writes of pipes, terminals and sockets on the asyncio loop.
 
 
@@ -152,8 +150,6 @@ class PipeWriter:
             self._wants_more(True)
 
 
-# --- session host ---
-#
 # Connection to the host process of a session. For exec, the spawner forks it; for attach, it is the container's shim.
 
 

@@ -219,8 +219,6 @@ def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
     return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)
 
 
-# --- live ledger ---
-#
 # Decision ledger of a running platform, with batched writes on a background thread.
 #
 # Queries also return entries that are not written yet.

@@ -94,8 +94,6 @@ def _format_record_time(record: logging.LogRecord) -> str:
     return format_micro_time(instant)
 
 
-# --- scheduling cycles ---
-#
 # Scheduling cycles: logged at level `debug`, and exported as traces.
 #
 # Times are real time, independent of the platform's speed, because they measure the cost of a cycle.
@@ -164,8 +162,6 @@ def _format_counters(counters: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counters.items() if name != "cycle")
 
 
-# --- decisions ---
-#
 # Decision log: numbers, logs and stores the decisions of the controllers.
 #
 # A decision that is repeated for an object is recorded once. Each decision is a line of the logger
@@ -213,8 +209,6 @@ def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
     return {**about, "regarding": regarding, "reason": entry.reason, "details": entry.details}
 
 
-# --- audit log ---
-#
 # Audit log: a file of JSON lines that only its owner can read, rotated by size.
 
 

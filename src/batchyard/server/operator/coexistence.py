@@ -204,8 +204,6 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
     return max(times, default=None)
 
 
-# --- kueue configuration ---
-#
 # Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts.
 #
 # Source: config/components/manager of Kueue, and the chart that is released with it.

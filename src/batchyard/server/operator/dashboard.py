@@ -150,8 +150,6 @@ def _encode_body(body: object) -> bytes:
     return body.encode() if isinstance(body, str) else _encode(body)
 
 
-# --- http endpoints ---
-#
 # HTTP endpoints of the operator and the shadow: health, metrics and the dashboard.
 
 

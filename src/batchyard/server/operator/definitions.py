@@ -66,8 +66,6 @@ async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -
     return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"
 
 
-# --- watch errors ---
-#
 # Reports errors of lists and watches: each error once while it lasts, and the recovery from all errors.
 #
 # A kind that is not served does not recover by itself. The other kinds work without it.

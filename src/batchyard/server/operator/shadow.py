@@ -36,8 +36,6 @@ from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
-# --- shadow dashboard ---
-#
 # The dashboard of a cluster on which Kueue decides, with the same models as on a platform.
 
 

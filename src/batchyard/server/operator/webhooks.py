@@ -41,8 +41,6 @@ from batchyard.webhooks.hooks import (
     review_validation,
 )
 
-# --- certificate generations ---
-#
 # The states of certificate rotation as stored in the Secret, and the next step.
 #
 # A generation is a CA and the one certificate that it signed. The private key of the CA is discarded. Before a
@@ -199,8 +197,6 @@ def _without_expired(bundle: bytes, now: Instant) -> bytes:
     return b"".join(certificate for certificate in certificates if _expiry_of(certificate) > now)
 
 
-# --- webhook certificates ---
-#
 # Rotates the webhook certificates in a Secret that all replicas share, and keeps `caBundle` fields up to date.
 #
 # Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
@@ -389,9 +385,6 @@ def _memory_file(content: bytes) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{fd}")
     finally:
         os.close(fd)
-
-
-# --- webhook server ---
 
 
 #: An object is at most 1.5 MiB. A review has two of them, and a conversion has a page of a list.

@@ -110,9 +110,6 @@ def process_start_time(pid: int) -> str:
     return stat.rpartition(")")[2].split()[_START_TIME_INDEX]
 
 
-# --- options of a platform ---
-
-
 LOOPBACK: Final = "127.0.0.1"
 
 

@@ -14,8 +14,6 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import gauge_text
 from batchyard.server.clocks.wall import thread_cpu_seconds, wall_clock
 
-# --- CPU demand ---
-#
 # The CPU demand of a thread: the time it ran plus the time it waited for a CPU.
 
 

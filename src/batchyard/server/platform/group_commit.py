@@ -23,8 +23,6 @@ from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store
 
-# --- writer ---
-#
 # A thread that runs blocking work, one job after the other, off the event loop.
 #
 # `run_in_executor` costs two futures, a lock and a condition for each call. They form reference cycles that only the

@@ -91,8 +91,6 @@ from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
-# --- provided objects ---
-#
 # Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
 #
 # They are stored like other objects, so that clients can list and watch them. A client can take over such an object by
@@ -211,8 +209,6 @@ def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
-# --- pod tokens ---
-#
 # ServiceAccount tokens for the projected volumes of pods.
 
 
@@ -224,8 +220,6 @@ def pod_token(tokens: TokenIssuer, reader: Reader, namespace: str, account: str,
     return tokens.issue(stored_account, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
 
 
-# --- clock control ---
-#
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
 #
 # A client that must act at an instant of the platform's time can therefore be arbitrarily slow. `PUT` takes

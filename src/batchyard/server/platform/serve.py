@@ -33,8 +33,6 @@ from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, Certifica
 from batchyard.server.platform.platform import EmbeddedPlatform
 from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
 
-# --- watchdog ---
-#
 # Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it.
 
 
@@ -115,8 +113,6 @@ def _log_format() -> str:
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
 
 
-# --- gc tuning ---
-#
 # Garbage collection of a long-running platform: full collections are rare and take less than a thousandth of the time.
 #
 # By default, Python's collector scans all recently created objects, which include the users' objects, and pauses the

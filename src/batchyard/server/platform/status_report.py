@@ -102,8 +102,6 @@ def _sum_status_field(queues: Sequence[Obj], field: str) -> int:
     return sum((queue.get("status") or {}).get(field, 0) for queue in queues)
 
 
-# --- metrics ---
-#
 # Metrics of an embedded platform at /metrics: the common metrics, and those of requests, the journal and the clock.
 
 

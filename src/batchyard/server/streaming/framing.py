@@ -200,8 +200,6 @@ def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
     return content[offset + 4 : end], end
 
 
-# --- websocket ---
-#
 # Server side of WebSockets (RFC 6455), on wsproto's frames.
 
 

@@ -25,8 +25,6 @@ from batchyard.server.streaming.framing import (
 from batchyard.server.streaming.portforward import PortForwardSpdy, PortForwardWebSocket, SpdyConnection
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
 
-# --- exec websocket ---
-#
 # Exec and attach over a WebSocket: the first byte of each message is a channel number.
 #
 # Channel 0 is stdin, 1 stdout, 2 stderr, 3 the exit status, and 4 the terminal size. Since protocol version 5 a message
@@ -238,8 +236,6 @@ class ExecSpdy:
                 session.resize(columns, rows)
 
 
-# --- dispatch ---
-#
 # Protocol upgrades: the 101 response, and the handler of the upgraded connection.
 
 

@@ -139,8 +139,6 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- engine container ---
-#
 # A container that an engine runs, and its warden: the parent process that starts the engine and cleans up.
 #
 # The warden is a child of the shim. It adopts the engine's monitor process (conmon), and the container itself if the

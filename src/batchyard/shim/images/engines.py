@@ -144,7 +144,6 @@ def cgroup_options(group: str | None) -> list[str]:
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
-# --- podman ---
 # The podman options of a container, which joins the namespaces of its pod's sandbox.
 
 

@@ -25,7 +25,6 @@ from batchyard.shim.isolation.capabilities import Features
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult, ShimRun
 
-# --- image export ---
 # To export an image's root filesystem, a container is created, exported without being started, and removed.
 
 
@@ -260,9 +259,6 @@ def _report_state(run: ShimRun, **changes: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-# --- cleanup after killed shims ---
-
-
 def pod_group_prefix(node: int) -> str:
     """Return the name prefix of the control groups of this node's pods; it is unique on the machine."""
     return f"batchyard-{state_dir.node_id(node)}-"
@@ -353,8 +349,6 @@ def _list_folder(base: int, path: str) -> list[str]:
     return []
 
 
-# --- image helper ---
-#
 # A helper process pulls images outside of the spawner's user namespace.
 #
 # Rootless podman needs its own user namespace with several users, which cannot be created inside of the spawner's user

@@ -118,7 +118,6 @@ def _read_text(path: str) -> str:
     return ""
 
 
-# --- overlays ---
 # Overlays (overlayfs) add missing mount points or a writable layer to a read-only directory.
 #
 # The lower directory stays unchanged. The upper layer is in the run's directory.

@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from batchyard.shim import linux, state_dir
 from batchyard.shim.images import store
 
-# --- masked paths ---
-#
 # Masked and read-only paths of /proc and /sys, as in containerd and Docker.
 #
 # Sources: github.com/moby/moby (daemon/pkg/oci, defaults.go); github.com/containerd/containerd (pkg/oci, spec.go).

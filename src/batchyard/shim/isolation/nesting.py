@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from batchyard.shim import linux
 from batchyard.shim.images import store, unpacking
 
-# --- path traversal without links ---
-#
 # Containers can replace a checked directory by a symbolic link at any time. Each path component is therefore opened,
 # and the next one is opened relative to that descriptor.
 

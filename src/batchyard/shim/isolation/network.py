@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, NoReturn
 from batchyard.shim import linux, state_dir
 from batchyard.shim.event_loop import ShimEventLoop
 
-# --- netlink ---
 # Configures network links, addresses and routes through rtnetlink(7), without other programs.
 
 
@@ -120,7 +119,6 @@ def _number_attribute(kind: int, value: int) -> bytes:
     return _encode_attribute(kind, struct.pack("=I", value))
 
 
-# --- switch ---
 # The switch is a process that keeps the pods' bridge in its own network namespace.
 #
 # It also keeps the spawner's user namespace, if any. It outlives the spawner, so that the next spawner finds the

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-# --- filters ---
 # Classic BPF programs that filter system calls (struct seccomp_data).
 #
 # A program checks the ABI, finds the call number by binary search, and compares arguments where a decision depends on
@@ -177,7 +176,6 @@ def _is_test_start(tests: list[_Instruction], index: int) -> bool:
     return tests[index].code == _LOAD and (tests[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
-# --- syscalls ---
 # System call numbers by name, for the supported processors.
 #
 # Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h, scripts/syscall.tbl (Linux 6.18).
@@ -419,9 +417,6 @@ def _default_profile(processor: Processor) -> SeccompProfile:
             ),
         ),
     )
-
-
-# --- profile files ---
 
 
 _OPERATORS: Final = {

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from batchyard.shim import linux
 from batchyard.shim.images import store
 
-# --- pod users ---
 # On a node that runs as root, each pod has its own id, without an account or files on the machine.
 #
 # A user namespace maps root in the container to the pod's id. The files that the container sees are id-mapped mounts,

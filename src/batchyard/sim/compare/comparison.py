@@ -21,8 +21,6 @@ from batchyard.sim.simulate import Simulation
 from batchyard.sim.time_series import Curve
 from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end
 
-# --- changes ---
-#
 # The Workloads whose waits differ under the second configuration, and a summary in one or two sentences.
 
 
@@ -140,8 +138,6 @@ def _duration_text(amount: float) -> str:
     return format_figure(Unit.SECONDS, amount)
 
 
-# --- repeats ---
-#
 # Figures of comparisons with several seeds: means, and the 95 % confidence interval of the difference.
 #
 # Both configurations run with the same seeds, so the differences are paired. The interval uses Student's t.

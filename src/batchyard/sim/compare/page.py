@@ -121,9 +121,6 @@ def _card_html(figure: Figure, row: SectionRow) -> str:
     return f'<div class="figure"><span>{escape(title)}</span>{values_html}{change_html}</div>'
 
 
-# --- tables ---
-
-
 def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
     """Return a section as an HTML table: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
@@ -216,9 +213,6 @@ def _repeat_row(each: RepeatedFigure) -> str:
 
 def _plain_table(heads: str, rows: Sequence[str]) -> str:
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-# --- lines and bars ---
 
 
 def _bars_html(value_pair: ValuePair, maximum: float) -> str:

@@ -25,8 +25,6 @@ from batchyard.sim.traces import NAMESPACE, Trace, TracedPod, read_trace
 from batchyard.sim.whatif import Comparison, RunRecord, RunStart, run_to_end, simulate_start
 from batchyard.sim.world import World
 
-# --- run observations ---
-#
 # Observations of a run for a comparison, from watch events: Workloads, quota and machines.
 
 
@@ -207,8 +205,6 @@ def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable
     return ComparedRun(run_record, run_watches[0], run_watches[0].begun)
 
 
-# --- trace as Jobs ---
-#
 # The pods of a trace as Jobs with a queue, for comparing queue configurations.
 #
 # Each pod becomes a Job of one pod in the namespace `trace`. If both configurations have a LocalQueue named after the

@@ -85,9 +85,6 @@ def merge_rows(
     return rows
 
 
-# --- formatting of figures ---
-
-
 NO_VALUE = "-"
 
 

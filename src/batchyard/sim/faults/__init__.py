@@ -223,8 +223,6 @@ _ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
 }
 
 
-# --- faulty client ---
-#
 # A client that injects crashes and conflicts between the platform and the store.
 #
 # The platform uses the client if the scenario has such faults. A crash happens between two writes: earlier writes are

@@ -42,8 +42,6 @@ from batchyard.sim.faults import (
     WriteFaults,
 )
 
-# --- shortages ---
-#
 # The Cluster object while machines are sold out or boot slowly, computed from the Cluster without shortages.
 #
 # Shortages can begin and end in any order: the result is always the users' Cluster with all active shortages.

@@ -19,8 +19,6 @@ from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_wo
 from batchyard.sim.scenario import ScenarioStep
 from batchyard.sim.state import State
 
-# --- block bootstrap ---
-#
 # Resampling of a history in contiguous blocks instead of single items, because neighbouring items are correlated.
 #
 # Runs of the same day resemble each other, and so do arrivals of the same hour. If items were drawn one by one, their

@@ -35,8 +35,6 @@ from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, random_weights
 from batchyard.sim.state import State
 
-# --- kaplan meier ---
-#
 # Kaplan-Meier estimate of durations, from work that has ended and work that is still running.
 #
 # Running work is censored at its age: its duration is known to be longer. Beyond the last observed end, work of age t
@@ -402,8 +400,6 @@ def _groups(workload: Obj) -> Sequence[_GroupKey]:
     )
 
 
-# --- annotated run times ---
-#
 # Explicit run times for all work of a state, for worlds that start from clusters with real work.
 #
 # A simulated pod without a run time takes a minute, unlike a real pod. Therefore jobs and Workloads without a run time

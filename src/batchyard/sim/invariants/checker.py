@@ -40,8 +40,6 @@ from batchyard.sim.invariants.quota import (
 )
 from batchyard.sim.world import EPOCH, World
 
-# --- preemption ---
-#
 # Each preemption follows the policies of the preemptor's queue, and reclaims only borrowed quota.
 #
 # The check uses the policies and the usage before the scheduling cycle that decided the preemption. Evictions by
@@ -138,8 +136,6 @@ def _while_borrowing_faults(
         yield f"the victim's priority {victim.priority} is above maxPriorityThreshold {threshold}"
 
 
-# --- hotswap respects priority ---
-#
 # Hotswap takes nodes only from pods of lower priority, as kube-scheduler compares pod priorities.
 #
 # The nodes go to a Workload that has quota, or to a pod that needs no quota.
@@ -177,8 +173,6 @@ class HotswapRespectsPriority(Invariant):
         return [pod for pod in pods if annotation(pod, well_known.WORKLOAD) == workload]
 
 
-# --- costs ---
-#
 # The cost accounts add up to the cost of the machines, each billed from its start to its end.
 #
 # The expected cost is computed from Instances and prices alone, and compared with a cost ledger of the invariant. If
@@ -278,8 +272,6 @@ class CostsAddUp(Invariant):
         return previous_price if node_pool is None or cluster is None else pool_price(node_pool, cluster)
 
 
-# --- nothing mutated ---
-#
 # No component modifies an object in place after the store delivered it.
 
 
@@ -313,8 +305,6 @@ class NothingMutated(Invariant):
                 self.violate(f"{key} was modified in place: {text.decode()} became {self._encode(obj).decode()}", key)
 
 
-# --- store ---
-#
 # Watches deliver every change of the store once and in order.
 
 

@@ -98,8 +98,6 @@ def _is_in_use(instance: Obj) -> bool:
     return phase_of(instance) not in _ABSENT_PHASES and not (phase_of(instance) == CRASHED and is_leaving(instance))
 
 
-# --- nodes are never overfull ---
-#
 # The total requests of the unfinished pods on a node never exceed its allocatable resources.
 
 
@@ -153,8 +151,6 @@ def sum_requests(pods: Iterable[PodView]) -> dict[str, int]:
     return total
 
 
-# --- pods suit their nodes ---
-#
 # A pod is bound only to a node that matches its selector, whose taints it tolerates, and that is not cordoned.
 #
 # A node that changes in the same instant counts in all its versions, because the scheduler may not know the last one.
@@ -204,8 +200,6 @@ def binding_obstacle(pod: PodView, node: NodeView) -> str:
     return f"the pod does not tolerate the node's taint {untolerated[0]}" if untolerated else ""
 
 
-# --- slices are whole ---
-#
 # All machines of a TPU slice exist, or none does. If one machine crashes, all machines of the slice stop.
 
 
@@ -253,8 +247,6 @@ def _machine_key(obj: Obj) -> Key:
     return Key(scheme.INSTANCE, "", obj["metadata"]["name"])
 
 
-# --- requests are whole ---
-#
 # Queued provisioning provides all machines of a ResizeRequest at once, or none.
 
 
@@ -294,8 +286,6 @@ class RequestsAreWhole(Invariant):
         self._changed.clear()
 
 
-# --- exclusive domains ---
-#
 # With JobSet's exclusive topology, pods of two Jobs are never in the same domain.
 #
 # Jobs of different priorities may be in one domain while the pods of the lower priority terminate.
@@ -335,8 +325,6 @@ class ExclusiveDomains(Invariant):
                 )
 
 
-# --- idle nodes are released ---
-#
 # When no more events are scheduled, no autoscaled pool has idle nodes above its minimum.
 
 

@@ -9,8 +9,6 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.sim.invariants.object_states import ObjectStates
 from batchyard.sim.world import World
 
-# --- object history ---
-#
 # A short history of each object, shown with a violation.
 
 

@@ -26,8 +26,6 @@ from batchyard.api.views.workload import (
 )
 from batchyard.interfaces.client import EventType, WatchEvent
 
-# --- quota definition ---
-#
 # Quota of the cohort trees, computed slowly and directly from its definition.
 #
 # The computation shares no code with the scheduler, so that both results can be compared. Nodes are named `queue/NAME`

@@ -17,8 +17,6 @@ from batchyard.sim.invariants import object_states
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.world import World
 
-# --- quota never oversubscribed ---
-#
 # No reservation exceeds the free quota of the cohort tree, and no tree holds more than its quota.
 #
 # If quota is reduced below the usage, the excess may remain but must not grow. A scheduling cycle may already use the
@@ -94,8 +92,6 @@ class QuotaNeverOversubscribed(Invariant):
         return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
 
 
-# --- usage is sum of admitted ---
-#
 # The usage of every ClusterQueue in the scheduler is the sum of its Workloads' admission status.
 #
 # The usage of a Cohort is its children's usage above their guaranteed quota. Cohort trees may be outdated between
@@ -212,8 +208,6 @@ def _assignments(obj: Obj) -> list[Holding]:
     ]
 
 
-# --- assumed equals confirmed ---
-#
 # The scheduler's state at the end of an instant equals the state rebuilt from the objects, so a restart loses nothing.
 
 
@@ -296,8 +290,6 @@ def _counter_values(count: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
     return count.reserving, count.admitted, named_usages
 
 
-# --- jobs ---
-#
 # The counts in the status of a Job match its pods.
 
 
@@ -383,8 +375,6 @@ def _count_indexes(indexes: str) -> int:
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
-# --- no job runs without admission ---
-#
 # A Job or JobSet with a queue runs only while its Workload is admitted.
 
 
@@ -427,8 +417,6 @@ def _is_running(job: Obj) -> bool:
     return not any(c["type"] in _ENDED and c["status"] == "True" for c in conditions)
 
 
-# --- no pod without admission ---
-#
 # No pod of a job with a queue is bound, or starts to run, while the job's Workload has no quota.
 
 
@@ -480,8 +468,6 @@ class NoPodWithoutAdmission(Invariant):
         return any(workload_view(obj).quota_reserved for obj in owned if obj["kind"] == "Workload")
 
 
-# --- finished holds nothing ---
-#
 # The scheduler removes finished Workloads from its quota and its queues.
 
 
