@@ -22,12 +22,7 @@ from wire import JSON, JSON_PATCH, Ask, Running, Wire, platform
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 SUBMIT_AT, RUNTIME = "batchyard.dev/submit-at", "batchyard.dev/runtime"
-_FINISHED: Final = {
-    "type": "Finished",
-    "status": "True",
-    "reason": "Succeeded",
-    "message": "Job finished successfully",
-}
+_FINISHED: Final = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "Job finished successfully"}
 
 
 class Condition(msgspec.Struct):

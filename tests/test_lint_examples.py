@@ -66,10 +66,7 @@ def test_patched_reference_architecture_has_no_findings() -> None:
 
 SEEDS = [
     pytest.param(
-        ["refarch"],
-        "refarch",
-        {"quota-above-capacity": 1, "deprecated-version": 34, "not-a-manifest": 2},
-        id="refarch",
+        ["refarch"], "refarch", {"quota-above-capacity": 1, "deprecated-version": 34, "not-a-manifest": 2}, id="refarch"
     ),
     pytest.param(
         ["multislice"],

@@ -114,9 +114,7 @@ SCENES: Mapping[str, Sequence[RuntimeStep]] = {
     "first": [RuntimeStep(in_phase("first", "Succeeded"), [pod("first", initContainers=[_FIRST])])],
     "runs": [RuntimeStep(in_phase("runs", "Running"), [pod("runs", seconds=LONG)])],
     "loops": [RuntimeStep(waits_for("loops", "CrashLoopBackOff"), [pod("loops", code=1, policy="OnFailure")])],
-    "expires": [
-        RuntimeStep(in_phase("expires", "Failed"), [pod("expires", seconds=LONG, activeDeadlineSeconds=4)]),
-    ],
+    "expires": [RuntimeStep(in_phase("expires", "Failed"), [pod("expires", seconds=LONG, activeDeadlineSeconds=4)])],
     "deleted": [
         RuntimeStep(in_phase("deleted", "Running"), [pod("deleted", seconds=LONG)]),
         RuntimeStep(is_gone("deleted"), deletes=["deleted"]),

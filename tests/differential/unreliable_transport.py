@@ -94,10 +94,7 @@ class _DelayedWatch:
     """A watch that delivers its lines in order, until it ends."""
 
     def __init__(
-        self,
-        kernel: VirtualEventLoop,
-        reported: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, kernel: VirtualEventLoop, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         self._kernel, self._reported, self._ended = kernel, reported, ended
         self.at: Instant = 0

@@ -91,10 +91,7 @@ def test_container_runs_command_and_user_of_its_image(platform: Running, image: 
 def test_status_reports_engine_that_pulls_and_engine_that_runs_images(platform: Running, engine: Engine) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
     reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    ways = {
-        "docker": r"podman \S+ pulls(, bubblewrap| and) runs",
-        "podman": r"docker \S+ pulls, bubblewrap runs",
-    }
+    ways = {"docker": r"podman \S+ pulls(, bubblewrap| and) runs", "podman": r"docker \S+ pulls, bubblewrap runs"}
     assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
 
 

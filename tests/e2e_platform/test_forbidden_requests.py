@@ -269,12 +269,7 @@ TABLE = (
     Forbidden("OPTIONS method", "owner", "OPTIONS", f"{A}/pods", 405, "MethodNotAllowed"),
     Forbidden("unsupported method for path", "owner", "POST", f"{A}/pods/p", 405, "MethodNotAllowed", {}),
     Forbidden(
-        "read of token review",
-        "owner",
-        "GET",
-        "/apis/authentication.k8s.io/v1/tokenreviews",
-        405,
-        "MethodNotAllowed",
+        "read of token review", "owner", "GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405, "MethodNotAllowed"
     ),
 )
 

@@ -63,9 +63,7 @@ def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         )
         found = {"owner": platform.kubeconfig}
         for team in ("team-a", "team-b"):
-            platform.kubectl(
-                *("create", "rolebinding", "edit", "-n", team, "--clusterrole=edit", f"--group={team}"),
-            )
+            platform.kubectl(*("create", "rolebinding", "edit", "-n", team, "--clusterrole=edit", f"--group={team}"))
             command = [sys.executable, "-m", "batchyard", "user", f"of-{team}", "--group", team, "-n", team]
             subprocess.run([*command, "--data-dir", str(folder)], check=True, capture_output=True)
             found[team] = folder / "users" / f"of-{team}.kubeconfig"

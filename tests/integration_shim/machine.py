@@ -338,10 +338,7 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 
 @contextmanager
 def machine(
-    without: str = "",
-    user: int | None = None,
-    root: Path | None = None,
-    variables: Mapping[str, str] | None = None,
+    without: str = "", user: int | None = None, root: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> Iterator[Machine]:
     """A node in a separate folder; it is ended afterwards, and nothing may be left."""
     if root is None:

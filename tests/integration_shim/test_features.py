@@ -46,10 +46,7 @@ def test_missing_pod_network_is_reported_with_reason() -> None:
 def test_mounts_are_rejected_without_bubblewrap(plain: Machine) -> None:
     mount = {"source": "volumes/x", "target": "/x", "readOnly": False}
     reported = plain.ended(shell("true", mounts=[mount]))
-    assert (reported["reason"], "the mount /x requires bubblewrap" in reported["message"]) == (
-        "StartError",
-        True,
-    )
+    assert (reported["reason"], "the mount /x requires bubblewrap" in reported["message"]) == ("StartError", True)
 
 
 def test_plain_processes_run_as_ordinary_user() -> None:

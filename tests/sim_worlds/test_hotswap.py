@@ -26,10 +26,7 @@ MODES: dict[str, dict[str, str]] = {
     "kubernetes": {"spec:\n  faults": "spec:\n  hotswap: false\n  faults"},
     "repair": {"value: 2000000": "value: 2000000\npreemptionPolicy: Never"},
     "together": {"submit-at: 2s": "submit-at: 1s"},
-    "together, repair": {
-        "submit-at: 2s": "submit-at: 1s",
-        "value: 2000000": "value: 2000000\npreemptionPolicy: Never",
-    },
+    "together, repair": {"submit-at: 2s": "submit-at: 1s", "value: 2000000": "value: 2000000\npreemptionPolicy: Never"},
 }
 
 

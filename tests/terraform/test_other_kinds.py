@@ -199,9 +199,7 @@ def closed_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         return opened.planned()
 
 
-def test_private_control_plane_without_listed_networks_authorizes_none(
-    closed_plan: Plan,
-) -> None:
+def test_private_control_plane_without_listed_networks_authorizes_none(closed_plan: Plan) -> None:
     (networks,) = cluster(closed_plan)["master_authorized_networks_config"]
     assert not networks.get("cidr_blocks")
 

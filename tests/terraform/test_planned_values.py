@@ -55,11 +55,7 @@ def test_node_pools_match_table_of_reference_architecture(refarch_plan: Plan) ->
 
 @pytest.mark.parametrize(
     ("name", "taint", "resource_type"),
-    [
-        ("reserved-np", "reserved", "reservation"),
-        ("ondemand-np", "ondemand", "ondemand"),
-        ("spot-np", "spot", "spot"),
-    ],
+    [("reserved-np", "reserved", "reservation"), ("ondemand-np", "ondemand", "ondemand"), ("spot-np", "spot", "spot")],
 )
 def test_node_pools_have_taints_and_labels_of_table(
     refarch_plan: Plan, name: str, taint: str, resource_type: str

@@ -8,16 +8,7 @@ from pathlib import PurePosixPath
 
 from tidy.source import FunctionNode, SourceFile, Violation
 
-EMPTY_WORDS = frozenset(
-    {
-        "common",
-        "helper",
-        "helpers",
-        "misc",
-        "util",
-        "utils",
-    }
-)
+EMPTY_WORDS = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 
 
 def empty_names(file: SourceFile) -> Iterator[Violation]:

@@ -9,11 +9,7 @@ from typing import Any, Final
 from batchyard.admission_plugins.built_in import Find, forbidden
 from batchyard.api import scheme
 from batchyard.api.errors import Forbidden, TemporarilyForbidden
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-)
+from batchyard.api.meta import Key, Obj, annotation
 
 #: The ServiceAccount that exists in every Namespace.
 DEFAULT: Final = "default"

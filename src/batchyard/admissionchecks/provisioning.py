@@ -288,12 +288,7 @@ class ProvisioningController:
 
     name = "provisioning"
     rank = 0
-    kinds = (
-        scheme.WORKLOAD,
-        scheme.PROVISIONING_REQUEST,
-        scheme.ADMISSION_CHECK,
-        scheme.PROVISIONING_REQUEST_CONFIG,
-    )
+    kinds = (scheme.WORKLOAD, scheme.PROVISIONING_REQUEST, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG)
 
     def __init__(self) -> None:
         self._checks = ConfigUsers()

@@ -309,11 +309,7 @@ _CHECKS: Final = (
     PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, probe_hosts_violation),)),
     PodSecurityCheck("privileged", BASELINE, ((0, privileged_violation),)),
     PodSecurityCheck("procMount", BASELINE, ((0, proc_mount_violation), (35, proc_mount_violation_1_35))),
-    PodSecurityCheck(
-        "seLinuxOptions",
-        BASELINE,
-        ((0, se_linux_check()), (31, se_linux_check(SE_LINUX_TYPES_1_31))),
-    ),
+    PodSecurityCheck("seLinuxOptions", BASELINE, ((0, se_linux_check()), (31, se_linux_check(SE_LINUX_TYPES_1_31)))),
     PodSecurityCheck(
         "seccompProfile_baseline", BASELINE, ((0, seccomp_annotations_violation), (19, seccomp_profile_violation))
     ),
@@ -331,10 +327,7 @@ _CHECKS: Final = (
     PodSecurityCheck(
         "allowPrivilegeEscalation",
         RESTRICTED,
-        (
-            (8, privilege_escalation_violation),
-            (25, except_on_windows(privilege_escalation_violation)),
-        ),
+        ((8, privilege_escalation_violation), (25, except_on_windows(privilege_escalation_violation))),
     ),
     PodSecurityCheck(
         "capabilities_restricted",
@@ -347,15 +340,10 @@ _CHECKS: Final = (
     PodSecurityCheck(
         "runAsNonRoot",
         RESTRICTED,
-        (
-            (0, run_as_non_root_violation),
-            (35, except_in_user_namespaces(run_as_non_root_violation)),
-        ),
+        ((0, run_as_non_root_violation), (35, except_in_user_namespaces(run_as_non_root_violation))),
     ),
     PodSecurityCheck(
-        "runAsUser",
-        RESTRICTED,
-        ((23, run_as_user_violation), (35, except_in_user_namespaces(run_as_user_violation))),
+        "runAsUser", RESTRICTED, ((23, run_as_user_violation), (35, except_in_user_namespaces(run_as_user_violation)))
     ),
     PodSecurityCheck(
         "seccompProfile_restricted",

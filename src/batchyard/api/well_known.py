@@ -209,7 +209,4 @@ _OFF: Final = """
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.
-GATES: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(_ON.split(), True),
-    **dict.fromkeys(_OFF.split(), False),
-}
+GATES: Final[Mapping[str, bool]] = {**dict.fromkeys(_ON.split(), True), **dict.fromkeys(_OFF.split(), False)}

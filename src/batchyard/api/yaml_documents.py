@@ -417,9 +417,7 @@ class _DocumentBuilder:
                 frame.merged.update(merged_object)
             else:
                 self._fault(
-                    event,
-                    "<< must have objects as its value",
-                    "write `<<: *name`, where &name marks an object",
+                    event, "<< must have objects as its value", "write `<<: *name`, where &name marks an object"
                 )
 
     def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:

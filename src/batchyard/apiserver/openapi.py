@@ -30,17 +30,7 @@ _SWAGGER_FIELD, _INFO_FIELD, _DEFINITIONS_FIELD = 1, 2, 9
     _ALL_OF_FIELD,
     _PROPERTIES_FIELD,
     _EXTENSION_FIELD,
-) = (
-    5,
-    19,
-    20,
-    21,
-    22,
-    23,
-    24,
-    25,
-    31,
-)
+) = (5, 19, 20, 21, 22, 23, 24, 25, 31)
 _NAME_FIELD, _VALUE_FIELD = 1, 2
 _YAML_FIELD: Final = 2
 _BOOLEAN_TAG: Final = b"\x10"

@@ -10,11 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from batchyard.api.times import format_micro_time, format_time
-from batchyard.api.yaml_documents import (
-    NESTING_MAX,
-    VALUES_MAX,
-    is_too_deep,
-)
+from batchyard.api.yaml_documents import NESTING_MAX, VALUES_MAX, is_too_deep
 from batchyard.base.instant import SECOND, Instant
 
 FieldValue: TypeAlias = int | bytes

@@ -105,10 +105,7 @@ CANCELLED: Final = ConditionText(
     "Provisioning Request failed because Resize Request got cancelled.",
 )
 WAITED_TOO_LONG: Final = ConditionText(
-    FAILED,
-    True,
-    "WaitTimeExceeded",
-    "Provisioning Request could not provision queued instances in the allocated time.",
+    FAILED, True, "WaitTimeExceeded", "Provisioning Request could not provision queued instances in the allocated time."
 )
 UNREADABLE_RUN_DURATION: Final = ConditionText(
     FAILED,
@@ -267,12 +264,7 @@ def _seconds(request: Obj, name: str) -> Duration | None:
 
 _NAME_MAX: Final = 20
 _HASH_LENGTH: Final = 16
-_QUEUED_TOLERATION: Final = {
-    "key": well_known.QUEUED,
-    "operator": "Equal",
-    "value": "true",
-    "effect": "NoSchedule",
-}
+_QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
 
 
 def resize_request_name(namespace: str, request: str) -> str:
@@ -352,10 +344,7 @@ _MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 _NO_POOL: Final = ConditionText(
-    FAILED,
-    True,
-    "NoQueuedNodepoolAvailable",
-    "No nodepool with QueuedProvisioning enabled is available for scale up",
+    FAILED, True, "NoQueuedNodepoolAvailable", "No nodepool with QueuedProvisioning enabled is available for scale up"
 )
 
 

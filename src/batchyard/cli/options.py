@@ -184,8 +184,7 @@ Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report of the run.")
 ]
 Until: TypeAlias = Annotated[
-    Duration | None,
-    typer.Option(parser=duration, metavar="DURATION", help="The horizon, such as 2h; default: a day."),
+    Duration | None, typer.Option(parser=duration, metavar="DURATION", help="The horizon, such as 2h; default: a day.")
 ]
 StateFile: TypeAlias = Annotated[
     str | None, typer.Option("--state", metavar="FILE", help="A state file instead of a cluster.")

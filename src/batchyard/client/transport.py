@@ -52,10 +52,7 @@ class Transport(Protocol):
         """Send a request, and call `answered` once with its response."""
 
     def watch(
-        self,
-        request: HttpRequest,
-        received: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, request: HttpRequest, received: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
 
@@ -83,10 +80,7 @@ class ReadOnlyTransport:
         self._transport.send(request, answered)
 
     def watch(
-        self,
-        request: HttpRequest,
-        received: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, request: HttpRequest, received: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         """Send a watch request. Raises WriteRefusedError if it is not a GET request without a body."""
         if request.method != _READ_METHOD or request.body:

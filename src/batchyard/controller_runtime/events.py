@@ -271,10 +271,7 @@ class EventRecorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {
-                "name": event_name(key, now, next(self._numbers)),
-                "namespace": key.namespace or "default",
-            },
+            "metadata": {"name": event_name(key, now, next(self._numbers)), "namespace": key.namespace or "default"},
             "involvedObject": reference_to(self._client, key),
             "reason": reason,
             "message": message,

@@ -17,12 +17,7 @@ from typing import Final, NoReturn, Protocol
 from batchyard.base import invariant
 from batchyard.base.instant import Instant
 from batchyard.base.memory import rare_garbage_collection
-from batchyard.interfaces.controller import (
-    Kernel,
-    ReconcileThrottle,
-    Ticket,
-    Work,
-)
+from batchyard.interfaces.controller import Kernel, ReconcileThrottle, Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
 _CANCELLED_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work

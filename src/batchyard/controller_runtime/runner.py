@@ -56,14 +56,7 @@ from batchyard.interfaces.client import (
     Write,
     WriteResult,
 )
-from batchyard.interfaces.controller import (
-    Controller,
-    EventRecord,
-    Kernel,
-    ReconcileResult,
-    ReconcileThrottle,
-    Ticket,
-)
+from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle, Ticket
 from batchyard.scheduling.messages import WRITE_REFUSED
 
 # Each controller has a ControllerQueue. The controllers of one rank share a FIFO queue, so that their keys are taken in

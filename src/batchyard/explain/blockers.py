@@ -344,8 +344,7 @@ def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -
 def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
     missing_fraction = max(
-        (request.missing / request.total for request in outcome.requests if request.total),
-        default=0.0,
+        (request.missing / request.total for request in outcome.requests if request.total), default=0.0
     )
     if outcome.fits:
         return 0, 0.0

@@ -236,10 +236,7 @@ def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorRes
     levels = [_level_part(snapshot, step, request) for step in reversed(node.path)]
     missing = format_amount(request.resource, request.missing) if request.missing else ""
     return nonempty_fields(
-        resource=request.resource,
-        asked=format_amount(request.resource, request.total),
-        missing=missing,
-        levels=levels,
+        resource=request.resource, asked=format_amount(request.resource, request.total), missing=missing, levels=levels
     )
 
 

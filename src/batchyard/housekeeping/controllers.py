@@ -34,10 +34,7 @@ _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
 #: The conditions in order, with reason and message while there is no problem.
 _NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
-    "NamespaceDeletionGroupVersionParsingFailure": (
-        "ParsedGroupVersions",
-        "All legacy kube types successfully parsed",
-    ),
+    "NamespaceDeletionGroupVersionParsingFailure": ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
     "NamespaceDeletionContentFailure": (
         "ContentDeleted",
         "All content successfully deleted, may be waiting on finalization",

@@ -190,10 +190,7 @@ _PREEMPTION_RULES: Final = (
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
     LintRule("zero-weight", _WARNING, "a fair sharing weight of 0 makes the share infinite", queues.zero_weight),
     LintRule(
-        "borrowing-ignored",
-        _WARNING,
-        "`borrowWithinCohort` has no effect with fair sharing",
-        queues.borrowing_ignored,
+        "borrowing-ignored", _WARNING, "`borrowWithinCohort` has no effect with fair sharing", queues.borrowing_ignored
     ),
 )
 
@@ -300,10 +297,7 @@ def _cover_all_resources(group: Any) -> Any:
 # Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
 
-_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {
-    scheme.JOB: JobIntegration(),
-    scheme.JOB_SET: JobSetIntegration(),
-}
+_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 #: The consequence of an invalid document, by rule.
 _CONSEQUENCES: Final = {
     "invalid-yaml": "no part of the document is applied",

@@ -449,10 +449,7 @@ _OBJECT_METRICS: Final = (
     Metric("kube_job_failed", GAUGE, "Whether the Job failed", (*_JOB_LABELS, "condition")),
 )
 
-_GPU_LABELS: Final = (
-    *("gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod"),
-    "source",
-)
+_GPU_LABELS: Final = (*("gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod"), "source")
 _GPU_METRICS: Final = (
     Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "GPU utilization, in %", _GPU_LABELS),
     Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "Memory utilization, in %", _GPU_LABELS),

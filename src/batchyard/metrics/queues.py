@@ -86,13 +86,7 @@ class QueueMetrics:
     """Gauges of ClusterQueues, LocalQueues and Cohorts, computed from the scheduler's cache."""
 
     def __init__(
-        self,
-        index: SchedulerCache,
-        workloads: WorkloadMetrics,
-        objects: Reader,
-        role: str,
-        *,
-        fair_sharing: bool,
+        self, index: SchedulerCache, workloads: WorkloadMetrics, objects: Reader, role: str, *, fair_sharing: bool
     ) -> None:
         self._index = index
         self._workloads = workloads

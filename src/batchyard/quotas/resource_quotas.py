@@ -32,11 +32,7 @@ _POD_RESOURCES: Final = frozenset(
 )
 _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
 #: Kinds whose objects are also counted under a bare plural name.
-_ALIASES: Final = {
-    "configmaps": scheme.CONFIG_MAP,
-    "resourcequotas": scheme.RESOURCE_QUOTA,
-    "secrets": scheme.SECRET,
-}
+_ALIASES: Final = {"configmaps": scheme.CONFIG_MAP, "resourcequotas": scheme.RESOURCE_QUOTA, "secrets": scheme.SECRET}
 _ALIAS_BY_KIND: Final = {kind: name for name, kind in _ALIASES.items()}
 #: Resources that batchyard does not have, so that their usage is always zero.
 _UNAVAILABLE_RESOURCES: Final = frozenset(

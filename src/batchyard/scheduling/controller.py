@@ -23,10 +23,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.preemption.alternatives import (
-    NO_ALTERNATIVES,
-    preemption_alternatives,
-)
+from batchyard.scheduling.preemption.alternatives import NO_ALTERNATIVES, preemption_alternatives
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility

@@ -8,10 +8,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import FlavorAttempt
 from batchyard.scheduling.decisions import Admit, InadmissibleReason, Preempt
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
-from batchyard.scheduling.preemption.alternatives import (
-    Alternatives,
-    SparedWorkload,
-)
+from batchyard.scheduling.preemption.alternatives import Alternatives, SparedWorkload
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 

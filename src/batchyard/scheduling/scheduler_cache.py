@@ -444,10 +444,7 @@ class SchedulerCache:
     def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue with this (hypothetical) view would have."""
         return compute_active_status(
-            view,
-            terminating=view.name in self._terminating,
-            flavors=self.snapshot.flavors,
-            checks=self._checks,
+            view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks
         )
 
     def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:

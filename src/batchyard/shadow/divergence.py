@@ -20,9 +20,7 @@ from batchyard.shadow.observed import (
     predicted_admission,
     signature_of,
 )
-from batchyard.shadow.replay import (
-    DecisionReplay,
-)
+from batchyard.shadow.replay import DecisionReplay
 from batchyard.shadow.state import SchedulerModel
 
 

@@ -30,13 +30,8 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import NO_FLAVOR_ASSIGNMENT, SCAN_DONE
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.shadow.divergence import DivergenceDetector
-from batchyard.shadow.findings import (
-    ComparisonCounts,
-    Divergence,
-)
-from batchyard.shadow.observed import (
-    Signature,
-)
+from batchyard.shadow.findings import ComparisonCounts, Divergence
+from batchyard.shadow.observed import Signature
 from batchyard.shadow.replay import (
     EventBatch,
     ReplayOrder,

@@ -471,10 +471,7 @@ class ProbeCallbacks:
     """The callbacks of the shim for probe results: a warning, a failed probe, and a changed status."""
 
     def __init__(
-        self,
-        warn: Callable[[str, str], None],
-        failed: Callable[[Mapping[str, str]], None],
-        changed: Callable[[], None],
+        self, warn: Callable[[str, str], None], failed: Callable[[Mapping[str, str]], None], changed: Callable[[], None]
     ) -> None:
         self.warn = warn
         self.failed = failed

@@ -182,10 +182,7 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 
 
 def review_mutation(
-    review: Mapping[str, Any],
-    groups: Sequence[str],
-    fetched: FetchedObjects,
-    managed: Selector | None = None,
+    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, managed: Selector | None = None
 ) -> Obj:
     """Return the mutating webhook's answer: a JSON patch with the defaults. `managed` selects managed Namespaces."""
     request = _read_request(review)

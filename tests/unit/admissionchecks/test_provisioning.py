@@ -310,10 +310,7 @@ def test_changed_config_replaces_request() -> None:
 def test_check_stays_pending_until_config_exists() -> None:
     stage = requested()
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")
-    assert (check_state(stage), requests(stage)) == (
-        ("Pending", "the check is not active"),
-        [],
-    )
+    assert (check_state(stage), requests(stage)) == (("Pending", "the check is not active"), [])
     stage.put(config())
     assert (check_state(stage), len(templates(stage))) == (("Pending", ""), 1)
 

@@ -63,11 +63,7 @@ def test_system_priority_classes_are_built_in(name: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        pytest.param(
-            {"priorityClassName": "none"},
-            "no PriorityClass with name none was found",
-            id="missing class",
-        ),
+        pytest.param({"priorityClassName": "none"}, "no PriorityClass with name none was found", id="missing class"),
         pytest.param(
             {"priorityClassName": "high", "priority": 7},
             "the integer value of priority (7) must not be provided in pod spec; priority admission controller "

@@ -20,11 +20,7 @@ def test_empty_domains_produce_no_slices() -> None:
 
 def test_common_value_is_written_once_as_universal() -> None:
     assert compress_domains(RACKS, domains("b1/r1", "b1/r1", count=3)) == [
-        {
-            "domainCount": 2,
-            "podCounts": {"universal": 3},
-            "valuesPerLevel": [{"universal": "b1"}, {"universal": "r1"}],
-        }
+        {"domainCount": 2, "podCounts": {"universal": 3}, "valuesPerLevel": [{"universal": "b1"}, {"universal": "r1"}]}
     ]
 
 

@@ -90,10 +90,7 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
             "apiVersion: v1\nkind: Namespace",
             "a.yaml:1 Namespace/?: metadata: Required value; add metadata with a name to the object",
         ),
-        (
-            NAMESPACE % '"a\\nb"',
-            "a.yaml:1 Namespace/?: metadata.name: Invalid value",
-        ),
+        (NAMESPACE % '"a\\nb"', "a.yaml:1 Namespace/?: metadata.name: Invalid value"),
         (
             "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-, x: 1}",
             "a.yaml:1 Namespace/a-*: metadata.x: unknown field",

@@ -212,13 +212,7 @@ def test_ports_column_shows_port_node_port_and_protocol() -> None:
 def test_priority_class_row_shows_global_default() -> None:
     assert list(
         cells(make(scheme.PRIORITY_CLASS, value=20, globalDefault=True, preemptionPolicy="Never")).values()
-    ) == [
-        "a",
-        "20",
-        "true",
-        "0s",
-        "Never",
-    ]
+    ) == ["a", "20", "true", "0s", "Never"]
     assert list(cells(make(scheme.PRIORITY_CLASS)).values()) == ["a", "0", "false", "0s", "PreemptLowerPriority"]
 
 

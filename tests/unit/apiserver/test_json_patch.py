@@ -94,10 +94,7 @@ NO_INDEX = "Unable to access invalid index: {}: invalid index referenced"
         (("replace", "", 1), "replace operation value must be object or array"),
         (("test", "/c", 1), "testing value /c failed: test failed"),
         (("test", "", {}), "testing value  failed: test failed"),
-        (
-            ("test", "/a/b/--1", 3),
-            "error in test for path: '/a/b/--1': strconv.Atoi: parsing \"--1\": invalid syntax",
-        ),
+        (("test", "/a/b/--1", 3), "error in test for path: '/a/b/--1': strconv.Atoi: parsing \"--1\": invalid syntax"),
         (
             ("test", "/a/b/\u0663", 3),
             "error in test for path: '/a/b/\u0663': strconv.Atoi: parsing \"\u0663\": invalid syntax",

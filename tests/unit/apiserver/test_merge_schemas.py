@@ -12,11 +12,7 @@ TEXT = {"type": "string"}
 PORT = {"properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}}
 SCHEMA: dict[str, Any] = {
     "properties": {
-        "ports": {
-            "items": PORT,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["port", "protocol"],
-        },
+        "ports": {"items": PORT, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"]},
         "names": {"items": TEXT, "x-kubernetes-list-type": "set"},
         "steps": {"items": PORT, "x-kubernetes-list-type": "atomic"},
         "selector": {"properties": {"app": TEXT}, "x-kubernetes-map-type": "atomic"},

@@ -51,8 +51,7 @@ def test_missing_owner_is_removed_if_another_owner_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "named",
-    [owner(kind="Rocket", version="space.example.com/v1"), owner(kind="Job", version="batch/v3")],
+    "named", [owner(kind="Rocket", version="space.example.com/v1"), owner(kind="Job", version="batch/v3")]
 )
 def test_object_with_owner_of_unknown_kind_is_kept(named: dict[str, Any]) -> None:
     assert object_with_owners(Api(), named, owner()).body["metadata"]["ownerReferences"] == [named, owner()]

@@ -8,16 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
 from batchyard.interfaces.client import Create, Delete, WriteResult
-from unit.autoscaler.scaling_make import (
-    ZONES,
-    Scaled,
-    cluster,
-    pod,
-    pod_template,
-    pool,
-    provisioning_request,
-    says,
-)
+from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pod_template, pool, provisioning_request, says
 
 ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 CHECK = "check-capacity.autoscaling.x-k8s.io"

@@ -42,10 +42,7 @@ class Line:
         self.kernel.call_at(self.kernel.now() + _THERE, arrive)
 
     def watch(
-        self,
-        request: HttpRequest,
-        reported: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, reported, ended))
 

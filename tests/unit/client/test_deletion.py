@@ -175,12 +175,7 @@ def test_orphaned_dependents_keep_their_other_owners() -> None:
     assert left is not None
     assert left["metadata"]["finalizers"] == ["f"]
     owners = [obj["metadata"].get("ownerReferences") for obj in world.client.list("ConfigMap")]
-    assert [None if each is None else [owner["name"] for owner in each] for each in owners] == [
-        None,
-        [],
-        ["other"],
-        [],
-    ]
+    assert [None if each is None else [owner["name"] for owner in each] for each in owners] == [None, [], ["other"], []]
     world.write(Update(with_metadata(left, finalizers=None)))
     assert world.names() == ["alone", "other", "shared"]
 

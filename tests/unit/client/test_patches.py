@@ -97,9 +97,7 @@ def test_update_sends_changed_fields_only(world: World) -> None:
     assert "network" in found["spec"]
     assert world.write(Update(with_path(found, ("spec", "suspend"), False))).error is None
     revision = found["metadata"]["resourceVersion"]
-    assert world.sent == [
-        (f"{JOB_SETS}/s", {"spec": {"suspend": False}, "metadata": {"resourceVersion": revision}}),
-    ]
+    assert world.sent == [(f"{JOB_SETS}/s", {"spec": {"suspend": False}, "metadata": {"resourceVersion": revision}})]
 
 
 def test_update_of_old_revision_conflicts(world: World) -> None:

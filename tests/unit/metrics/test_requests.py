@@ -42,9 +42,5 @@ def test_failed_request_is_counted_with_its_own_labels(api: Api) -> None:
 def test_panic_audit_event_omits_exception_text(api: Api) -> None:
     event = audit_event(api.audited[-1], 0, 1)
     assert (event["stage"], event["verb"], event["objectRef"]["resource"]) == ("Panic", "list", "secrets")
-    stated = {
-        "status": "Failure",
-        "reason": "InternalError",
-        "message": "APIServer panic'd: see the server log",
-    }
+    stated = {"status": "Failure", "reason": "InternalError", "message": "APIServer panic'd: see the server log"}
     assert event["responseStatus"] == {**stated, "code": 500}

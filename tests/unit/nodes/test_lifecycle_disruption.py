@@ -10,15 +10,7 @@ NORMAL, PARTIAL, FULL = ZoneState.NORMAL, ZoneState.PARTIAL_DISRUPTION, ZoneStat
 
 @pytest.mark.parametrize(
     ("ready", "unready", "state"),
-    [
-        (0, 0, NORMAL),
-        (3, 0, NORMAL),
-        (0, 1, FULL),
-        (1, 2, NORMAL),
-        (2, 3, PARTIAL),
-        (9, 11, PARTIAL),
-        (10, 10, NORMAL),
-    ],
+    [(0, 0, NORMAL), (3, 0, NORMAL), (0, 1, FULL), (1, 2, NORMAL), (2, 3, PARTIAL), (9, 11, PARTIAL), (10, 10, NORMAL)],
 )
 def test_zone_is_disrupted_when_most_nodes_are_not_ready(ready: int, unready: int, state: ZoneState) -> None:
     assert zone_state(ready, unready) is state

@@ -133,10 +133,7 @@ def test_preemption_waits_for_terminating_victims() -> None:
     nodes = cluster(node("a"), node("b"), leaving, on("y", "b", cpu="4"))
     nodes.nominate(view(pod("p", priority=1)), "a")
     found = preempt(nodes, pod("p", priority=1))
-    assert found == (
-        "preemption: not eligible due to a terminating pod on the nominated node.",
-        True,
-    )
+    assert found == ("preemption: not eligible due to a terminating pod on the nominated node.", True)
 
 
 def test_preemption_selects_another_node_if_nominated_node_is_cordoned() -> None:

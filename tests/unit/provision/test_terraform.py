@@ -240,11 +240,7 @@ def test_google_settings_become_variables() -> None:
 
 @pytest.mark.parametrize(
     ("groups", "reported"),
-    [
-        ("[a@one.example]", "gke-security-groups@one.example"),
-        ("[a@one.example, b@two.example]", None),
-        ("[a]", None),
-    ],
+    [("[a@one.example]", "gke-security-groups@one.example"), ("[a@one.example, b@two.example]", None), ("[a]", None)],
 )
 def test_security_group_derives_from_single_domain(groups: str, reported: str | None) -> None:
     rest = REST.replace("[{name: red}]", f"[{{name: red, members: {{groups: {groups}}}}}]")

@@ -231,10 +231,7 @@ def test_second_assignment_uses_flavors_of_nomination() -> None:
 
 
 def test_quota_of_victims_is_reserved_for_preemptor() -> None:
-    yard = Yard(
-        queue("a", 4, cohort="all", preemption=preemption("LowerPriority")),
-        queue("b", 0, cohort="all"),
-    )
+    yard = Yard(queue("a", 4, cohort="all", preemption=preemption("LowerPriority")), queue("b", 0, cohort="all"))
     yard.hold("x", 3, "a", priority=-1)
     assert yard.decide(head("a", 3, priority=1), head("b", 1)) == [
         "a preempts x (InClusterQueue)",
@@ -248,15 +245,11 @@ def test_quota_of_victims_is_reserved_for_preemptor() -> None:
 
 def test_victims_free_no_quota_in_other_tree() -> None:
     yard = Yard(
-        queue("a", 4, preemption=preemption("LowerPriority")),
-        queue("b", 4, preemption=preemption("LowerPriority")),
+        queue("a", 4, preemption=preemption("LowerPriority")), queue("b", 4, preemption=preemption("LowerPriority"))
     )
     yard.hold("x", 4, "a", priority=-1)
     yard.hold("y", 4, "b", priority=-1)
-    assert yard.decide(head("a", 2), head("b", 2)) == [
-        "a preempts x (InClusterQueue)",
-        "b preempts y (InClusterQueue)",
-    ]
+    assert yard.decide(head("a", 2), head("b", 2)) == ["a preempts x (InClusterQueue)", "b preempts y (InClusterQueue)"]
 
 
 # Quota reserved for heads that cannot reclaim it.

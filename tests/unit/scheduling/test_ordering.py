@@ -40,10 +40,7 @@ def test_uid_breaks_ties() -> None:
 
 def test_entry_that_borrows_from_nearer_cohort_is_first() -> None:
     yard = Yard(
-        cohort("root", 9),
-        cohort("team", 3, parent="root"),
-        queue("a", 1, cohort="root"),
-        queue("b", 1, cohort="team"),
+        cohort("root", 9), cohort("team", 3, parent="root"), queue("a", 1, cohort="root"), queue("b", 1, cohort="team")
     )
     assert names(yard.cycle(head("a", 3, priority=9), head("b", 3))) == ["b", "a"]
 

@@ -52,8 +52,4 @@ def test_preemption_loop_event_lists_its_steps() -> None:
         record for record in log(LIVELOCK, on_preemption_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"
     ]
     assert (loop["time"], loop["cohort"]) == (10, "pair")
-    assert loop["steps"][0] == {
-        "preemptor": "team/elastic",
-        "victim": "team/rigid",
-        "reason": "InCohortReclamation",
-    }
+    assert loop["steps"][0] == {"preemptor": "team/elastic", "victim": "team/rigid", "reason": "InCohortReclamation"}

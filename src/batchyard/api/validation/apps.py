@@ -26,16 +26,7 @@ _INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
-_UNITS: Final = {
-    "ns": 1.0,
-    "us": 1e3,
-    "\u00b5s": 1e3,
-    "\u03bcs": 1e3,
-    "ms": 1e6,
-    "s": 1e9,
-    "m": 60e9,
-    "h": 3600e9,
-}
+_UNITS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 _DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _EVERY_PREFIX: Final = "@every "
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -250,9 +250,7 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         path = f"spec.thresholds[{index}]"
         if threshold.get("drain") and threshold["action"] != "Hold":
             yield rules.forbidden(
-                f"{path}.drain",
-                "only the action Hold can drain",
-                "remove drain, or set action to Hold",
+                f"{path}.drain", "only the action Hold can drain", "remove drain, or set action to Hold"
             )
         if "priorityBoost" in threshold and threshold["action"] != "Demote":
             remedy = "remove priorityBoost, or set action to Demote"

@@ -7,11 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api import well_known
-from batchyard.api.meta import (
-    Requirement,
-    Selector,
-    selector,
-)
+from batchyard.api.meta import Requirement, Selector, selector
 from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}

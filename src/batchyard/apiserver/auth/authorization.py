@@ -400,9 +400,7 @@ _BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
             ("deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"),
         ),
         RbacRule(
-            _READ_VERBS,
-            ("apps",),
-            ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"),
+            _READ_VERBS, ("apps",), ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status")
         ),
         RbacRule(_READ_VERBS, ("apps",), ("daemonsets", "daemonsets/status")),
         RbacRule(_READ_VERBS, ("discovery.k8s.io",), ("endpointslices",)),

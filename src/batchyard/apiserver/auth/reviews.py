@@ -13,10 +13,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import rules
-from batchyard.apiserver.auth.authorization import (
-    RbacAuthorizer,
-    RequestAttributes,
-)
+from batchyard.apiserver.auth.authorization import RbacAuthorizer, RequestAttributes
 from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.apiserver.request import (
     ApiRequest,

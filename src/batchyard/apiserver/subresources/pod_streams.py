@@ -261,10 +261,7 @@ def _parse_port(text: str, port: str) -> int:
 
 _PLAIN_TEXT: Final = "text/plain"
 _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-_IMAGE_ERRORS: Final = {
-    "ErrImagePull": "image can't be pulled",
-    "ImagePullBackOff": "trying and failing to pull image",
-}
+_IMAGE_ERRORS: Final = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
 
 
 class LogOptions(NamedTuple):

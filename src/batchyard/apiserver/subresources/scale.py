@@ -147,13 +147,7 @@ class ScaleHandler:
         selector = values_at(stored, self._selector_path) if self._selector_path is not None else []
         status |= {"selector": _selector_text(selector[0])} if selector else {}
         spec = {"replicas": desired[0]} if desired else {}
-        return {
-            "kind": "Scale",
-            "apiVersion": f"{_GROUP}/v1",
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        }
+        return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
 
 
 def with_scale(

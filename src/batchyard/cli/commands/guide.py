@@ -343,8 +343,7 @@ def guide(
         bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")
     ] = False,
     speed: Annotated[
-        float,
-        typer.Option(parser=factor, metavar="FACTOR", show_default="60x", help="With --live: the speed of time."),
+        float, typer.Option(parser=factor, metavar="FACTOR", show_default="60x", help="With --live: the speed of time.")
     ] = 60.0,
     report: Report = None,
 ) -> None:

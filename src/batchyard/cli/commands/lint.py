@@ -103,8 +103,7 @@ def lint_command(
         typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
     ],
     cluster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The nodes: pools, limits, reservations."),
+        Path | None, typer.Option(metavar="FILE", help="The nodes: pools, limits, reservations.")
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print the findings.")] = Output.TABLE,
     severity: Annotated[

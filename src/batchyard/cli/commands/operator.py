@@ -95,8 +95,7 @@ def _write_text(finding: Divergence) -> None:
 
 
 Shadow: TypeAlias = Annotated[
-    bool,
-    typer.Option("--shadow", help="Observe only: report where the cluster's Kueue decides differently."),
+    bool, typer.Option("--shadow", help="Observe only: report where the cluster's Kueue decides differently.")
 ]
 Lasts: TypeAlias = Annotated[
     Duration | None,
@@ -105,9 +104,7 @@ Lasts: TypeAlias = Annotated[
 Patience: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=duration,
-        metavar="DURATION",
-        help="With --shadow: longest delay between both decisions; default: 15s.",
+        parser=duration, metavar="DURATION", help="With --shadow: longest delay between both decisions; default: 15s."
     ),
 ]
 
@@ -240,8 +237,7 @@ def _lease_option(name: str, description: str, default: str) -> Any:
 
 
 _Kubeconfig: TypeAlias = Annotated[
-    str,
-    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else as kubectl."),
+    str, typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else as kubectl.")
 ]
 _LeaseName: TypeAlias = Annotated[
     str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="Name of the Lease.")

@@ -505,12 +505,10 @@ def simulate(
         typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
     ] = None,
     cluster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The nodes: pools, limits, capacity, prices."),
+        Path | None, typer.Option(metavar="FILE", help="The nodes: pools, limits, capacity, prices.")
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report."),
+        Path | None, typer.Option(metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report.")
     ] = None,
     load: Annotated[
         Fraction | None,

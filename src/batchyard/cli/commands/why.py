@@ -393,8 +393,7 @@ def _parse_moment(text: str) -> Duration:
 def why(
     context: typer.Context,
     about: Annotated[
-        str,
-        typer.Argument(metavar="KIND/NAME", help="workload/x, job/x, jobset/x, pod/x or clusterqueue/x."),
+        str, typer.Argument(metavar="KIND/NAME", help="workload/x, job/x, jobset/x, pod/x or clusterqueue/x.")
     ],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")

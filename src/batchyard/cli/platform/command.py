@@ -76,13 +76,11 @@ def render(
 
 _File: TypeAlias = Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")]
 _Out: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="The rendered folder with the journal; default: ./NAME."),
+    Path | None, typer.Option("--out", metavar="DIR", help="The rendered folder with the journal; default: ./NAME.")
 ]
 
 _Kubeconfig: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="FILE", help="On GKE: where to write credentials, by default in DIR. Else: the cluster."),
+    str, typer.Option(metavar="FILE", help="On GKE: where to write credentials, by default in DIR. Else: the cluster.")
 ]
 _Context: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig; not for GKE.")]
 _Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -101,8 +99,7 @@ def create(
     yes: _Yes = False,
     dry_run: _DryRun = False,
     prune: Annotated[
-        bool,
-        typer.Option("--prune", help="Remove objects that the file no longer contains, also with --yes."),
+        bool, typer.Option("--prune", help="Remove objects that the file no longer contains, also with --yes.")
     ] = False,
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,

@@ -424,11 +424,7 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
     stack = platform.monitoring.stack
     if stack is None:
         return []
-    objects = [
-        *namespace_objects(platform),
-        *prometheus_objects(platform, stack),
-        *grafana_objects(platform, stack),
-    ]
+    objects = [*namespace_objects(platform), *prometheus_objects(platform, stack), *grafana_objects(platform, stack)]
     if platform.engine is PlatformEngine.KUEUE:
         objects += kube_state_metrics_objects(platform, stack)
     return [RenderedObject(obj, _PATH) for obj in objects]

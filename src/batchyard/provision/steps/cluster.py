@@ -312,10 +312,7 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
             "namespace": namespace,
             "labels": {"kueue.x-k8s.io/queue-name": local_queue},
         },
-        "spec": {
-            "suspend": True,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-        },
+        "spec": {"suspend": True, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
     }
 
 

@@ -94,11 +94,7 @@ def _name(name: str) -> str:
 _HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
 HYPERDISK: Final = "hyperdisk-balanced"
 _SCHEDULED: Final = ("queued", "flex-start")
-_EFFECTS: Final = {
-    "NoSchedule": "NO_SCHEDULE",
-    "PreferNoSchedule": "PREFER_NO_SCHEDULE",
-    "NoExecute": "NO_EXECUTE",
-}
+_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 #: The fields of a reservation that define a time window.
 _WINDOW: Final = frozenset({"start", "end", "duration"})
 #: The fields of autoscaling bounds, and their names in Terraform.

@@ -24,13 +24,7 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 
 
 def evict(
-    workload: meta.Obj,
-    *,
-    reason: str,
-    message: str,
-    now: Instant,
-    preempted: str | None = None,
-    cause: str = "",
+    workload: meta.Obj, *, reason: str, message: str, now: Instant, preempted: str | None = None, cause: str = ""
 ) -> meta.Obj:
     """Mark a Workload as evicted; `preempted` is the reason of a Preempted condition with the same message."""
     draft = meta.StatusDraft(workload, now)

@@ -7,11 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 import httptools
 
-from batchyard.apiserver.request import (
-    HEADER_SEPARATOR,
-    ApiRequest,
-    StatusError,
-)
+from batchyard.apiserver.request import HEADER_SEPARATOR, ApiRequest, StatusError
 from batchyard.server.http.flow_control import too_many_requests
 
 #: Maximum bytes of a request head (request line and headers), and of a request body.

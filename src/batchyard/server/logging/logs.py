@@ -35,12 +35,7 @@ from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
 from batchyard.server.clocks.wall import wall_clock
 
-LOG_LEVELS: Final = {
-    "error": logging.ERROR,
-    "warning": logging.WARNING,
-    "info": logging.INFO,
-    "debug": logging.DEBUG,
-}
+LOG_LEVELS: Final = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _MICROSECONDS: Final = 1_000_000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 

@@ -160,10 +160,7 @@ class KernelTransport:
         self._transport.start(self._send(request, answered))
 
     def watch(
-        self,
-        request: HttpRequest,
-        deliver: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
         self._transport.start(self._watch(request, deliver, ended))
@@ -173,10 +170,7 @@ class KernelTransport:
         self._post(partial(answered, answer))
 
     async def _watch(
-        self,
-        request: HttpRequest,
-        deliver: Callable[[Sequence[bytes]], None],
-        ended: Callable[[HttpAnswer], None],
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
         self._post(partial(ended, answer))

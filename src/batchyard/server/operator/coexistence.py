@@ -58,19 +58,13 @@ class _Upstream(NamedTuple):
 
 
 _KUEUE: Final = _Upstream(
-    "Kueue",
-    ("kueue", "kueue-"),
-    (scheme.CLUSTER_QUEUE, scheme.WORKLOAD),
-    "kueue-validating-webhook-configuration",
+    "Kueue", ("kueue", "kueue-"), (scheme.CLUSTER_QUEUE, scheme.WORKLOAD), "kueue-validating-webhook-configuration"
 )
 _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
     ADMISSION: _KUEUE,
     PROVISIONING: _KUEUE,
     JOBSET: _Upstream(
-        "JobSet's controller",
-        ("jobset", "jobset-"),
-        (scheme.JOB_SET,),
-        "jobset-validating-webhook-configuration",
+        "JobSet's controller", ("jobset", "jobset-"), (scheme.JOB_SET,), "jobset-validating-webhook-configuration"
     ),
 }
 

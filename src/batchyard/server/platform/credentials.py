@@ -91,10 +91,7 @@ class CertificateAuthority:
         write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
 
     def _sign_certificate(
-        self,
-        unsigned: x509.CertificateBuilder,
-        usage: x509.ObjectIdentifier,
-        names: x509.SubjectAlternativeName | None,
+        self, unsigned: x509.CertificateBuilder, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None
     ) -> SignedCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = unsigned.issuer_name(self._certificate.subject).public_key(key.public_key())

@@ -9,14 +9,7 @@ from batchyard.base.instant import Duration, duration_seconds
 from batchyard.sim.compare.figures import OVERALL_FIGURES, sections_of, sum_curves, to_display_units
 from batchyard.sim.compare.inputs import ConfigurationPair
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns, run_both
-from batchyard.sim.compare.sections import (
-    Figure,
-    Section,
-    Unit,
-    ValuePair,
-    difference,
-    format_figure,
-)
+from batchyard.sim.compare.sections import Figure, Section, Unit, ValuePair, difference, format_figure
 from batchyard.sim.simulate import Simulation
 from batchyard.sim.time_series import Curve
 from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end

@@ -19,11 +19,7 @@ from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscale
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parse_indexes
 from batchyard.scheduling.cluster_queue import flavor_mismatch
-from batchyard.sim.invariants.cluster import (
-    binding_obstacle,
-    pods_by_node,
-    sum_requests,
-)
+from batchyard.sim.invariants.cluster import binding_obstacle, pods_by_node, sum_requests
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.invariants.object_states import QuotaKey
 

@@ -103,10 +103,7 @@ def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, ob
         ({"metadata.resourceVersoin": "1"}, "metadata.resourceVersoin: unknown field; did you mean resourceVersion?"),
         ({"spec.cohort": "a"}, "spec.cohort: unknown field; did you mean cohortName?"),
         ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; it belongs at spec.stopPolicy"),
-        (
-            {f"{GROUP}.zzz": 1},
-            f"{GROUP}.zzz: unknown field; use one of the fields coveredResources, flavors",
-        ),
+        ({f"{GROUP}.zzz": 1}, f"{GROUP}.zzz: unknown field; use one of the fields coveredResources, flavors"),
         ({"spec.zzz": None}, f"spec.zzz: unknown field; use one of the fields {', '.join(SPEC_FIELDS)}"),
     ],
 )

@@ -49,8 +49,7 @@ CLAIMED = edited(
         pytest.param(edited(JOBSET, {COORDINATOR: {"replicatedJob": "worker", "jobIndex": 1}}), id="coordinated"),
         pytest.param(
             edited(
-                JOBSET,
-                {RULES: [{"name": "r", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}]},
+                JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}]}
             ),
             id="with rules of failure",
         ),

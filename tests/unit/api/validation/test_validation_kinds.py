@@ -17,12 +17,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 def kueue(kind: str, **spec: Any) -> dict[str, Any]:
     """An object of Kueue."""
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": kind,
-        "metadata": make.metadata("it", None),
-        "spec": spec,
-    }
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": make.metadata("it", None), "spec": spec}
 
 
 def core(kind: str, **fields: Any) -> dict[str, Any]:
@@ -237,10 +232,7 @@ def test_invalid_object_is_rejected(obj: dict[str, Any], start: str) -> None:
         ),
         pytest.param(PORTS, {"spec.ports[1].port": 80}, "spec.ports[1]: Duplicate value: {", id="a port twice"),
         pytest.param(
-            SERVICE,
-            {"spec": {"type": "ExternalName"}},
-            "spec.externalName: Required value",
-            id="no external name",
+            SERVICE, {"spec": {"type": "ExternalName"}}, "spec.externalName: Required value", id="no external name"
         ),
         pytest.param(
             SERVICE,

@@ -113,10 +113,7 @@ def test_invalid_pod_fields_are_rejected(spec: dict[str, Any], places: list[str]
     [
         ({"livenessProbe": {}}, "livenessProbe: Required value: must specify a handler type"),
         ({"livenessProbe": {"exec": {}}}, "livenessProbe.exec.command: Required value"),
-        (
-            {"readinessProbe": {"httpGet": {"port": 0}}},
-            f"readinessProbe.httpGet.port: Invalid value: 0: {PORT}",
-        ),
+        ({"readinessProbe": {"httpGet": {"port": 0}}}, f"readinessProbe.httpGet.port: Invalid value: 0: {PORT}"),
         (
             {"startupProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "a\nb", "value": "x"}]}}},
             f'startupProbe.httpGet.httpHeaders: Invalid value: "a\\nb": {HEADER}',
@@ -139,10 +136,7 @@ def test_invalid_pod_fields_are_rejected(spec: dict[str, Any], places: list[str]
             {"securityContext": {"procMount": "Unmasked"}},
             'securityContext.procMount: Invalid value: "Unmasked": `hostUsers` must be false to use `Unmasked`',
         ),
-        (
-            {"envFrom": [{}]},
-            'envFrom: Invalid value: "": must specify one of: `configMapRef` or `secretRef`',
-        ),
+        ({"envFrom": [{}]}, 'envFrom: Invalid value: "": must specify one of: `configMapRef` or `secretRef`'),
         ({"envFrom": [{"secretRef": {"name": ""}}]}, "envFrom[0].secretRef.name: Required value"),
     ],
 )

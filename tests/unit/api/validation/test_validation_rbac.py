@@ -17,14 +17,8 @@ def problems(obj: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("obj", "reported"),
     [
-        (
-            role("a", {"verbs": [], "apiGroups": [""], "resources": ["pods"]}),
-            "rules[0].verbs: Required value: verbs",
-        ),
-        (
-            role("a", {"verbs": ["get"], "resources": ["pods"]}),
-            "rules[0].apiGroups: Required value: resource",
-        ),
+        (role("a", {"verbs": [], "apiGroups": [""], "resources": ["pods"]}), "rules[0].verbs: Required value: verbs"),
+        (role("a", {"verbs": ["get"], "resources": ["pods"]}), "rules[0].apiGroups: Required value: resource"),
         (role("a", {"verbs": ["get"], "apiGroups": [""]}), "rules[0].resources: Required value: resource rules must"),
         (role("a", {"verbs": ["get"], "nonResourceURLs": ["/"]}, namespace="n"), "rules[0].nonResourceURLs: Invalid"),
         (role("a", {**rule("get", "pods"), "nonResourceURLs": ["/"]}), "rules[0].nonResourceURLs: Invalid value"),

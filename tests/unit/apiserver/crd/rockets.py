@@ -34,12 +34,7 @@ def definition(*versions: Mapping[str, Any], **names: Any) -> dict[str, Any]:
 
 def rocket(name: str = "ariane", version: str = "v1", **spec: Any) -> dict[str, Any]:
     """A rocket."""
-    return {
-        "apiVersion": f"space.example.com/{version}",
-        "kind": "Rocket",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return {"apiVersion": f"space.example.com/{version}", "kind": "Rocket", "metadata": {"name": name}, "spec": spec}
 
 
 class Space(Api):

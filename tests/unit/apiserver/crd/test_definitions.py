@@ -29,10 +29,7 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
         "properties[at].items.type: Required value: must not be empty for specified array",
     ),
     ({**TEXT, "pattern": "["}, "properties[at].pattern: Invalid value"),
-    (
-        {**TEXT, "anyOf": [{"type": "string"}]},
-        "anyOf[0].type: Forbidden: must be empty to be structural",
-    ),
+    ({**TEXT, "anyOf": [{"type": "string"}]}, "anyOf[0].type: Forbidden: must be empty to be structural"),
     ({"type": "array", "items": TEXT, "uniqueItems": True}, "properties[at].uniqueItems: Forbidden"),
     ({**TEXT, "default": 3}, 'properties[at].default: Invalid value: "integer"'),
     ({"type": "object", "x-kubernetes-embedded-resource": True}, "properties[at].properties: Required value"),
@@ -62,16 +59,10 @@ def changed(**spec: Any) -> dict[str, Any]:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    (
-        changed(group="other.example.com"),
-        'metadata.name: Invalid value: "rockets.space.example.com"',
-    ),
+    (changed(group="other.example.com"), 'metadata.name: Invalid value: "rockets.space.example.com"'),
     (changed(scope="Galaxy"), 'spec.scope: Unsupported value: "Galaxy"'),
     (changed(versions=[version_of(schema_of(), "v2")]), "must have exactly one version marked as storage version"),
-    (
-        changed(versions=[version_of(schema_of())] * 2),
-        "must contain unique version names",
-    ),
+    (changed(versions=[version_of(schema_of())] * 2), "must contain unique version names"),
     (changed(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
     (
         changed(conversion={"strategy": "Webhook"}),

@@ -50,12 +50,7 @@ def test_pack_keeps_contents_links_empty_folders_and_executable_bits(tmp_path: P
 
 def test_excluded_files_are_left_out_and_reported(tmp_path: Path) -> None:
     folder = fill_folder(
-        tmp_path,
-        train_py="a",
-        __init_py="",
-        lib____pycache____a="",
-        env__pyvenv="",
-        platform__journal="",
+        tmp_path, train_py="a", __init_py="", lib____pycache____a="", env__pyvenv="", platform__journal=""
     )
     for name in (".git", ".venv", ".batchyard"):
         fill_folder(folder / name, secret="s")

@@ -74,10 +74,7 @@ def test_failed_pod_is_kept_until_replacement_of_its_index_exists() -> None:
 
 def test_failed_index_is_recorded_with_its_pod() -> None:
     failed = pod("a", "Failed", index=1)
-    assert record(per_index(0), failed) == {
-        "failedIndexes": "1",
-        "uncountedTerminatedPods": {"failed": ["uid-a"]},
-    }
+    assert record(per_index(0), failed) == {"failedIndexes": "1", "uncountedTerminatedPods": {"failed": ["uid-a"]}}
 
 
 def test_running_pods_count_as_failed_only_if_job_fails() -> None:

@@ -60,10 +60,7 @@ def test_outer_mounts_precede_inner_mounts() -> None:
         ({"subPath": "a/../../b"}, "unable to provision SubPath `a/../../b`: must not contain '..'"),
         ({"subPathExpr": "$(NO)/$(EMPTY)"}, "missing value for EMPTY, NO"),
         ({"name": "no"}, 'cannot find volume "no" to mount into container "main"'),
-        (
-            {"recursiveReadOnly": "Enabled"},
-            f"failed to resolve recursive read-only mode: {NO_RECURSION}",
-        ),
+        ({"recursiveReadOnly": "Enabled"}, f"failed to resolve recursive read-only mode: {NO_RECURSION}"),
     ],
 )
 def test_invalid_mount_is_rejected(row: Mapping[str, Any], reported: str) -> None:

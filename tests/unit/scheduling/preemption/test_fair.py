@@ -86,9 +86,7 @@ def test_initial_share_strategy_compares_share_before_preemption() -> None:
 
 def test_initial_share_strategy_preempts_at_most_one_workload_of_queue() -> None:
     yard = fair(
-        queue("a", 0, cohort="all", preemption=ANY),
-        queue("b", 0, cohort="all"),
-        queue("lender", 10, cohort="all"),
+        queue("a", 0, cohort="all", preemption=ANY), queue("b", 0, cohort="all"), queue("lender", 10, cohort="all")
     )
     hold_each(yard, "b", 5, 5)
     assert yard.victims(pending(5)) == ["b0"]

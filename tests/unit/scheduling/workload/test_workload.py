@@ -88,7 +88,7 @@ def test_status_fields_of_earlier_release_move_to_kueue_manager() -> None:
     stage.client.submit([Update({**wl, "metadata": stage.workload()["metadata"]}, [former])], ignore_result)
     stage.run(1)
     assert stage.workload()["metadata"]["managedFields"] == [
-        {**former, "manager": "kueue-admission", "operation": "Apply"},
+        {**former, "manager": "kueue-admission", "operation": "Apply"}
     ]
 
 

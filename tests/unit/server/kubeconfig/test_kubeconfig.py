@@ -59,8 +59,7 @@ def test_exec_plugin_runs_with_configured_environment(tmp_path: Path) -> None:
     plugin.chmod(stat.S_IRWXU)
     env = [{"name": "SAID", "value": "xyz"}]
     source = write_kubeconfig(
-        tmp_path,
-        {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "env": env}},
+        tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "env": env}}
     )
     assert access(source).authorization == "Bearer xyz"
 
