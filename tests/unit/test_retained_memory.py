@@ -95,7 +95,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(memory, "LRU_CACHE_ENTRIES_MAX", 100)
     monkeypatch.setattr(controllers, "KEPT_MAX", 100)
     monkeypatch.setattr(controllers, "BATCH_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_VIEWS_MAX", 20)

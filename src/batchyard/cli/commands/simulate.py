@@ -526,7 +526,7 @@ def simulate(
         typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
     ] = None,
     on_preemption_loop: Annotated[
-        LoopAction, typer.Option(help="On an endless preemption loop: continue, or stop.")
+        LoopAction, typer.Option("--on-loop", help="On an endless preemption loop: continue, or stop.")
     ] = LoopAction.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
     report: Report = None,
